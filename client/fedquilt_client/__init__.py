@@ -1,0 +1,1 @@
+"""The board: agent and training worker."""

@@ -1,0 +1,158 @@
+"""The records that algorithms, machine, coordinator and agent hand to one another.
+
+Only annotations need numpy here, so that importing this module costs an idle agent nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ClientId = int
+Scalar = str | int | float | bool
+Arrays = Mapping[str, "NDArray[Any]"]
+Shapes = Mapping[str, tuple[int, ...]]
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a board says of itself. Memory in bytes, power in watts, temperature in degrees Celsius."""
+
+    kind: str = "generic"
+    cores: int = 1
+    memory: int = 0
+    gpu: str = ""
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one client is asked to do in an exchange.
+
+    ``arrays`` is what it is sent; tasks that hold the same ``arrays`` object share one publication.
+    ``expect`` gives the shapes of the reply's arrays; None means those of ``arrays``.
+    """
+
+    kind: str
+    arrays: Arrays = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    expect: Shapes | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client sends back. ``weight`` is its number of training samples unless the algorithm says otherwise."""
+
+    arrays: Arrays
+    weight: float = 1.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server half keeps from round to round: the global model, and whatever else it must remember."""
+
+    arrays: Arrays
+    extra: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Samples: ``x`` has shape (n, *input_shape), ``y`` shape (n,) for classes or (n, outputs) for regression."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: NDArray[np.int64]) -> Examples:
+        """The samples at ``index``, in its order."""
+        return Examples(self.x[index], self.y[index])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set with its official split. ``classes`` is 0 for regression."""
+
+    name: str
+    train: Examples
+    test: Examples
+    classes: int
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.train.x.shape[1:])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives back: new arrays in fp32, mean loss of the last epoch, seconds of wall clock, steps taken."""
+
+    arrays: Arrays
+    loss: float
+    seconds: float
+    steps: int
+
+
+class Learner(Protocol):
+    """Trains and evaluates a model given as arrays. The torch one is in ``learner.py``."""
+
+    def train(
+        self, arrays: Arrays, data: Examples, *, seed: int, penalty: Penalty | None = None
+    ) -> Trained: ...
+
+    def evaluate(self, arrays: Arrays, data: Examples) -> dict[str, float]: ...
+
+
+class Penalty(Protocol):
+    """A term added to the loss of every batch: (parameters by name, the same at the start of training) -> scalar tensor."""
+
+    def __call__(self, now: Mapping[str, Any], start: Mapping[str, Any]) -> Any: ...
+
+
+class Lab(Protocol):
+    """All that the server half of an algorithm may touch in one round."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def fleet(self) -> Mapping[ClientId, Profile]: ...
+    @property
+    def rng(self) -> np.random.Generator: ...
+    def select(self) -> Sequence[ClientId]: ...
+    def evaluate(self, arrays: Arrays) -> dict[str, float]: ...
+
+
+class Site(Protocol):
+    """All that the client half of an algorithm may touch in one task."""
+
+    @property
+    def client(self) -> ClientId: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def data(self) -> Examples: ...
+    @property
+    def learner(self) -> Learner: ...
+    @property
+    def memory(self) -> dict[str, NDArray[Any]]: ...
+
+
+Round = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
+
+
+class Algorithm(Protocol):
+    """Both halves of a federated algorithm; a frozen dataclass whose fields are its hyper-parameters."""
+
+    def init(self, model: Arrays, lab: Lab) -> State: ...
+    def round(self, state: State, lab: Lab) -> Round: ...
+    def work(self, task: Task, site: Site) -> Reply: ...
+    def evaluate(self, state: State, lab: Lab) -> dict[str, float]: ...

@@ -1,0 +1,1 @@
+"""The workstation: coordinator, journal, status page."""

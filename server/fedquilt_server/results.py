@@ -1,0 +1,49 @@
+"""What a run reports: one row a round, the same row in ``result.json``, ``rounds.csv``, the page and the metrics."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class RoundResult(BaseModel):
+    """One finished round. Seconds are wall clock; bytes are counted at the coordinator's socket, MQTT framing included.
+
+    ``seconds`` runs from the opening of the round to the opening of the next; ``train_seconds`` is the part
+    that the busiest agent spent training; ``overhead_seconds`` is the rest. ``sending`` ends when the broker
+    has acknowledged the last chunk, ``receiving`` when the last reply is on disk.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    round: int
+    accuracy: float | None = None
+    r2: float | None = None
+    loss: float | None = None
+    seconds: float
+    train_seconds: float
+    overhead_seconds: float
+    sending_seconds: float
+    receiving_seconds: float
+    averaging_seconds: float
+    evaluate_seconds: float
+    bytes_down: int
+    bytes_up: int
+    model_bytes: int
+    clients: int
+    late: int
+    rejected: int
+    duplicates: int
+
+
+class Result(BaseModel):
+    """``result.json``: the whole run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    run: str
+    algorithm: str
+    dataset: str
+    seed: int
+    rounds: list[RoundResult]
+    final: dict[str, float | int | str] = Field(default_factory=dict)

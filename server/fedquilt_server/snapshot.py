@@ -1,0 +1,96 @@
+"""What the page, the API and the metrics may see of a run: one immutable record, replaced whole at each change."""
+
+from __future__ import annotations
+
+import threading
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedquilt_server.results import RoundResult
+
+Phase = Literal["waiting", "sending", "training", "averaging", "evaluating", "finished", "failed"]
+
+
+class BoardStatus(BaseModel):
+    """One agent as last heard of. Memory in bytes, temperature in degrees Celsius, power in watts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: str
+    kind: str = "generic"
+    online: bool = True
+    clients: list[int] = Field(default_factory=list)
+    cores: int = 0
+    memory_total: int = 0
+    memory_used: int | None = None
+    temperature: float | None = None
+    power: float | None = None
+    training: dict[int, float] = Field(default_factory=dict, description="client -> progress from 0 to 1")
+    last_seen: float = Field(0.0, description="Unix time of the last message")
+
+
+class RejectedReply(BaseModel):
+    """One reply that was refused, for the page's list of the latest."""
+
+    model_config = ConfigDict(frozen=True)
+
+    at: float
+    agent: str
+    client: int | None
+    round: int
+    reason: str
+
+
+class Snapshot(BaseModel):
+    """The state of the run at one moment."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = Field(0, description="grows with every change")
+    name: str = ""
+    run: str = ""
+    algorithm: str = ""
+    dataset: str = ""
+    phase: Phase = "waiting"
+    message: str = ""
+    broker_connected: bool = False
+    round: int = 0
+    rounds: int = 0
+    exchange: int = 0
+    tasks: int = Field(0, description="clients asked in this exchange")
+    replies: int = Field(0, description="replies accepted in this exchange")
+    deadline: float | None = Field(None, description="Unix time at which the exchange closes with a quorum")
+    started_at: float = 0.0
+    boards: list[BoardStatus] = Field(default_factory=list)
+    history: list[RoundResult] = Field(default_factory=list)
+    late: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    rejections: list[RejectedReply] = Field(default_factory=list, description="the latest, newest first")
+
+
+class SnapshotBoard:
+    """Holds the newest snapshot; the coordinator replaces it, the web thread reads it. Neither waits for the other."""
+
+    def __init__(self, first: Snapshot | None = None) -> None:
+        self._snapshot = first or Snapshot()
+        self._changed = threading.Condition()
+
+    @property
+    def current(self) -> Snapshot:
+        """The newest snapshot."""
+        return self._snapshot
+
+    def update(self, **changes: object) -> None:
+        """Replace the snapshot by one with ``changes`` and the next version number."""
+        with self._changed:
+            version = self._snapshot.version + 1
+            self._snapshot = self._snapshot.model_copy(update={**changes, "version": version})
+            self._changed.notify_all()
+
+    def wait_newer(self, version: int, timeout: float) -> Snapshot:
+        """The snapshot once it is newer than ``version``, or the current one after ``timeout`` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._snapshot.version > version, timeout)
+            return self._snapshot
