@@ -74,3 +74,9 @@ class ForbiddenImportError(FedquiltError):
     """The experiment names a ``package:factory`` whose package the board's owner has not allowed."""
 
     exit_code = 4
+
+
+class TrainingDivergedError(FedquiltError):
+    """The loss is no longer a finite number, so training on makes no sense."""
+
+    exit_code = 7

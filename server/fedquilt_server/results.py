@@ -29,10 +29,20 @@ class RoundResult(BaseModel):
     bytes_down: int
     bytes_up: int
     model_bytes: int
-    clients: int
+    clients: int = Field(description="clients whose reply counts")
+    asked: int = Field(description="clients that were asked")
     late: int
     rejected: int
     duplicates: int
+
+
+class OwnMemory(BaseModel):
+    """Resident memory of the coordinator process in bytes: before its first round, and at its highest."""
+
+    model_config = ConfigDict(frozen=True)
+
+    idle: int = 0
+    peak: int = 0
 
 
 class Result(BaseModel):
@@ -46,4 +56,5 @@ class Result(BaseModel):
     dataset: str
     seed: int
     rounds: list[RoundResult]
+    coordinator_memory: OwnMemory = OwnMemory()
     final: dict[str, float | int | str] = Field(default_factory=dict)

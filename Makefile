@@ -1,0 +1,47 @@
+# Everything a person or a pipeline does here. `make` alone lists it.
+# PYTHON chooses the interpreter for a new environment, VENV where that environment is.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# A stamp tells what the environment holds, so that nothing is installed twice. [dev] includes [server].
+$(VENV)/.has-server: pyproject.toml constraints.txt
+	PYTHON="$(PYTHON)" scripts/setup.sh "$(VENV)" server
+	@touch $@
+
+$(VENV)/.has-dev: pyproject.toml constraints.txt
+	PYTHON="$(PYTHON)" scripts/setup.sh "$(VENV)" dev
+	@touch "$(VENV)/.has-server" $@
+
+setup: $(VENV)/.has-server ## Make .venv with all that a run needs, the broker included
+	@scripts/mosquitto.sh "$(VENV)"
+	@echo "Ready: make demo, or $(BIN)/fedquilt --help"
+
+demo: $(VENV)/.has-server ## Watch a small federation learn on this machine
+	$(BIN)/fedquilt demo $(ARGS)
+
+test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" for some of them)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.has-dev ## Lint, formatting and types; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.has-dev ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.has-dev ## Measure (ARGS are those of fedquilt bench)
+	$(BIN)/fedquilt bench $(ARGS)
+
+clean: ## Remove the environment and what tools left behind; runs are kept
+	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

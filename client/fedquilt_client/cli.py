@@ -1,0 +1,158 @@
+"""``fedquilt agent``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+
+from fedquilt_client.agent import Agent, AgentSettings
+from fedquilt_common.broker_url import parse_broker_url
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.stopping import StopSignal
+from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+PASSWORD_VARIABLE = "FEDQUILT_BROKER_PASSWORD"  # noqa: S105 - a name, not a password
+
+
+class AgentConfig(BaseModel):
+    """An agent's configuration file: the same keys as the command's options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    broker: str
+    id: str
+    clients: str | int
+    federation: str = "default"
+    kind: str = "generic"
+    workers: int = Field(1, ge=1, le=1024)
+    threads: int = Field(1, ge=1, le=1024)
+    memory: ByteSize | None = None
+    state: Path | None = None
+    allow_import: list[str] = Field(default_factory=list, alias="allow-import")
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    once: bool = False
+
+
+@app.callback()
+def group() -> None:
+    """Keep ``agent`` a sub-command."""
+
+
+@app.command()
+def agent(
+    broker: Annotated[str | None, typer.Option(help="mqtt://host[:port] or mqtts://...")] = None,
+    id: Annotated[str | None, typer.Option(help="Name of this agent, unique in its federation.")] = None,
+    clients: Annotated[str | None, typer.Option(help="Clients hosted here, such as 0-3 or 0,2,5.")] = None,
+    federation: Annotated[str | None, typer.Option(help="Name space at the broker.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Kind of board, for the page and the algorithms.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Training processes at a time.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of each training process.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory budget, such as 512MiB.")] = None,
+    state: Annotated[Path | None, typer.Option(help="Folder for what must survive a restart.")] = None,
+    allow_import: Annotated[
+        list[str] | None, typer.Option(help="Package that an experiment may load models from; repeatable.")
+    ] = None,
+    ca: Annotated[str | None, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = None,
+    cert: Annotated[str | None, typer.Option(help="Client certificate (PEM).")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of the client certificate (PEM).")] = None,
+    once: Annotated[bool | None, typer.Option("--once", help="Leave when the run has ended.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with the same keys; options win.")] = None,
+) -> None:
+    """Host clients on this board: fetch their tasks, train them, send the replies. Runs until stopped.
+
+    The broker's password may be given in FEDQUILT_BROKER_PASSWORD instead of the URL.
+    """
+    options = {k: v for k, v in locals().items() if k != "config" and v not in (None, [])}
+    settings = _merge(config, options)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    address = parse_broker_url(settings.broker).with_files(settings.ca, settings.cert, settings.key)
+    address = address.with_password(os.environ.get(PASSWORD_VARIABLE, ""))
+
+    def transport(deliver: Deliver, will: Will) -> Transport:
+        client_id = f"fedquilt-{settings.federation}-{settings.id}"
+        return MqttTransport(address, client_id, deliver, will=will)
+
+    stop = StopSignal()
+    Agent(_agent_settings(settings), transport).execute(stop)
+    raise typer.Exit(stop.exit_code)
+
+
+def _merge(config: Path | None, options: dict[str, Any]) -> AgentConfig:
+    values = {**(_read(config) if config else {}), **options}
+    try:
+        return AgentConfig.model_validate(values)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
+        missing = [e["loc"][0] for e in error.errors() if e["type"] == "missing"]
+        if missing:
+            wrong = [f"--{name} is needed, as an option or in --config" for name in missing]
+        raise ExperimentError("agent: " + "; ".join(wrong)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ExperimentError(f"{path}: cannot be read as YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ExperimentError(f"{path}: must hold keys such as broker, id and clients")
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def _agent_settings(config: AgentConfig) -> AgentSettings:
+    return AgentSettings(
+        name=config.id,
+        clients=parse_clients(str(config.clients)),
+        state=config.state or _default_state(config.id),
+        federation=config.federation,
+        kind=config.kind,
+        workers=config.workers,
+        threads=config.threads,
+        memory=int(config.memory) if config.memory else None,
+        allow_import=tuple(config.allow_import),
+        once=config.once,
+    )
+
+
+def parse_clients(text: str) -> tuple[int, ...]:
+    """``0-3,7`` -> (0, 1, 2, 3, 7).
+
+    Raises:
+        ExperimentError: when the text is no such list.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ExperimentError(f"clients {text!r} are not understood: write them as 0-3 or 0,2,5")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def _default_state(name: str) -> Path:
+    """systemd's StateDirectory, else the user's own place for state."""
+    given = os.environ.get("STATE_DIRECTORY")
+    if given:
+        return Path(given)
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "fedquilt" / name
+
+
+def run(arguments: list[str]) -> None:
+    """Entry of ``fedquilt agent``."""
+    app(arguments, prog_name="fedquilt")
+
+
+__all__ = ["app", "parse_clients", "run"]

@@ -1,0 +1,121 @@
+"""Patches on their way to this board: assembled on disk as chunks come, and asked for again when some do not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import psutil
+
+from fedquilt_client.store import RunStore
+from fedquilt_common.chunks import Assembly, ChunkHeader
+from fedquilt_common.messages import PatchMessage
+from fedquilt_common.topics import Address, Topics
+from fedquilt_common.transport import Transport
+
+log = logging.getLogger(__name__)
+
+REPAIR_SECONDS: Final = 3.0
+SINGLE_REPAIRS: Final = 32
+"""Up to so many missing chunks are asked for one by one; more, and the whole slot is."""
+DISK_RESERVE: Final = 64 * 1024 * 1024
+
+
+class Downloads:
+    """Patches of one run. A slot holds one patch at a time, so there is at most one assembly a slot."""
+
+    def __init__(self, store: RunStore, transport: Transport, topics: Topics) -> None:
+        self._store = store
+        self._transport = transport
+        self._topics = topics
+        self._assemblies: dict[int, Assembly] = {}
+        self._subscribed: set[int] = set()
+        self._wanted: dict[int, PatchMessage] = {}
+        self._quiet_since = time.monotonic()
+
+    def want(self, patches: Iterable[PatchMessage]) -> None:
+        """From now on these patches are needed, and no others."""
+        self._wanted = {patch.slot: patch for patch in patches}
+        self._store.keep_patches({patch.digest for patch in self._wanted.values()})
+        self._quiet_since = time.monotonic()
+        self._follow(set(self._wanted))
+
+    def _follow(self, slots: set[int]) -> None:
+        self._transport.unsubscribe(self._topics.slice_chunks(slot) for slot in self._subscribed - slots)
+        self._transport.subscribe(self._topics.slice_chunks(slot) for slot in slots - self._subscribed)
+        for slot in self._subscribed - slots:
+            self._drop(slot)
+        self._subscribed = set(slots)
+
+    def reconnected(self, session_present: bool) -> None:
+        """The broker may have forgotten our subscriptions."""
+        if not session_present:
+            slots, self._subscribed = self._subscribed, set()
+            self._follow(slots)
+
+    def has(self, patches: Iterable[PatchMessage]) -> bool:
+        """Whether all of these are here, verified."""
+        return all(self._store.patch(patch.digest).exists() for patch in patches)
+
+    def take(self, address: Address, header_bytes: bytes, payload: bytes) -> bool:
+        """One chunk; True when it completed a patch.
+
+        Raises:
+            PayloadError: when it is not a chunk, too large for this disk, or completes to other bytes than announced.
+        """
+        if not payload or address.slot not in self._subscribed:
+            return False
+        self._quiet_since = time.monotonic()
+        header = ChunkHeader.decode(header_bytes)
+        target = self._store.patch(header.digest)
+        if target.exists():
+            return False
+        assembly = self._assembly(address.slot, header)
+        if not assembly.add(header, payload):
+            return False
+        del self._assemblies[address.slot]
+        assembly.finish(target)
+        return True
+
+    def _assembly(self, slot: int, header: ChunkHeader) -> Assembly:
+        known = self._assemblies.get(slot)
+        if known is None or known.digest != header.digest:
+            self._drop(slot)
+            free = psutil.disk_usage(str(self._store.folder)).free - DISK_RESERVE
+            path = self._store.patches / f"{header.digest}.part"
+            known = self._assemblies[slot] = Assembly(path, header, max(0, free))
+        return known
+
+    def _drop(self, slot: int) -> None:
+        assembly = self._assemblies.pop(slot, None)
+        if assembly is not None:
+            assembly.discard()
+
+    def repair(self) -> None:
+        """Ask again for what has not come although nothing moves."""
+        lacking = [patch for patch in self._wanted.values() if not self.has([patch])]
+        if not lacking or time.monotonic() - self._quiet_since < REPAIR_SECONDS:
+            return
+        self._quiet_since = time.monotonic()
+        for patch in lacking:
+            self._ask_again(patch)
+
+    def _ask_again(self, patch: PatchMessage) -> None:
+        """Retained messages come anew with a new subscription: only those of the missing chunks if they are few."""
+        assembly = self._assemblies.get(patch.slot)
+        log.warning("patch in slot %d is not complete: asking for it again", patch.slot)
+        if assembly is None or assembly.digest != patch.digest or len(assembly.missing) > SINGLE_REPAIRS:
+            self._transport.unsubscribe([self._topics.slice_chunks(patch.slot)])
+            self._transport.subscribe([self._topics.slice_chunks(patch.slot)])
+            return
+        single = [self._topics.slice_chunk(patch.slot, chunk) for chunk in sorted(assembly.missing)]
+        self._transport.subscribe(single)
+        self._transport.unsubscribe(single)
+
+    def close(self) -> None:
+        """Stop following the broker's slots."""
+        self._follow(set())
+
+

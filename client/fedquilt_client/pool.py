@@ -1,0 +1,200 @@
+"""Training processes of one agent: spawned for the first job, kept warm, killed when a job is no longer wanted."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fedquilt_client.worker import Done, Job
+
+ATTEMPTS: Final = 3
+"""How often a job is tried when its process dies."""
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A job is this far, from 0 to 1."""
+
+    job: Job
+    value: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job is done; its drafts are on disk."""
+
+    job: Job
+    done: Done
+
+
+@dataclass(frozen=True)
+class GaveUp:
+    """A job that cannot be done, and why."""
+
+    job: Job
+    reason: str
+
+
+@dataclass(frozen=True)
+class Died:
+    """A worker process ended; the pool must hear of it in the agent's own thread."""
+
+    slot: int
+    process: subprocess.Popen[str]
+
+
+@dataclass(frozen=True)
+class Spoke:
+    """A line from a worker."""
+
+    slot: int
+    process: subprocess.Popen[str]
+    line: str
+
+
+WorkerEvent = Died | Spoke
+JobEvent = Progressed | Finished | GaveUp
+
+
+@dataclass
+class _Slot:
+    process: subprocess.Popen[str] | None = None
+    job: Job | None = None
+
+
+class WorkerPool:
+    """Runs jobs on ``workers`` processes.
+
+    Reader threads call ``post`` with raw events; the agent's thread hands those to ``handle``, so that nothing here
+    needs a lock.
+    """
+
+    def __init__(self, workers: int, threads: int, post: Callable[[WorkerEvent], None]) -> None:
+        self._slots = [_Slot() for _ in range(workers)]
+        self._threads = threads
+        self._post = post
+        self._waiting: collections.deque[Job] = collections.deque()
+        self._tried: collections.Counter[int] = collections.Counter()
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Everything running or waiting."""
+        return [slot.job for slot in self._slots if slot.job] + list(self._waiting)
+
+    def submit(self, job: Job) -> None:
+        self._waiting.append(job)
+        self._feed()
+
+    def cancel(self, unwanted: Callable[[Job], bool]) -> None:
+        """Forget jobs; one that is running is ended with its process."""
+        self._waiting = collections.deque(job for job in self._waiting if not unwanted(job))
+        for slot in self._slots:
+            if slot.job is not None and unwanted(slot.job):
+                slot.job = None
+                self._kill(slot)
+        self._feed()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._waiting.clear()
+        for slot in self._slots:
+            slot.job = None
+            self._kill(slot)
+
+    def handle(self, event: WorkerEvent) -> JobEvent | None:
+        """What a raw event means; None when it concerns nobody any more."""
+        slot = self._slots[event.slot]
+        if slot.process is not event.process:
+            return None
+        if isinstance(event, Died):
+            return self._died(slot)
+        return self._spoke(slot, event.line)
+
+    def _spoke(self, slot: _Slot, line: str) -> JobEvent | None:
+        said = json.loads(line)
+        job = slot.job
+        if job is None or said["number"] != job.number:
+            return None
+        if said["event"] == "progress":
+            return Progressed(job, float(said["value"]))
+        slot.job = None
+        self._tried.pop(job.number, None)
+        self._feed()
+        if said["event"] == "done":
+            return Finished(job, Done.model_validate(said))
+        return GaveUp(job, str(said["reason"]))
+
+    def _died(self, slot: _Slot) -> JobEvent | None:
+        process, job = slot.process, slot.job
+        slot.process, slot.job = None, None
+        lost: JobEvent | None = None
+        if job is not None and process is not None:
+            self._tried[job.number] += 1
+            if self._tried[job.number] < ATTEMPTS:
+                self._waiting.appendleft(job)
+            else:
+                lost = GaveUp(job, f"the training process died {ATTEMPTS} times, last with {_ending(process)}")
+        self._feed()
+        return lost
+
+    def _feed(self) -> None:
+        for number, slot in enumerate(self._slots):
+            if slot.job is None and self._waiting:
+                slot.job = self._waiting.popleft()
+                self._give(number, slot, slot.job)
+
+    def _give(self, number: int, slot: _Slot, job: Job) -> None:
+        if slot.process is None:
+            slot.process = self._spawn(number)
+        stdin = slot.process.stdin
+        assert stdin is not None  # noqa: S101 - it is a pipe
+        with contextlib.suppress(BrokenPipeError):  # it died: its reader says so
+            stdin.write(job.model_dump_json() + "\n")
+            stdin.flush()
+
+    def _spawn(self, number: int) -> subprocess.Popen[str]:
+        threads = str(self._threads)
+        process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "fedquilt_client.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads},
+        )
+        threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
+        return process
+
+    def _listen(self, number: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        for line in process.stdout:
+            self._post(Spoke(number, process, line))
+        process.wait()
+        self._post(Died(number, process))
+
+    def _kill(self, slot: _Slot) -> None:
+        process, slot.process = slot.process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+
+
+def _ending(process: subprocess.Popen[str]) -> str:
+    code = process.returncode
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(-code).name
+            return f"{name} (out of memory?)" if name == "SIGKILL" else name
+    return f"exit code {code}"

@@ -1,0 +1,88 @@
+"""What the client half of an algorithm may touch while it does one task; made in the worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
+from fedquilt_common.codec import FileArrays
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.shares import Shares, digest, shares
+from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.experiment import Experiment
+from fedquilt_common.messages import RunMessage
+from fedquilt_common.names import resolve
+from fedquilt_common.types import Algorithm, Dataset, Examples, Learner
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all clients of a run share on this board: data set, its partition, the algorithm."""
+
+    run: RunMessage
+    experiment: Experiment
+    allowed: Collection[str]
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return load_dataset(self.experiment.data.set, None, self.allowed)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Raises DataUnavailableError when this board would cut the data otherwise than the coordinator."""
+        cut = shares(self.experiment, self.dataset)
+        if self.run.partition is not None and digest(cut) != self.run.partition:
+            raise DataUnavailableError(
+                f"data set {self.experiment.data.set!r} on this board is not the coordinator's, or is cut otherwise: "
+                "compare the files below FEDQUILT_DATA and the versions of fedquilt and numpy"
+            )
+        return cut
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        choice = self.experiment.algorithm
+        kind: Any = {**ALGORITHMS, **DIAGNOSTICS}.get(choice.name)
+        if kind is None:
+            kind = resolve(choice.name, {}, "algorithm", self.allowed)
+        algorithm: Algorithm = kind(**choice.fields)
+        return algorithm
+
+
+@dataclass(frozen=True)
+class TaskSite:
+    """One client's site for one task. ``memory`` may be changed; it is committed together with the reply."""
+
+    bench: Bench
+    client: int
+    seed: int
+    memory_file: Path | None
+    on_progress: Callable[[float], None] = field(repr=False)
+
+    @cached_property
+    def data(self) -> Examples:
+        return self.bench.dataset.train.take(self.bench.shares[self.client])
+
+    @cached_property
+    def memory(self) -> dict[str, NDArray[Any]]:
+        return dict(FileArrays(self.memory_file)) if self.memory_file else {}
+
+    @cached_property
+    def learner(self) -> Learner:
+        from fedquilt_common.learner import TorchLearner, set_up_torch  # torch, in this process only, when needed
+        from fedquilt_common.models import build_model
+
+        set_up_torch()
+        model, data = self.bench.experiment.model, self.bench.dataset
+        build = build_model(model.name, model.params, data.input_shape, data.classes, self.bench.allowed)
+        return TorchLearner(build, self.bench.experiment.training, data.classes, self.on_progress)
+
+    @property
+    def memory_touched(self) -> bool:
+        """Whether the algorithm has looked at its memory at all."""
+        return "memory" in self.__dict__

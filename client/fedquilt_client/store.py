@@ -1,0 +1,160 @@
+"""What a board must not lose: its boot number, its clients' private memory, and replies not yet acknowledged.
+
+Everything of one client is committed by replacing one small file, so memory and reply are there together or not at
+all, whatever is killed when.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedquilt_common.chunks import Blob
+from fedquilt_common.messages import RunMessage
+
+
+@dataclass(frozen=True)
+class StoredReply:
+    """A finished reply on disk. ``task`` is the fingerprint of what it answers."""
+
+    run: str
+    client: int
+    round: int
+    exchange: int
+    task: str
+    file: str
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Where a worker writes before anything is committed."""
+
+    reply: Path
+    memory: Path
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replace a small file; after a crash it holds the old text or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # the rename itself
+    finally:
+        os.close(descriptor)
+
+
+class AgentStore:
+    """The agent's state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def next_boot(self) -> int:
+        """A number larger than at any start before, also on a board whose clock starts in 1970."""
+        path = self.folder / "boot"
+        try:
+            last = int(path.read_text())
+        except (FileNotFoundError, ValueError):
+            last = 0
+        boot = max(last + 1, int(time.time()))
+        write_durably(path, str(boot))
+        return boot
+
+    def open_run(self, run: RunMessage) -> RunStore:
+        """The store of a run; what earlier runs left in flight is deleted, their private memory is not."""
+        for old in (self.folder / "runs").glob("*"):
+            if old.name != run.run:
+                shutil.rmtree(old / "patches", ignore_errors=True)
+                shutil.rmtree(old / "drafts", ignore_errors=True)
+        return RunStore(self.folder / "runs" / run.run, run)
+
+
+class RunStore:
+    """One run on this board."""
+
+    def __init__(self, folder: Path, run: RunMessage) -> None:
+        self.folder = folder
+        self.run = run
+        self.patches = folder / "patches"
+        self.message = folder / "run.json"
+        self.patches.mkdir(parents=True, exist_ok=True)
+        write_durably(self.message, run.model_dump_json())
+
+    def patch(self, digest: str) -> Path:
+        """Where a patch lies, or will."""
+        return self.patches / digest
+
+    def keep_patches(self, digests: set[str]) -> None:
+        """Delete all other patches, finished or not."""
+        for path in self.patches.iterdir():
+            if path.name not in digests and path.name.partition(".")[0] not in digests:
+                path.unlink(missing_ok=True)
+
+    def drafts(self, client: int, round: int, exchange: int) -> Drafts:
+        """Paths for a worker to write to."""
+        folder = self.folder / "drafts"
+        folder.mkdir(exist_ok=True)
+        stem = f"{client}-{round}.{exchange}"
+        return Drafts(folder / f"{stem}.reply", folder / f"{stem}.memory")
+
+    def commit(self, reply: StoredReply, drafts: Drafts, *, memory: bool) -> StoredReply:
+        """Make a reply, and the client's new private memory if it has one, true in one step."""
+        home = self._home(reply.client)
+        home.mkdir(parents=True, exist_ok=True)
+        drafts.reply.replace(home / reply.file)
+        known = self._read(reply.client)
+        kept = [r for r in known["replies"] if (r["round"], r["exchange"]) >= (reply.round - 1, 0)]
+        record = {"memory": known["memory"], "replies": [r for r in kept if r["file"] != reply.file] + [asdict(reply)]}
+        if memory:
+            record["memory"] = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
+            drafts.memory.replace(home / record["memory"])
+        write_durably(home / "committed.json", json.dumps(record))
+        self._tidy(home, record)
+        return reply
+
+    def reply(self, client: int, round: int, exchange: int, task: str) -> StoredReply | None:
+        """The committed answer to exactly this task."""
+        for known in self._read(client)["replies"]:
+            stored = StoredReply(**known)
+            if (stored.round, stored.exchange, stored.task) == (round, exchange, task):
+                return stored
+        return None
+
+    def blob(self, reply: StoredReply) -> Blob:
+        """The reply's bytes."""
+        return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size)
+
+    def memory(self, client: int) -> Path | None:
+        """The client's committed private memory."""
+        name = self._read(client)["memory"]
+        return self._home(client) / name if name else None
+
+    def _home(self, client: int) -> Path:
+        return self.folder / "clients" / str(client)
+
+    def _read(self, client: int) -> dict[str, Any]:
+        try:
+            record: dict[str, Any] = json.loads((self._home(client) / "committed.json").read_text())
+        except FileNotFoundError:
+            return {"memory": None, "replies": []}
+        return record
+
+    def _tidy(self, home: Path, record: dict[str, Any]) -> None:
+        keep = {"committed.json", record["memory"], *(r["file"] for r in record["replies"])}
+        for path in home.iterdir():
+            if path.name not in keep:
+                path.unlink()

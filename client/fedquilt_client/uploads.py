@@ -1,0 +1,133 @@
+"""Replies on their way to the coordinator: one at a time, until it has said what became of each."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from fedquilt_client.store import StoredReply
+from fedquilt_common.chunks import Blob, ChunkHeader, read_chunk
+from fedquilt_common.messages import Missing, Receipt, bitmap_indices
+from fedquilt_common.topics import Topics
+from fedquilt_common.transport import Transport
+
+log = logging.getLogger(__name__)
+
+FIRST_PROBE_SECONDS: Final = 3.0
+LAST_PROBE_SECONDS: Final = 60.0
+
+
+@dataclass
+class _Sending:
+    reply: StoredReply
+    blob: Blob
+    headers: list[ChunkHeader]
+    sent: bool = False
+    probe_at: float = 0.0
+    pause: float = FIRST_PROBE_SECONDS
+
+
+class Uploads:
+    """Sends replies in turn. A reply leaves only with a receipt; without one, its last chunk asks for it again.
+
+    Args:
+        agent: whose topics these are.
+        blob_of: where a reply's bytes lie.
+        chunk: largest chunk in bytes.
+    """
+
+    def __init__(
+        self, agent: str, transport: Transport, topics: Topics, blob_of: Callable[[StoredReply], Blob], chunk: int
+    ) -> None:
+        self._agent = agent
+        self._transport = transport
+        self._topics = topics
+        self._blob_of = blob_of
+        self._chunk = chunk
+        self._waiting: collections.deque[StoredReply] = collections.deque()
+        self._current: _Sending | None = None
+        self._settled: set[str] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any reply waits for its receipt."""
+        return self._current is not None or bool(self._waiting)
+
+    def offer(self, reply: StoredReply) -> None:
+        """Send this reply unless that is done or under way."""
+        current = self._current.reply if self._current else None
+        if reply.digest not in self._settled and reply not in (current, *self._waiting):
+            self._waiting.append(reply)
+            self.advance()
+
+    def advance(self) -> None:
+        """Start the next reply, or ask after one that has had no receipt for a while."""
+        if self._current is None and self._waiting:
+            self._start(self._waiting.popleft())
+        current = self._current
+        if current is None or time.monotonic() < current.probe_at:
+            return
+        if current.sent:
+            log.info("no receipt for client %d, round %d yet: asking", current.reply.client, current.reply.round)
+            self._send(current, current.headers[-1:])
+        else:
+            current.sent = self._send(current, current.headers)
+        current.probe_at = time.monotonic() + current.pause
+        current.pause = min(2 * current.pause, LAST_PROBE_SECONDS)
+
+    def _start(self, reply: StoredReply) -> None:
+        blob = self._blob_of(reply)
+        headers = blob.headers(min(self._chunk, self._transport.max_payload))
+        self._current = _Sending(reply, blob, headers)
+
+    def hurry(self) -> None:
+        """The coordinator or the broker is back: ask at once."""
+        if self._current is not None:
+            self._current.probe_at, self._current.pause = 0.0, FIRST_PROBE_SECONDS
+            self.advance()
+
+    def _send(self, sending: _Sending, headers: Iterable[ChunkHeader]) -> bool:
+        reply = sending.reply
+        descriptor = os.open(sending.blob.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for header in headers:
+                topic = self._topics.reply_chunk(self._agent, reply.client, reply.round, reply.exchange, header.index)
+                if not self._transport.publish(topic, read_chunk(descriptor, header), header=header.encode()):
+                    return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def missing(self, request: Missing) -> None:
+        """Send the chunks that the coordinator lacks."""
+        current = self._current
+        if current is None or request.digest != current.reply.digest:
+            return
+        wanted = bitmap_indices(request.bitmap, len(current.headers))
+        self._send(current, [current.headers[i] for i in wanted])
+        current.sent, current.pause = True, FIRST_PROBE_SECONDS
+        current.probe_at = time.monotonic() + current.pause
+
+    def receipt(self, receipt: Receipt) -> StoredReply | None:
+        """A verdict; returns the reply when it was ours and under way."""
+        current = self._current
+        if current is None or receipt.digest != current.reply.digest:
+            return None
+        self._settled.add(receipt.digest)
+        self._current = None
+        self.advance()
+        return current.reply
+
+    def leave_only(self, still: Callable[[StoredReply], bool]) -> None:
+        """A new exchange is open: of older replies nothing but the last chunk is sent, to learn their fate."""
+        self._waiting = collections.deque(reply for reply in self._waiting if still(reply))
+        current = self._current
+        if current is not None and not still(current.reply):
+            if not current.sent:
+                self._current = None
+                self.advance()

@@ -1,0 +1,159 @@
+"""The training process: one job a line on standard input, events a line on standard output, all JSON.
+
+It is spawned by the agent, may be killed at any time, and leaves when the agent is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import BaseModel, ConfigDict
+
+from fedquilt_common.codec import FileArrays, write_arrays
+from fedquilt_common.errors import FedquiltError
+from fedquilt_common.experiment import Experiment
+from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage
+from fedquilt_common.seeds import derive_seed
+from fedquilt_common.types import Arrays, Reply, Scalar, Task
+
+PROGRESS_SECONDS = 0.5
+
+
+class Job(BaseModel):
+    """One task of one client, and where its inputs and outputs lie."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    run_file: Path
+    client: int
+    round: int
+    exchange: int
+    kind: str
+    scalars: dict[str, Scalar]
+    fingerprint: str
+    patches: list[Path]
+    memory: Path | None
+    reply: Path
+    memory_out: Path
+    allowed: list[str]
+
+
+class Done(BaseModel):
+    """A finished job: digest and size of its reply, and whether there is new private memory."""
+
+    digest: str
+    size: int
+    memory: bool
+
+
+class Worker:
+    """Does jobs one after the other and keeps data set and torch between them."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._bench: Any = None
+        self._run_file: tuple[Path, int] | None = None
+
+    def do(self, job: Job) -> None:
+        """One job; what goes wrong becomes an event with a reason."""
+        try:
+            self._say(job.number, "done", **self._done(job).model_dump())
+        except FedquiltError as error:
+            self._say(job.number, "failed", reason=str(error))
+        except MemoryError:
+            self._say(job.number, "failed", reason="out of memory")
+        except Exception as error:
+            self._say(job.number, "failed", reason=f"{type(error).__name__}: {error}")
+            raise
+
+    def _say(self, number: int, event: str, **fields: object) -> None:
+        self._out.write(json.dumps({"number": number, "event": event, **fields}) + "\n")
+        self._out.flush()
+
+    def _done(self, job: Job) -> Done:
+        from fedquilt_client.site import TaskSite
+
+        bench = self._bench_for(job)
+        seed = derive_seed(bench.experiment.seed, job.round, job.exchange, job.client)
+        site = TaskSite(bench, job.client, seed, job.memory, self._progress(job.number))
+        task = Task(job.kind, _received(job.patches), job.scalars)
+        reply = bench.algorithm.work(task, site)
+        if site.memory_touched:
+            write_arrays(job.memory_out, site.memory)
+            _sync(job.memory_out)
+        blob = write_arrays(job.reply, reply.arrays, bench.experiment.wire.up, _header(job, bench.run, reply))
+        _sync(job.reply)
+        return Done(digest=blob.digest, size=blob.size, memory=site.memory_touched)
+
+    def _bench_for(self, job: Job) -> Any:
+        from fedquilt_client.site import Bench
+
+        version = (job.run_file, job.run_file.stat().st_mtime_ns)
+        if self._run_file != version:
+            run = RunMessage.model_validate_json(job.run_file.read_bytes())
+            experiment = Experiment.model_validate_json(json.dumps(run.experiment))
+            self._bench, self._run_file = Bench(run, experiment, tuple(job.allowed)), version
+        return self._bench
+
+    def _progress(self, number: int) -> Any:
+        last = time.monotonic()
+
+        def report(fraction: float) -> None:
+            nonlocal last
+            if time.monotonic() - last >= PROGRESS_SECONDS:
+                last = time.monotonic()
+                self._say(number, "progress", value=fraction)
+
+        return report
+
+
+def _received(patches: list[Path]) -> Arrays:
+    return FileArrays(patches[0]) if patches else {}
+
+
+def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
+    header = ReplyHeader(
+        run=run.run,
+        round=job.round,
+        exchange=job.exchange,
+        client=job.client,
+        task=job.fingerprint,
+        weight=float(reply.weight),
+        metrics={name: float(value) for name, value in reply.metrics.items()},
+    )
+    return {REPLY_KEY: header.model_dump_json()}
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _leave_with_parent(parent: int) -> None:
+    """Leave when the agent is gone, also in the middle of a job."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def main() -> None:
+    """Read jobs until standard input ends."""
+    # whatever a library prints must not mix with our events: keep the real stdout to ourselves
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
+    worker = Worker(out)
+    for line in sys.stdin:
+        worker.do(Job.model_validate_json(line))
+
+
+if __name__ == "__main__":
+    main()

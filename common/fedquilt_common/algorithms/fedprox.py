@@ -1,0 +1,31 @@
+"""FedProx: FedAvg whose clients are held near the global model by a proximal term.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, equation 2: the client minimises
+F_k(w) + mu / 2 * ||w - w_t||^2. With mu = 0 it would be FedAvg; that must be asked for by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.types import Penalty
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """``mu`` is the weight of the proximal term; the FedReb thesis uses 0.001."""
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mu < float("inf"):
+            raise ValueError("mu must be a positive number; with mu = 0 FedProx is FedAvg: use `name: fedavg`")
+
+    def penalty(self) -> Penalty:
+        return self._proximal
+
+    def _proximal(self, now: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
+        return self.mu / 2 * sum(((now[name] - start[name]) ** 2).sum() for name in now)

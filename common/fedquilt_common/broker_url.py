@@ -1,0 +1,61 @@
+"""``mqtt://user:password@host:1883`` and ``mqtts://...`` taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote, urlsplit
+
+from fedquilt_common.errors import BrokerUnreachableError
+
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where a broker is. ``ca``, ``cert`` and ``key`` are paths of PEM files; empty means the system's CAs and none."""
+
+    host: str
+    port: int
+    tls: bool = False
+    username: str = ""
+    password: str = field(default="", repr=False)
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+
+    def with_files(self, ca: str, cert: str, key: str) -> BrokerAddress:
+        """The same address with TLS files."""
+        if (ca or cert or key) and not self.tls:
+            raise BrokerUnreachableError(f"--ca, --cert and --key need an mqtts:// address, not {self}")
+        return replace(self, ca=ca, cert=cert, key=key)
+
+    def with_password(self, password: str) -> BrokerAddress:
+        """The same address with ``password`` unless it has one or has no user."""
+        return self if self.password or not self.username else replace(self, password=password)
+
+
+def parse_broker_url(url: str) -> BrokerAddress:
+    """The address in ``url``.
+
+    Raises:
+        BrokerUnreachableError: when the text is no such address; the message shows the form.
+    """
+    form = "write mqtt://host[:1883] or mqtts://[user:password@]host[:8883]"
+    try:
+        parts = urlsplit(url if "://" in url else f"mqtt://{url}")
+        port = parts.port
+    except ValueError:
+        raise BrokerUnreachableError(f"broker address {url!r} has no valid host and port: {form}") from None
+    if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/") or parts.query:
+        raise BrokerUnreachableError(f"broker address {url!r} is not understood: {form}")
+    return BrokerAddress(
+        parts.hostname,
+        port or _PORTS[parts.scheme],
+        tls=parts.scheme == "mqtts",
+        username=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+    )

@@ -1,0 +1,170 @@
+"""Big payloads in chunks: split, reassemble on disk, verify, and say what is missing.
+
+A chunk's MQTT payload is nothing but its bytes. Its header, which names the transfer by digest, travels in the
+MQTT 5 property Correlation Data, so a narrow link pays for numbers only. Chunk i of n covers bytes
+``i * ceil(size / n)`` onwards: size and count determine every boundary, nothing else needs to be agreed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedquilt_common.errors import PayloadError
+
+CHUNK: Final = 256 * 1024
+"""Default chunk size in bytes."""
+_HEADER: Final = struct.Struct(">B32sIIQ")
+_VERSION: Final = 1
+_READ: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class ChunkHeader:
+    """Which bytes of which transfer: ``digest`` is the SHA-256 of the whole, in hex; ``size`` its bytes."""
+
+    digest: str
+    index: int
+    count: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if not (0 < self.count <= self.size and self.index < self.count and self.length > 0):
+            raise PayloadError(f"chunk {self.index} of {self.count} of a transfer of {self.size} bytes cannot be")
+
+    @property
+    def step(self) -> int:
+        """Bytes of every chunk but the last."""
+        return -(-self.size // self.count)
+
+    @property
+    def offset(self) -> int:
+        """First byte of this chunk within the whole."""
+        return self.index * self.step
+
+    @property
+    def length(self) -> int:
+        """Bytes of this chunk."""
+        return min(self.step, self.size - self.offset)
+
+    def encode(self) -> bytes:
+        """49 bytes: version, digest, index, count, size; big endian."""
+        return _HEADER.pack(_VERSION, bytes.fromhex(self.digest), self.index, self.count, self.size)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ChunkHeader:
+        """The header in ``data``; raises PayloadError when it is none."""
+        if len(data) != _HEADER.size:
+            raise PayloadError(f"chunk header has {len(data)} bytes instead of {_HEADER.size}")
+        version, digest, index, count, size = _HEADER.unpack(data)
+        if version != _VERSION:
+            raise PayloadError(f"chunk header has version {version}, this program speaks {_VERSION}")
+        return cls(digest.hex(), index, count, size)
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A finished payload on disk."""
+
+    path: Path
+    digest: str
+    size: int
+
+    def headers(self, chunk: int) -> list[ChunkHeader]:
+        """The headers of all chunks when none may be longer than ``chunk`` bytes."""
+        step = -(-self.size // -(-self.size // chunk))
+        count = -(-self.size // step)  # equal steps can need fewer chunks than size / chunk suggests
+        return [ChunkHeader(self.digest, index, count, self.size) for index in range(count)]
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file in hex, read in blocks so that memory does not grow with the file."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_READ):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_chunk(descriptor: int, header: ChunkHeader) -> bytes:
+    """The bytes of one chunk from an open file."""
+    return os.pread(descriptor, header.length, header.offset)
+
+
+class Assembly:
+    """One transfer on its way in, written to ``path`` as it comes.
+
+    Args:
+        path: the partial file; replaced if it exists.
+        first: the header of any chunk of the transfer.
+        limit: largest size in bytes that is accepted, checked before anything is written.
+
+    Raises:
+        PayloadError: when the transfer is larger than ``limit``.
+    """
+
+    def __init__(self, path: Path, first: ChunkHeader, limit: int) -> None:
+        if first.size > limit:
+            raise PayloadError(f"transfer of {first.size} bytes is larger than the {limit} bytes expected")
+        self.path = path
+        self.digest = first.digest
+        self.size = first.size
+        self.count = first.count
+        self._missing = set(range(first.count))
+        self._hash = hashlib.sha256()
+        self._hashed = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def add(self, header: ChunkHeader, payload: bytes) -> bool:
+        """Write one chunk; True once nothing is missing. A chunk that came before is ignored.
+
+        Raises:
+            PayloadError: when the chunk does not belong here or has the wrong length.
+        """
+        if (header.digest, header.size, header.count) != (self.digest, self.size, self.count):
+            raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
+        if len(payload) != header.length:
+            raise PayloadError(f"chunk {header.index} has {len(payload)} bytes instead of {header.length}")
+        if header.index in self._missing:
+            os.pwrite(self._file, payload, header.offset)
+            self._missing.discard(header.index)
+            if header.index == self._hashed:  # in order, as almost always: hash while the bytes are warm
+                self._hash.update(payload)
+                self._hashed += 1
+        return not self._missing
+
+    @property
+    def missing(self) -> set[int]:
+        """Indices that have not come yet."""
+        return set(self._missing)
+
+    def finish(self, target: Path, *, durable: bool = False) -> Blob:
+        """Verify the digest and move the file to ``target``; ``durable`` waits for the disk.
+
+        Raises:
+            PayloadError: when the bytes are not those that the digest names; the partial file is deleted.
+        """
+        if self._actual_digest() != self.digest:
+            self.discard()
+            raise PayloadError("the bytes received do not have the announced SHA-256")
+        if durable:
+            os.fsync(self._file)
+        os.close(self._file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self.path.replace(target)
+        return Blob(target, self.digest, self.size)
+
+    def discard(self) -> None:
+        """Give the transfer up and delete its partial file."""
+        os.close(self._file)
+        self.path.unlink(missing_ok=True)
+
+    def _actual_digest(self) -> str:
+        if self._hashed == self.count:
+            return self._hash.hexdigest()
+        return digest_file(self.path)

@@ -1,0 +1,81 @@
+"""The ``fedquilt`` command: finds the half of the program that has the sub-command, and turns errors into messages.
+
+Nothing is imported before it is needed: on a board there is no server half, and an idle agent must stay small.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from fedquilt_common import __version__
+from fedquilt_common.errors import FedquiltError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("fedquilt_server.cli", "Run a small federation on this machine and show it."),
+    "simulate": ("fedquilt_server.cli", "Run an experiment with all its agents on this machine."),
+    "coordinator": ("fedquilt_server.cli", "Run an experiment's coordinator against a broker."),
+    "agent": ("fedquilt_client.cli", "Host clients on this board."),
+    "bench": ("fedquilt_server.cli", "Measure rounds without training."),
+}
+EXTRAS = {"fedquilt_server": "server", "fedquilt_client": "client"}
+INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Run ``fedquilt`` with the arguments of this process; exits with a documented code."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _print_help()
+        sys.exit(0)
+    if arguments[0] == "--version":
+        print(f"fedquilt {__version__}")
+        sys.exit(0)
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; returns its exit code, having printed any message."""
+    try:
+        _load(arguments[0])(arguments)
+    except FedquiltError as error:
+        print(f"fedquilt: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("fedquilt: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+    return 0
+
+
+def _load(name: str) -> Callable[[list[str]], None]:
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean `fedquilt {near[0]}`?" if near else "see `fedquilt --help`"
+        print(f"fedquilt: there is no command {name!r}; {hint}", file=sys.stderr)
+        sys.exit(2)
+    module = COMMANDS[name][0]
+    try:
+        command: Callable[[list[str]], None] = importlib.import_module(module).run
+    except ModuleNotFoundError as error:
+        extra = EXTRAS[module.partition(".")[0]]
+        print(
+            f"fedquilt: `{name}` needs the Python package {error.name}: install fedquilt[{extra}]", file=sys.stderr
+        )
+        sys.exit(1)
+    return command
+
+
+def _print_help() -> None:
+    print(f"fedquilt {__version__}: a federated-learning test bed on MQTT\n\nUsage: fedquilt COMMAND [OPTIONS]\n")
+    for name, (_, words) in COMMANDS.items():
+        print(f"  {name:<12} {words}")
+    print("\n`fedquilt COMMAND --help` tells more. Exit codes are listed in README.md.")
+
+
+if __name__ == "__main__":
+    main()

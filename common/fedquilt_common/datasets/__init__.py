@@ -1,0 +1,39 @@
+"""Data sets by name, one file each. Importing this package does not import numpy."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from fedquilt_common.names import resolve
+from fedquilt_common.types import Dataset
+
+DATASETS: dict[str, str] = {
+    "digits": "fedquilt_common.datasets.digits:load",
+    "fashion-mnist": "fedquilt_common.datasets.fashion_mnist:load",
+}
+FOLDER_VARIABLE = "FEDQUILT_DATA"
+
+
+def load_dataset(name: str, folder: Path | None = None, allowed: Collection[str] = ()) -> Dataset:
+    """The data set called ``name``, from its own folder below ``folder`` (default: the variable
+    FEDQUILT_DATA).
+
+    It is kept, so that later calls cost nothing, and its arrays are read-only. A user's own
+    ``package:factory`` is called with the folder, or None. Raises UnknownNameError, ForbiddenImportError,
+    DataUnavailableError.
+    """
+    if folder is None and os.environ.get(FOLDER_VARIABLE):
+        folder = Path(os.environ[FOLDER_VARIABLE])
+    return _load(name, folder, tuple(sorted(allowed)))
+
+
+@functools.lru_cache(maxsize=2)
+def _load(name: str, folder: Path | None, allowed: tuple[str, ...]) -> Dataset:
+    dataset: Dataset = resolve(name, DATASETS, "data set", allowed)(folder)
+    for part in (dataset.train, dataset.test):
+        part.x.setflags(write=False)
+        part.y.setflags(write=False)
+    return dataset

@@ -1,0 +1,290 @@
+"""The experiment file: one YAML page that says everything about a run.
+
+Importing this module is cheap (no numpy, no torch), because an idle agent does so. The agent gets the whole
+``Experiment`` as JSON: ``Experiment.model_validate_json(experiment.model_dump_json())`` is equal to
+``experiment``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from .errors import ExperimentError
+from .yaml_text import dump_yaml, load_yaml
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def _size(value: Any) -> Any:
+    """ByteSize takes True for 1 and 1.9 for 1, which are mistakes here."""
+    if isinstance(value, bool | float):
+        raise PydanticCustomError("size", "must be whole bytes or text such as 256KiB")
+    return value
+
+
+Size = Annotated[ByteSize, BeforeValidator(_size)]
+Positive = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+Precision = Literal["fp32", "fp16", "bf16"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Choice(BaseModel):
+    """A name and whatever fields the thing of that name has."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, JsonValue]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+
+    def _rest(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Partition(_Section):
+    """How samples are shared out. Each client has ``min_samples``, or an equal share if there are too few."""
+
+    scheme: Literal["dirichlet", "uniform"] = "uniform"
+    alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    min_samples: Positive = 10
+
+    @model_validator(mode="after")
+    def _alpha(self) -> Partition:
+        if self.scheme == "dirichlet" and self.alpha is None:
+            raise _invalid([Problem("alpha", None, "the scheme 'dirichlet' needs it; try 0.5")])
+        if self.scheme == "uniform" and self.alpha is not None:
+            raise _invalid([Problem("alpha", self.alpha, "only the scheme 'dirichlet' has it; remove it")])
+        return self
+
+
+class Data(_Section):
+    """The data set, and how many clients share it."""
+
+    set: Annotated[str, Field(min_length=1, max_length=200)]
+    clients: Annotated[int, Field(ge=1, le=100_000)]
+    partition: Partition = Partition()
+
+
+class Model(_Choice):
+    """The model's name and the parameters of its factory."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """All that stands beside the name."""
+        return self._rest()
+
+
+class AlgorithmChoice(_Choice):
+    """The algorithm's name and its fields."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All that stands beside the name."""
+        return self._rest()
+
+
+class Participation(_Section):
+    """Who takes part in a round, and how long it waits; ``deadline`` in seconds."""
+
+    per_round: Positive
+    quorum: Positive
+    deadline: Annotated[float, Field(gt=0)] = 60.0
+    shortfall: Literal["wait", "replace"] = "wait"
+
+
+class Training(_Section):
+    """A client's work in a round: stochastic gradient descent."""
+
+    epochs: Positive = 1
+    batch: Positive = 32
+    lr: Annotated[float, Field(gt=0)] = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    precision: Literal["fp32"] = "fp32"
+
+
+class Wire(_Section):
+    """Number formats down (to the clients) and up, and the size of a chunk in bytes."""
+
+    down: Precision = "fp32"
+    up: Precision = "fp32"
+    chunk: Annotated[Size, Field(ge=KIB, le=256 * MIB)] = ByteSize(256 * KIB)
+
+
+class FleetLine(_Section):
+    """Agents of one kind. ``clients`` is the line's total, shared out evenly; ``memory`` in bytes."""
+
+    kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)] = "generic"
+    agents: Positive = 1
+    clients: Positive
+    memory: Annotated[Size, Field(ge=MIB)] | None = None
+    cpus: Annotated[float, Field(gt=0)] | None = None
+    workers: Positive = 1
+
+
+class Experiment(_Section):
+    """A whole experiment. What ``participation`` and ``fleet`` leave out follows from ``data.clients``."""
+
+    name: Name
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    rounds: Positive = 10
+    data: Data
+    model: Model
+    algorithm: AlgorithmChoice
+    # These two defaults are never seen: _fill_in puts better ones in their place.
+    participation: Participation = Participation(per_round=1, quorum=1)
+    training: Training = Training()
+    wire: Wire = Wire()
+    fleet: Annotated[tuple[FleetLine, ...], Field(strict=False, min_length=1)] = (FleetLine(clients=1),)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        clients = _count(raw.get("data"), "clients", 1)
+        filled = {"fleet": [{"clients": clients}], "participation": {}, **raw}
+        if isinstance(filled["participation"], Mapping):
+            per_round = _count(filled["participation"], "per_round", clients)
+            filled["participation"] = {
+                "per_round": per_round,
+                "quorum": per_round,
+                **filled["participation"],
+            }
+        return filled
+
+    @model_validator(mode="after")
+    def _check(self) -> Experiment:
+        problems = list(_contradictions(self))
+        if problems:
+            raise _invalid(problems)
+        return self
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong at one dotted ``path``."""
+
+    path: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """One agent to start: its clients, its memory in bytes and its CPU share, None for no limit."""
+
+    name: str
+    kind: str
+    clients: tuple[int, ...]
+    memory: int | None = None
+    cpus: float | None = None
+    workers: int = 1
+
+
+def agent_specs(fleet: Sequence[FleetLine]) -> list[AgentSpec]:
+    """The agents of the ``fleet`` in its order, with clients numbered from 0; names such as ``strong-0``."""
+    specs: list[AgentSpec] = []
+    named: Counter[str] = Counter()
+    first = 0
+    for line in fleet:
+        for index in range(line.agents):
+            share = line.clients // line.agents + (index < line.clients % line.agents)
+            name = f"{line.kind}-{named[line.kind]}"
+            clients = tuple(range(first, first + share))
+            specs.append(AgentSpec(name, line.kind, clients, line.memory, line.cpus, line.workers))
+            named[line.kind] += 1
+            first += share
+    return specs
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in the YAML file at ``path``, changed by ``overrides`` such as ``training.lr=0.05``.
+
+    Raises ExperimentError, which lists every problem, also for a file that cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ExperimentError(f"{path}: there is no such file; check the path") from error
+    except IsADirectoryError as error:
+        raise ExperimentError(f"{path}: is a folder; name the experiment file in it") from error
+    except UnicodeDecodeError as error:
+        raise ExperimentError(
+            f"{path}: is not text in UTF-8 (byte {error.start}); save it as such"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ExperimentError(
+            f"{path}: cannot be read: {error}; check the path and its permissions"
+        ) from error
+    return parse_experiment(text, str(path), overrides)
+
+
+def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in YAML ``text``; ``source`` names it in messages. Raises as ``load_experiment``."""
+    from .experiment_check import apply_overrides, check  # it needs the classes above
+
+    raw = load_yaml(text, source)
+    if not isinstance(raw, dict):
+        found = "empty" if raw is None else f"a {type(raw).__name__}"
+        raise ExperimentError(
+            f"{source}: is {found} where keys such as name, data, model, algorithm must stand"
+        )
+    return check(apply_overrides(raw, overrides), source, overrides)
+
+
+def dump_experiment(experiment: Experiment) -> str:
+    """YAML that loads back to an equal experiment, with every default written out."""
+    return dump_yaml(experiment.model_dump(mode="json"))
+
+
+def _count(section: Any, key: str, default: int) -> int:
+    """A count that may be invalid, of a section that may be; their own checks report it."""
+    found = section.get(key) if isinstance(section, Mapping) else getattr(section, key, None)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 1 else default
+
+
+def _contradictions(experiment: Experiment) -> Iterator[Problem]:
+    clients, part = experiment.data.clients, experiment.participation
+    if part.per_round > clients:
+        yield Problem(
+            "participation.per_round", part.per_round, f"there are {clients} clients (data.clients)"
+        )
+    if part.quorum > part.per_round:
+        yield Problem(
+            "participation.quorum", part.quorum, f"only {part.per_round} take part (participation.per_round)"
+        )
+    hosted = sum(line.clients for line in experiment.fleet)
+    if hosted != clients:
+        yield Problem("fleet", f"{hosted} clients", f"its lines must add up to {clients} (data.clients)")
+    for index, line in enumerate(experiment.fleet):
+        if line.agents > line.clients:
+            why = f"more agents than their {line.clients} clients; an agent needs at least one"
+            yield Problem(f"fleet.{index}.agents", line.agents, why)
+
+
+def _invalid(problems: Sequence[Problem]) -> ValidationError:
+    """As a pydantic error that keeps each problem's place."""
+    details: list[InitErrorDetails] = []
+    for problem in problems:
+        kind = PydanticCustomError("contradiction", "{why}", {"why": problem.why})
+        details.append({"type": kind, "loc": tuple(problem.path.split(".")), "input": problem.value})
+    return ValidationError.from_exception_data("Experiment", details)

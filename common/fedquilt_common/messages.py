@@ -1,0 +1,276 @@
+"""Control messages: pydantic models as JSON. Every message carries the protocol version in ``v``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from fedquilt_common.errors import PayloadError, ProtocolVersionError
+from fedquilt_common.types import Scalar
+
+PROTOCOL: Final = 1
+MAX_MESSAGE: Final = 8 * 1024 * 1024
+"""Largest control message in bytes; a round for 10,000 clients stays below it."""
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Client = Annotated[int, Field(ge=0, lt=1_000_000)]
+Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
+Text = Annotated[str, Field(max_length=500)]
+
+
+class Part(BaseModel):
+    """Base of all that stands in a message. Unknown keys are ignored so that a later minor change does no harm."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class Message(Part):
+    """Base of all control messages."""
+
+    v: int = PROTOCOL
+
+    def encode(self) -> bytes:
+        """The message as compact JSON, defaults included."""
+        return self.model_dump_json().encode()
+
+
+class CoordinatorPresence(Message):
+    """``coordinator``: is there one, and since which start."""
+
+    online: bool
+    epoch: Number
+    run: Name | None = None
+
+
+class RunMessage(Message):
+    """``run``: what a client must know of the experiment. ``partition`` is the digest of all clients' sample indices."""
+
+    run: Name
+    experiment: dict[str, Any]
+    partition: Digest | None = None
+
+
+class PatchMessage(Part):
+    """One publication of the exchange: where it is and what it must be."""
+
+    slot: Number
+    digest: Digest
+    size: Number
+
+
+class TaskMessage(Part):
+    """One task for one or more clients; ``patches`` are positions in the round's list."""
+
+    clients: list[Client]
+    kind: Name
+    patches: list[Number]
+    scalars: dict[str, Scalar] = Field(default_factory=dict)
+
+
+class RoundMessage(Message):
+    """``round``: the open exchange. ``deadline`` is Unix time in seconds."""
+
+    run: Name
+    round: Number
+    exchange: Number
+    phase: Literal["open", "closed"]
+    deadline: float | None = None
+    patches: list[PatchMessage] = Field(default_factory=list)
+    tasks: list[TaskMessage] = Field(default_factory=list)
+
+    def fingerprint(self, task: TaskMessage) -> str:
+        """What exactly is asked: replies carry it, so an answer to another question is never counted."""
+        asked = [
+            self.run, self.round, self.exchange, task.kind,
+            [self.patches[i].digest for i in task.patches], sorted(task.scalars.items()),
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(asked, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+class ProfileMessage(Part):
+    """What a board says of itself; see ``types.Profile``."""
+
+    kind: Name = "generic"
+    cores: Number = 1
+    memory: Annotated[int, Field(ge=0)] = 0
+    gpu: Text = ""
+    machine: Text = ""
+
+
+class AgentPresence(Message):
+    """``agents/<agent>/presence``: retained, and the last will with ``online`` false."""
+
+    agent: Name
+    online: bool
+    boot: Annotated[int, Field(ge=0)]
+    clients: list[Client] = Field(default_factory=list, max_length=100_000)
+    workers: Annotated[int, Field(ge=1, le=1024)] = 1
+    profile: ProfileMessage = Field(default_factory=ProfileMessage)
+    version: Text = ""
+
+
+class Telemetry(Message):
+    """``agents/<agent>/telemetry``: memory in bytes, temperature in degrees Celsius, power in watts, progress 0 to 1."""
+
+    agent: Name
+    boot: Annotated[int, Field(ge=0)]
+    memory_used: Annotated[int, Field(ge=0)] | None = None
+    temperature: float | None = None
+    power: float | None = None
+    training: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+
+
+Outcome = Literal["accepted", "duplicate", "late", "rejected"]
+
+
+class Receipt(Message):
+    """Inbox: what became of a reply."""
+
+    type: Literal["receipt"] = "receipt"
+    run: Name
+    client: Client
+    round: Number
+    exchange: Number
+    digest: Digest
+    outcome: Outcome
+    reason: Text = ""
+
+
+class Missing(Message):
+    """Inbox: chunks of a reply that did not arrive, as a base64 bitmap (bit i of byte i // 8 is chunk i)."""
+
+    type: Literal["missing"] = "missing"
+    run: Name
+    client: Client
+    round: Number
+    exchange: Number
+    digest: Digest
+    bitmap: Annotated[str, Field(max_length=1_000_000, pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
+
+
+class Stop(Message):
+    """Inbox: leave the task of these clients."""
+
+    type: Literal["stop"] = "stop"
+    run: Name
+    clients: list[Client]
+    reason: Text = ""
+
+
+class Failed(Message):
+    """``agents/<agent>/telemetry`` too: a client could not do its task, and why."""
+
+    type: Literal["failed"] = "failed"
+    agent: Name
+    run: Name
+    client: Client
+    round: Number
+    exchange: Number
+    reason: Text
+
+
+REPLY_KEY: Final = "fedquilt"
+"""The one metadata key of a reply's container; its value is a ``ReplyHeader``."""
+
+
+class ReplyHeader(Message):
+    """What a reply says of itself beside its arrays; ``task`` is the fingerprint of the task that it answers."""
+
+    run: Name
+    round: Number
+    exchange: Number
+    client: Client
+    task: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    weight: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+    metrics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict, max_length=64)
+
+
+class EndMessage(Message):
+    """``end``: the run is over, and why."""
+
+    run: Name
+    reason: Text
+
+
+InboxMessage = Annotated[Receipt | Missing | Stop, Field(discriminator="type")]
+_INBOX: TypeAdapter[Receipt | Missing | Stop] = TypeAdapter(InboxMessage)
+_M = TypeVar("_M", bound=Message)
+
+
+def parse(model: type[_M], payload: bytes, topic: str) -> _M:
+    """A message of type ``model`` from JSON bytes.
+
+    Raises:
+        ProtocolVersionError: when the sender speaks a newer protocol.
+        PayloadError: when the bytes are not such a message; the text names the topic and the field.
+    """
+    _check(payload, topic)
+    try:
+        return model.model_validate_json(payload)
+    except ValidationError as error:
+        raise PayloadError(_explain(error, topic)) from None
+
+
+def parse_inbox(payload: bytes, topic: str) -> Receipt | Missing | Stop:
+    """One of the three inbox messages; raises as ``parse`` does."""
+    _check(payload, topic)
+    try:
+        return _INBOX.validate_json(payload)
+    except ValidationError as error:
+        raise PayloadError(_explain(error, topic)) from None
+
+
+def parse_telemetry(payload: bytes, topic: str) -> Telemetry | Failed:
+    """Either of the two messages an agent sends on its telemetry topic; raises as ``parse`` does."""
+    body = _check(payload, topic)
+    return parse(Failed if body.get("type") == "failed" else Telemetry, payload, topic)
+
+
+def _check(payload: bytes, topic: str) -> dict[str, Any]:
+    if len(payload) > MAX_MESSAGE:
+        raise PayloadError(f"message on {topic} has {len(payload)} bytes; the limit is {MAX_MESSAGE}")
+    try:
+        body = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise PayloadError(f"message on {topic} is not JSON") from None
+    if not isinstance(body, dict):
+        raise PayloadError(f"message on {topic} is not a JSON object")
+    version = body.get("v")
+    if isinstance(version, int) and version > PROTOCOL:
+        raise ProtocolVersionError(
+            f"message on {topic} speaks protocol {version}, this program speaks {PROTOCOL}: "
+            "install the same fedquilt version on coordinator and boards"
+        )
+    if type(version) is not int or version < 1:
+        raise PayloadError(f"message on {topic} has no valid protocol version 'v'")
+    return body
+
+
+def _explain(error: ValidationError, topic: str) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"])) or "message"
+    return f"message on {topic}: {where}: {first['msg']}"[:500]
+
+
+def bitmap_of(indices: set[int] | list[int], count: int) -> str:
+    """Base64 of a bitmap of ``count`` bits with the bits ``indices`` set."""
+    bits = bytearray((count + 7) // 8)
+    for index in indices:
+        bits[index // 8] |= 1 << (index % 8)
+    return b64encode(bits).decode()
+
+
+def bitmap_indices(bitmap: str, count: int) -> list[int]:
+    """The set bits below ``count``; raises PayloadError when the bitmap has not ``count`` bits."""
+    try:
+        bits = b64decode(bitmap, validate=True)
+    except ValueError:
+        raise PayloadError("bitmap is not base64") from None
+    if len(bits) != (count + 7) // 8:
+        raise PayloadError(f"bitmap has {len(bits)} bytes for {count} chunks")
+    return [i for i in range(count) if bits[i // 8] >> (i % 8) & 1]

@@ -1,0 +1,342 @@
+"""MQTT 5 behind one small protocol. The only place that imports paho.
+
+Nothing above this file trusts the broker to keep anything: a publication that is dropped because the broker is away
+is repaired by the state that both sides send again after ``Connected``. What the transport does promise is bounded
+memory (``publish`` waits while too much is under way) and that a message is acknowledged only by its receiver.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from paho.mqtt.client import (
+    Client,
+    ConnectFlags,
+    DisconnectFlags,
+    MQTTMessage,
+    MQTTv5,
+    topic_matches_sub,
+)
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from fedquilt_common.broker_url import BrokerAddress
+from fedquilt_common.errors import BrokerUnreachableError
+
+__all__ = [
+    "Connected", "Deliver", "Disconnected", "Incoming", "Message", "MqttTransport", "Transport", "Will",
+    "topic_matches_sub",
+]  # fmt: skip
+
+QUEUED_BYTES: Final = 8 * 1024 * 1024
+"""Bytes that may wait for the broker's acknowledgement before ``publish`` waits."""
+QUEUED_MESSAGES: Final = 256
+RECEIVE_MAXIMUM: Final = 64
+"""Messages that the broker may have sent us without our acknowledgement."""
+LARGEST_PACKET: Final = 16 * 1024 * 1024
+"""Largest packet that we let the broker send us."""
+PACKET_OVERHEAD: Final = 1024
+"""Room in a packet for topic, properties and framing."""
+_KEEPALIVE: Final = 30
+
+
+@dataclass(frozen=True)
+class Message:
+    """One publication. ``header`` is its Correlation Data; ``ack`` must be called once it is dealt with."""
+
+    topic: str
+    payload: bytes
+    header: bytes
+    retained: bool
+    ack: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The broker took us; everything it should retain must be published again, every filter subscribed again."""
+
+    session_present: bool
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The connection is gone or could not be made; the transport keeps trying by itself."""
+
+    reason: str
+    refused: bool = False
+
+
+Incoming = Message | Connected | Disconnected
+Deliver = Callable[[Incoming], None]
+
+
+@dataclass(frozen=True)
+class Will:
+    """What the broker publishes, retained, when this client is gone for ``delay`` seconds."""
+
+    topic: str
+    payload: bytes
+    delay: int = 0
+
+
+class Transport(Protocol):
+    """What coordinator and agent need of MQTT. Everything that comes in goes to ``deliver``, in order."""
+
+    def connect(self) -> None:
+        """Start; ``Connected`` or ``Disconnected`` follows."""
+
+    def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
+        """Send at QoS 1. Waits while too much is under way; False when there is no connection (nothing is kept)."""
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until the broker has acknowledged everything; False when it has not in ``timeout`` seconds."""
+
+    def subscribe(self, filters: Iterable[str]) -> None: ...
+    def unsubscribe(self, filters: Iterable[str]) -> None: ...
+    def close(self, last: tuple[str, bytes] | None = None) -> None:
+        """Leave; ``last`` is a topic and payload to retain in place of the will."""
+
+    @property
+    def max_payload(self) -> int: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+
+
+class _CountingClient(Client):
+    """paho's client with every byte counted where it crosses the socket."""
+
+    bytes_sent = 0
+    bytes_received = 0
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        data = super()._sock_recv(bufsize)
+        self.bytes_received += len(data)
+        return data
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        sent = super()._sock_send(buf)
+        self.bytes_sent += sent
+        return sent
+
+
+class _Window:
+    """Counts what is under way to the broker and makes senders wait while it is too much."""
+
+    def __init__(self, limit_bytes: int, limit_messages: int) -> None:
+        self._limits = limit_bytes, limit_messages
+        self._changed = threading.Condition()
+        self._sizes: dict[int, int] = {}
+        self._early: set[int] = set()
+        self._bytes = self._messages = 0
+        self.open = False
+
+    def set_open(self, is_open: bool) -> None:
+        with self._changed:
+            self.open = is_open
+            self._changed.notify_all()
+
+    def reserve(self, size: int) -> bool:
+        """Wait for room and take it; False when the connection is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.open or self._has_room(size))
+            if self.open:
+                self._bytes += size
+                self._messages += 1
+            return self.open
+
+    def _has_room(self, size: int) -> bool:
+        limit_bytes, limit_messages = self._limits
+        return not self._messages or (self._bytes + size <= limit_bytes and self._messages < limit_messages)
+
+    def sent(self, mid: int, size: int) -> None:
+        """Tie a reservation to a packet; its acknowledgement may already have come."""
+        with self._changed:
+            if mid in self._early:
+                self._early.discard(mid)
+                self._release(size)
+            else:
+                self._sizes[mid] = size
+
+    def acknowledged(self, mid: int) -> None:
+        with self._changed:
+            if mid in self._sizes:
+                self._release(self._sizes.pop(mid))
+            else:
+                self._early.add(mid)
+
+    def _release(self, size: int) -> None:
+        self._bytes -= size
+        self._messages -= 1
+        self._changed.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: not self.open or not self._messages, timeout)
+            return not self._messages
+
+
+class MqttTransport:
+    """``Transport`` over a real broker, MQTT 5, with paho's own network thread.
+
+    Args:
+        address: where the broker is and how to authenticate.
+        client_id: stable name, so that the broker finds our session again.
+        deliver: called from the network thread for everything that comes in.
+        will: what to say when we are gone without a word.
+        session_expiry: seconds for which the broker keeps our session.
+    """
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        client_id: str,
+        deliver: Deliver,
+        *,
+        will: Will | None = None,
+        session_expiry: int = 3600,
+    ) -> None:
+        self._address = address
+        self._deliver = deliver
+        self._window = _Window(QUEUED_BYTES, QUEUED_MESSAGES)
+        self._max_packet = LARGEST_PACKET
+        self._session_expiry = session_expiry
+        self._client = self._make_client(client_id)
+        if will is not None:
+            properties = Properties(PacketTypes.WILLMESSAGE)
+            properties.WillDelayInterval = will.delay
+            self._client.will_set(will.topic, will.payload, qos=1, retain=True, properties=properties)
+
+    def _make_client(self, client_id: str) -> _CountingClient:
+        client = _CountingClient(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5, manual_ack=True)
+        client.max_queued_messages_set(0)
+        client.on_connect = self._on_connect
+        client.on_connect_fail = self._on_connect_fail
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        if self._address.username:
+            client.username_pw_set(self._address.username, self._address.password or None)
+        if self._address.tls:
+            client.tls_set_context(_tls_context(self._address))
+        return client
+
+    def connect(self) -> None:
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = self._session_expiry
+        properties.ReceiveMaximum = RECEIVE_MAXIMUM
+        properties.MaximumPacketSize = LARGEST_PACKET
+        self._back_off()
+        self._client.connect_async(
+            self._address.host, self._address.port, _KEEPALIVE, clean_start=False, properties=properties
+        )
+        self._client.loop_start()
+
+    def _back_off(self) -> None:
+        # paho doubles the delay at each failure; a random first step keeps a fleet from knocking in time
+        step = random.uniform(0.2, 0.6)  # noqa: S311 - no secret
+        self._client.reconnect_delay_set(step, 30 * step)  # type: ignore[arg-type]  # fractions work
+
+    def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
+        size = len(payload) + len(header) + len(topic)
+        if not self._window.reserve(size):
+            return False
+        properties = None
+        if header:
+            properties = Properties(PacketTypes.PUBLISH)
+            properties.CorrelationData = header
+        info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
+        self._window.sent(info.mid, size)
+        return True
+
+    def drain(self, timeout: float) -> bool:
+        return self._window.drain(timeout)
+
+    def subscribe(self, filters: Iterable[str]) -> None:
+        wanted = [(name, SubscribeOptions(qos=1)) for name in filters]
+        if wanted:
+            self._client.subscribe(wanted)
+
+    def unsubscribe(self, filters: Iterable[str]) -> None:
+        unwanted = list(filters)
+        if unwanted:
+            self._client.unsubscribe(unwanted)
+
+    def close(self, last: tuple[str, bytes] | None = None) -> None:
+        if last is not None and self.publish(*last, retain=True):
+            self.drain(5)
+        self._window.set_open(False)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of payload that fit the broker's maximum packet."""
+        return self._max_packet - PACKET_OVERHEAD
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._client.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._client.bytes_received
+
+    def _on_connect(
+        self, _client: Client, _data: Any, flags: ConnectFlags, code: ReasonCode, properties: Properties | None
+    ) -> None:
+        if code.is_failure:
+            self._deliver(Disconnected(f"{self._address} refused the connection: {code}", refused=True))
+            return
+        offered = getattr(properties, "MaximumPacketSize", LARGEST_PACKET)
+        self._max_packet = min(int(offered), LARGEST_PACKET)
+        self._window.set_open(True)
+        self._deliver(Connected(flags.session_present))
+
+    def _on_connect_fail(self, _client: Client, _data: Any) -> None:
+        self._deliver(Disconnected(f"no MQTT broker answers at {self._address}"))
+
+    def _on_disconnect(
+        self, _client: Client, _data: Any, _flags: DisconnectFlags, code: ReasonCode, _properties: Properties | None
+    ) -> None:
+        self._window.set_open(False)
+        self._back_off()
+        self._deliver(Disconnected(f"connection to {self._address} lost: {code}"))
+
+    def _on_publish(
+        self, _client: Client, _data: Any, mid: int, _code: ReasonCode, _properties: Properties | None
+    ) -> None:
+        self._window.acknowledged(mid)
+
+    def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
+        header = getattr(message.properties, "CorrelationData", b"")
+        mid, qos = message.mid, message.qos
+        self._deliver(
+            Message(message.topic, message.payload, header, message.retain, lambda: _acknowledge(client, mid, qos))
+        )
+
+
+def _acknowledge(client: Client, mid: int, qos: int) -> None:
+    if qos:
+        client.ack(mid, qos)
+
+
+def _tls_context(address: BrokerAddress) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=address.ca or None)
+        if address.cert:
+            context.load_cert_chain(address.cert, address.key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise BrokerUnreachableError(
+            f"the TLS files for {address} cannot be used: {error}. Check --ca, --cert and --key"
+        ) from None
+    return context

@@ -1,0 +1,140 @@
+"""YAML as people write it in experiment files: version 1.2 scalars, no surprises, no objects.
+
+PyYAML reads YAML 1.1, where ``1e-3`` is a string, ``010`` is eight and ``no`` is false. Here scalars follow
+the core schema of YAML 1.2.2 (section 10.3), but for ``.inf`` and ``.nan``, which no experiment needs and
+JSON cannot carry. Duplicate keys, keys that are not strings, tags, aliases and deep nesting are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from .errors import ExperimentError
+
+MAX_DEPTH = 20
+MAX_CHARACTERS = 1 << 20
+_PREFIX = "tag:yaml.org,2002:"
+_PLAIN_TAGS = {_PREFIX + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map")}
+_CORE_SCHEMA = [
+    ("null", r"(?:~|null|Null|NULL|)", [*"~nN", ""]),
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)", [*"tTfF"]),
+    ("int", r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)", [*"-+0123456789"]),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", [*"-+.0123456789"]),
+]
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own name for the per-class table
+    depth = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Refuse aliases and deep nesting before they cost anything."""
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", mark)
+        if self.depth >= MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        if node is not None and node.tag not in _PLAIN_TAGS:
+            raise yaml.composer.ComposerError(None, None, f"the tag {node.tag} is not supported", mark)
+        return node
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as above; decides which strings need quotes
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _refuse(node: Node, why: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+
+
+def _mapping(loader: _Loader, node: MappingNode) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise _refuse(key_node, f"the key {key!r} is not a string; put it in quotes")
+        if key in found:
+            raise _refuse(key_node, f"the key {key!r} occurs twice; keep one of them")
+        found[key] = loader.construct_object(value_node, deep=True)
+    return found
+
+
+def _integer(loader: _Loader, node: ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    try:
+        return int(text, base)
+    except ValueError as error:
+        raise _refuse(node, f"{text[:40]!r} is not a whole number that fits") from error
+
+
+def _number(loader: _Loader, node: ScalarNode) -> float:
+    text = loader.construct_scalar(node)
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise _refuse(node, f"{text[:40]!r} is not a number") from error
+    if not math.isfinite(value):
+        raise _refuse(node, f"{text[:40]!r} is too large for a number")
+    return value
+
+
+def _boolean(loader: _Loader, node: ScalarNode) -> bool:
+    text = loader.construct_scalar(node).lower()
+    if text not in ("true", "false"):
+        raise _refuse(node, f"{text[:40]!r} is neither true nor false")
+    return text == "true"
+
+
+for _kind, _pattern, _first in _CORE_SCHEMA:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_PREFIX + _kind, re.compile(f"^{_pattern}$"), _first)
+_Loader.add_constructor(_PREFIX + "map", _mapping)
+_Loader.add_constructor(_PREFIX + "int", _integer)
+_Loader.add_constructor(_PREFIX + "float", _number)
+_Loader.add_constructor(_PREFIX + "bool", _boolean)
+
+
+def load_yaml(text: str, source: str) -> Any:
+    """What the YAML ``text`` says, in dicts with string keys, lists, strings, numbers, booleans and None.
+
+    ``source`` names the text in messages. Raises ExperimentError with line and column for what cannot be
+    read.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise ExperimentError(
+            f"{source}: is longer than {MAX_CHARACTERS} characters; is it an experiment file?"
+        )
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - _Loader is a SafeLoader with fewer powers
+    except yaml.MarkedYAMLError as error:
+        raise ExperimentError(f"{source}{_position(error)}: {_reason(error)}") from error
+    except yaml.YAMLError as error:
+        raise ExperimentError(f"{source}: is not YAML: {error}. Is it a text file in UTF-8?") from error
+
+
+def dump_yaml(data: Any) -> str:
+    """YAML for plain data, keys in their order; ``load_yaml`` gives back an equal value."""
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+def _position(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+
+
+def _reason(error: yaml.MarkedYAMLError) -> str:
+    parts = [part for part in (error.context, error.problem) if part]
+    return ", ".join(parts) or "is not YAML"

@@ -1,0 +1,180 @@
+"""``fedquilt demo``, ``simulate``, ``coordinator`` and ``bench``."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedquilt_common.broker_url import parse_broker_url
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment import Experiment, load_experiment, parse_experiment
+from fedquilt_common.stopping import StopSignal
+from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
+from fedquilt_server.bench import bench_rounds
+from fedquilt_server.coordinator import Coordinator
+from fedquilt_server.run import Run
+from fedquilt_server.show import Progress, print_table, print_words
+from fedquilt_server.simulate import make_plan, run_simulation
+from fedquilt_server.snapshot import SnapshotBoard
+from fedquilt_server.web.server import PageServer
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+bench_app = typer.Typer(no_args_is_help=True, help="Measure rounds without training.")
+app.add_typer(bench_app, name="bench")
+
+PASSWORD_VARIABLE = "FEDQUILT_BROKER_PASSWORD"  # noqa: S105 - a name, not a password
+LINGER_STEP = 0.2
+
+ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
+Broker = Annotated[str | None, typer.Option(help="Use this broker instead of one of our own.")]
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    broker: Broker = None,
+    port: Annotated[int, typer.Option(help="Port of the status page; 0 takes a free one.")] = 0,
+    json_: Json = False,
+) -> None:
+    """Handwritten digits, 8 clients on 2 agents, FedAvg, 20 rounds, over real MQTT on this machine."""
+    text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
+    experiment = parse_experiment(text, "demo.yaml")
+    _simulate(experiment, out or _fresh_folder(), broker, port, json_)
+
+
+@app.command()
+def simulate(
+    experiment: ExperimentFile,
+    out: Out = None,
+    set_: Set = None,
+    broker: Broker = None,
+    port: Annotated[int, typer.Option(help="Port of the status page; 0 takes a free one.")] = 0,
+    json_: Json = False,
+) -> None:
+    """Run an experiment on this machine: broker, coordinator and all agents as processes, restarted if they die.
+
+    A run that was interrupted goes on when the same command is given again.
+    """
+    loaded = load_experiment(experiment, set_ or ())
+    _simulate(loaded, out or Path("runs") / loaded.name, broker, port, json_)
+
+
+def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, as_json: bool) -> None:
+    if broker is not None:
+        parse_broker_url(broker)
+    plan = make_plan(experiment, out, broker, port)
+    stop = StopSignal()
+    with Progress(plan.page_url, experiment.rounds) as progress:
+        done = run_simulation(plan, progress.show, stop)
+    if done is None:
+        print_words(f"Interrupted. The same command goes on from here; the run folder is {out}")
+        raise typer.Exit(stop.exit_code)
+    if as_json:
+        typer.echo(done.result.model_dump_json(indent=2))
+    else:
+        print_table(done.result)
+    print_words(f"The run folder is {out}")
+
+
+def _fresh_folder() -> Path:
+    return Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+
+
+@app.command()
+def coordinator(
+    experiment: ExperimentFile,
+    broker: Annotated[str, typer.Option(help="mqtt://host[:port] or mqtts://...")],
+    out: Out = None,
+    set_: Set = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder if there is one.")] = False,
+    federation: Annotated[str, typer.Option(help="Name space at the broker.")] = "default",
+    host: Annotated[str, typer.Option(help="Address of the status page.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the status page; 0 takes a free one.")] = 8080,
+    page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
+    linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
+    ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
+    cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
+    key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
+    json_: Json = False,
+) -> None:
+    """Run the coordinator of an experiment against a broker; agents join from their boards.
+
+    The broker's password may be given in FEDQUILT_BROKER_PASSWORD instead of the URL.
+    """
+    address = parse_broker_url(broker).with_files(ca, cert, key)
+    address = address.with_password(os.environ.get(PASSWORD_VARIABLE, ""))
+    loaded = load_experiment(experiment, set_ or ())
+    board = SnapshotBoard()
+    stop = StopSignal()
+    server = PageServer(board, host, port) if page else None
+    if server is not None:
+        server.start()
+        print_words(f"Status page: {server.url}")
+
+    def transport(deliver: Deliver, will: Will) -> Transport:
+        return MqttTransport(address, f"fedquilt-{federation}-coordinator", deliver, will=will)
+
+    try:
+        run = Run(loaded, out or Path("runs") / loaded.name, resume=resume)
+        if not run.finished:
+            Coordinator(run, federation, transport, board).execute(stop)
+        if run.finished:
+            _finished(run, json_)
+            _linger(linger if server else 0.0, stop)
+    finally:
+        if server is not None:
+            server.stop()
+    raise typer.Exit(0 if run.finished else stop.exit_code)
+
+
+def _finished(run: Run, as_json: bool) -> None:
+    if as_json:
+        typer.echo(run.result().model_dump_json(indent=2))
+    else:
+        print_table(run.result())
+    print_words(f"The run folder is {run.folder}")
+
+
+def _linger(seconds: float, stop: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not stop():
+        time.sleep(LINGER_STEP)
+
+
+@bench_app.command("round")
+def bench_round(
+    agents: Annotated[int, typer.Option(min=1, max=1000, help="Agent processes.")] = 4,
+    clients: Annotated[int | None, typer.Option(min=1, max=100_000, help="Clients in all; one an agent.")] = None,
+    megabytes: Annotated[float, typer.Option(help="Size of the model in millions of bytes.")] = 45.0,
+    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds to run.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Keep the run folder here.")] = None,
+    json_: Json = False,
+) -> None:
+    """Rounds without training, through the real broker, coordinator and agents: each client adds a constant."""
+    if not 0.0001 <= megabytes <= 4096:
+        raise ExperimentError(f"--megabytes {megabytes:g}: choose a size from 0.0001 to 4096")
+    found = bench_rounds(agents, clients or agents, megabytes, rounds, out)
+    if json_:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        found.print()
+
+
+@app.callback()
+def group() -> None:
+    """The server half's commands."""
+
+
+def run(arguments: list[str]) -> None:
+    """Entry of this half's commands."""
+    app(arguments, prog_name="fedquilt")

@@ -1,0 +1,408 @@
+"""The only driver of a run: transport <-> machine <-> journal.
+
+One thread takes what comes in, journals what it means, lets the machine decide and carries its commands out. A reply
+is on disk and in the journal before its last chunk is acknowledged to the broker.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from typing import Final
+
+from fedquilt_common.chunks import ChunkHeader
+from fedquilt_common.errors import BrokerUnreachableError, PayloadError, ProtocolError, RunFailedError
+from fedquilt_common.messages import (
+    AgentPresence,
+    CoordinatorPresence,
+    EndMessage,
+    Failed,
+    Missing,
+    Outcome,
+    RunMessage,
+    bitmap_of,
+    parse,
+    parse_telemetry,
+)
+from fedquilt_common.messages import Receipt as ReceiptMessage
+from fedquilt_common.topics import Address, Topics
+from fedquilt_common.transport import Connected, Deliver, Disconnected, Incoming, Message, Transport, Will
+from fedquilt_common.types import Profile
+from fedquilt_server.boards import Boards
+from fedquilt_server.downlink import Downlink
+from fedquilt_server.events import (
+    Checkpoint,
+    Command,
+    Event,
+    Finish,
+    Joined,
+    Left,
+    Receipt,
+    Rejected,
+    Replied,
+    Send,
+    Ticked,
+)
+from fedquilt_server.run import Run
+from fedquilt_server.snapshot import RejectedReply, SnapshotBoard
+from fedquilt_server.uplink import Transfer, Uplink, questions
+
+MakeTransport = Callable[[Deliver, Will], Transport]
+CONNECT_SECONDS: Final = 10.0
+DRAIN_SECONDS: Final = 60.0
+REJECTIONS_PER_ROUND: Final = 1000
+"""More than these are no longer journaled or answered: a flood must not fill the disk."""
+
+
+class _RefusalError(Exception):
+    """A reply that cannot count, and what is to be said of it."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+        self.reason = reason
+
+
+class Coordinator:
+    """Drives one run to its end.
+
+    Args:
+        run: the opened run folder with its machine.
+        federation: the name space at the broker.
+        make_transport: makes the transport from a callback and a last will.
+        board: where the page looks.
+    """
+
+    def __init__(self, run: Run, federation: str, make_transport: MakeTransport, board: SnapshotBoard) -> None:
+        self.run = run
+        self.machine = run.machine
+        self.board = board
+        self.topics = Topics(federation)
+        self._inbox: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+        self._will = CoordinatorPresence(online=False, epoch=run.epoch, run=run.id)
+        self._transport = make_transport(self._inbox.put, Will(self.topics.coordinator, self._will.encode()))
+        wire = run.experiment.wire
+        self._downlink = Downlink(self._transport, self.topics, run.store, run.journal, wire.down, int(wire.chunk))
+        self._uplink = Uplink(run.id, run.store)
+        self._boards = Boards()
+        self._rejections: list[RejectedReply] = []
+        self._rejected_this_round = 0
+        self._totals: dict[Outcome, int] = dict.fromkeys(("late", "duplicate", "rejected"), 0)
+        self._connected = False
+
+    # -- the life of a run ---------------------------------------------------------------------
+
+    def execute(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Connect, and work until the run is finished or ``should_stop``.
+
+        Raises:
+            BrokerUnreachableError: when no broker takes us at the start.
+            RunFailedError: when the algorithm gives up.
+        """
+        run = self.run
+        run.watch_traffic(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
+        self._boards.restore(self.machine.agents, time.time())
+        self._show_start()
+        self._transport.connect()
+        self._await_broker()
+        try:
+            self._carry_out(run.recover())
+            while not self.machine.finished and not should_stop():
+                self._step()
+            if self.machine.finished:
+                self._end()
+        finally:
+            self._transport.close((self.topics.coordinator, self._will.encode()))
+
+    def _await_broker(self) -> None:
+        deadline = time.monotonic() + CONNECT_SECONDS
+        reason = "no answer"
+        while not self._connected:
+            try:
+                incoming = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise BrokerUnreachableError(
+                    f"{reason}. Check that the broker runs, its address and port, and the firewall"
+                ) from None
+            if isinstance(incoming, Disconnected):
+                reason = incoming.reason
+                if incoming.refused:
+                    raise BrokerUnreachableError(f"{reason}. Check user, password and certificates")
+            self._take(incoming)
+
+    def _step(self) -> None:
+        now = time.time()
+        wake = self.machine.wake_at
+        wait = 0.5 if wake is None else min(0.5, max(0.0, wake - now))
+        try:
+            self._take(self._inbox.get(timeout=wait))
+        except queue.Empty:
+            self._ask_again()
+        now = time.time()
+        if (wake := self.machine.wake_at) is not None and now >= wake:
+            self._happen(Ticked(now))
+
+    def _take(self, incoming: Incoming) -> None:
+        match incoming:
+            case Message():
+                self._take_message(incoming)
+                incoming.ack()
+            case Connected():
+                self._connected = True
+                self._announce()
+                self.board.update(broker_connected=True, message="")
+            case Disconnected(reason):
+                self._connected = False
+                self.board.update(broker_connected=False, message=reason)
+
+    def _announce(self) -> None:
+        """Say everything that the broker should know, whatever it remembers."""
+        self._transport.subscribe(self.topics.for_coordinator())
+        online = CoordinatorPresence(online=True, epoch=self.run.epoch, run=self.run.id)
+        self._transport.publish(self.topics.coordinator, online.encode(), retain=True)
+        self._transport.publish(self.topics.end, b"", retain=True)
+        about = RunMessage(
+            run=self.run.id,
+            experiment=self.run.experiment.model_dump(mode="json"),
+            partition=self.run.partition_digest,
+        )
+        self._transport.publish(self.topics.run, about.encode(), retain=True)
+        self._downlink.publish_again()
+
+    def _end(self) -> None:
+        self.board.update(phase="finished", message="all rounds are done", broker_connected=self._connected)
+        self._downlink.clear()
+        self._transport.publish(self.topics.run, b"", retain=True)
+        reason = EndMessage(run=self.run.id, reason="all rounds are done")
+        self._transport.publish(self.topics.end, reason.encode(), retain=True)
+        self._transport.drain(DRAIN_SECONDS)
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def _take_message(self, message: Message) -> None:
+        agent, client = "?", None
+        try:
+            address = self.topics.parse(message.topic)
+            agent, client = address.agent, address.client if address.client >= 0 else None
+            if address.kind == "replies":
+                self._take_chunk(address, message)
+            elif message.payload:
+                self._take_words(address, message)
+        except ProtocolError as error:
+            self._reject(agent, client, self.machine.round, str(error))
+
+    def _take_words(self, address: Address, message: Message) -> None:
+        now = time.time()
+        if address.kind == "telemetry":
+            said = parse_telemetry(message.payload, message.topic)
+            _check_sender(address, said.agent)
+            if isinstance(said, Failed):
+                self._client_failed(said)
+            else:
+                self._boards.telemetry(said, now)
+        elif address.kind == "presence":
+            presence = parse(AgentPresence, message.payload, message.topic)
+            _check_sender(address, presence.agent)
+            self._presence(presence, now)
+        self.board.update(boards=self._boards.list())
+
+    def _presence(self, presence: AgentPresence, now: float) -> None:
+        known = self.machine.agents.get(presence.agent)
+        if presence.online:
+            joined = Joined(
+                now,
+                presence.agent,
+                presence.boot,
+                tuple(presence.clients),
+                presence.workers,
+                Profile(**presence.profile.model_dump()),
+            )
+            self._boards.presence(presence, now)
+            if known is None or known != self.machine.agent_of(joined):
+                self._happen(joined)
+        elif known is not None and presence.boot >= known.boot:
+            self._boards.presence(presence, now)
+            self._happen(Left(now, presence.agent, presence.boot))
+
+    def _client_failed(self, said: Failed) -> None:
+        if said.run == self.run.id and said.round == self.machine.round:
+            self._reject(said.agent, said.client, said.round, f"the client failed: {said.reason}")
+
+    def _take_chunk(self, address: Address, message: Message) -> None:
+        header = ChunkHeader.decode(message.header)
+        try:
+            self._check_open(address, header)
+            self._take_part(address, header, message.payload)
+        except _RefusalError as refusal:
+            if header.index == header.count - 1:  # once a transfer, not once a chunk
+                self._answer(address, header.digest, refusal.outcome, refusal.reason)
+        except PayloadError as error:
+            self._uplink.refuse(address, header.digest)
+            self._answer(address, header.digest, "rejected", str(error))
+
+    def _check_open(self, address: Address, header: ChunkHeader) -> None:
+        host = self.machine.host_of.get(address.client)
+        if host != address.agent:
+            raise _RefusalError("rejected", f"agent {address.agent} does not host client {address.client}")
+        outcome, reason = self.machine.judge(address.client, address.round, address.exchange)
+        if outcome != "accepted":
+            raise _RefusalError(outcome, reason)
+
+    def _take_part(self, address: Address, header: ChunkHeader, payload: bytes) -> None:
+        now = time.time()
+        if self.run.watch.first_chunk is None:
+            self.run.watch.first_chunk = now
+        blob = self._uplink.take(address, header, payload, now)
+        if blob is None:
+            if header.index == header.count - 1:
+                for transfer in self._uplink.gaps(now, after=(address, header.digest)):
+                    self._ask_for(transfer)
+            return
+        said = self._uplink.verify(address, blob)
+        self._uplink.drop(address.client)
+        now = self.run.watch.last_reply = time.time()
+        self._happen(
+            Replied(
+                now, address.agent, address.client, address.round, address.exchange, blob.digest, said.weight, said.metrics
+            )
+        )
+
+    def _answer(self, address: Address, digest: str, outcome: Outcome, reason: str) -> None:
+        """Count what cannot count, and tell its sender."""
+        if self._reject(address.agent, address.client, address.round, reason, outcome):
+            self._receipt(
+                Receipt(address.agent, address.client, address.round, address.exchange, digest, outcome, reason)
+            )
+
+    def _reject(
+        self, agent: str, client: int | None, number: int, reason: str, outcome: Outcome = "rejected"
+    ) -> bool:
+        self._rejected_this_round += 1
+        if self._rejected_this_round > REJECTIONS_PER_ROUND:
+            return False
+        now = time.time()
+        self._happen(Rejected(now, agent, client, number, reason[:300], outcome))
+        return True
+
+    def _ask_again(self) -> None:
+        for transfer in self._uplink.gaps(time.time()):
+            self._ask_for(transfer)
+
+    def _ask_for(self, transfer: Transfer) -> None:
+        address, assembly = transfer.address, transfer.assembly
+        request = Missing(
+            run=self.run.id,
+            client=address.client,
+            round=address.round,
+            exchange=address.exchange,
+            digest=assembly.digest,
+            bitmap=bitmap_of(assembly.missing, assembly.count),
+        )
+        self._transport.publish(self.topics.inbox(address.agent), request.encode())
+
+    # -- what follows from it ------------------------------------------------------------------
+
+    def _happen(self, event: Event) -> None:
+        """Journal, decide, act: in this order."""
+        seq = self.run.append(event)
+        started = time.perf_counter()
+        try:
+            commands = self.machine.handle(event)
+        except (PayloadError, ValueError, ArithmeticError) as error:
+            raise RunFailedError(f"round {self.machine.round} cannot be closed: {error}") from error
+        if any(isinstance(command, Checkpoint | Send) for command in commands):
+            self.run.watch.averaging += time.perf_counter() - started
+        self._count(event)
+        self._carry_out([(seq, command) for command in commands])
+
+    def _count(self, event: Event) -> None:
+        if isinstance(event, Rejected):
+            self._totals[event.outcome] = self._totals.get(event.outcome, 0) + 1
+            if event.outcome == "rejected":
+                latest = RejectedReply(
+                    at=event.at, agent=event.agent, client=event.client, round=event.round, reason=event.reason
+                )
+                self._rejections = [latest, *self._rejections[:19]]
+            self._show_counts()
+        elif self.machine.exchange is not None:
+            self.board.update(replies=len(self.machine.exchange.replies))
+
+    def _carry_out(self, commands: list[tuple[int, Command]]) -> None:
+        for seq, command in commands:
+            match command:
+                case Receipt():
+                    self._receipt(command)
+                case Send():
+                    self._send(command)
+                case Checkpoint():
+                    self._checkpoint(seq, command)
+                case Finish():
+                    self.run.finish(self._boards.list())
+
+    def _receipt(self, receipt: Receipt) -> None:
+        words = ReceiptMessage(
+            run=self.run.id,
+            client=receipt.client,
+            round=receipt.round,
+            exchange=receipt.exchange,
+            digest=receipt.digest,
+            outcome=receipt.outcome,
+            reason=receipt.reason[:300],
+        )
+        self._transport.publish(self.topics.inbox(receipt.agent), words.encode())
+
+    def _send(self, send: Send) -> None:
+        self._rejected_this_round = 0
+        self._show_exchange(send)
+        started = time.perf_counter()
+        message = self._downlink.publish(self.run.id, send)
+        self._uplink.open(questions(message, send.tasks, self.run.experiment.wire.up))
+        self._transport.drain(DRAIN_SECONDS)
+        self.run.watch.sending += time.perf_counter() - started
+        self.board.update(phase="training")
+
+    def _checkpoint(self, seq: int, checkpoint: Checkpoint) -> None:
+        self.board.update(phase="evaluating")
+        row, blob = self.run.checkpoint(seq, checkpoint, self._downlink.digests, self._boards.list())
+        self._downlink.remember(checkpoint.state.arrays, blob)
+        self.board.update(history=[*self.board.current.history, row])
+
+    # -- what the page sees --------------------------------------------------------------------
+
+    def _show_start(self) -> None:
+        experiment = self.run.experiment
+        self.board.update(
+            name=experiment.name,
+            run=self.run.id,
+            algorithm=experiment.algorithm.name,
+            dataset=experiment.data.set,
+            rounds=experiment.rounds,
+            round=self.machine.done,
+            started_at=self.run.started_at,
+            history=self.run.journal.results(),
+            boards=self._boards.list(),
+        )
+
+    def _show_exchange(self, send: Send) -> None:
+        self.board.update(
+            phase="sending",
+            round=send.round,
+            exchange=send.exchange,
+            deadline=send.deadline,
+            tasks=len(send.tasks),
+            replies=0,
+        )
+
+    def _show_counts(self) -> None:
+        self.board.update(
+            late=self._totals["late"],
+            duplicates=self._totals["duplicate"],
+            rejected=self._totals["rejected"],
+            rejections=self._rejections,
+        )
+
+
+def _check_sender(address: Address, agent: str) -> None:
+    if agent != address.agent:
+        raise PayloadError(f"agent {agent} spoke on the topic of agent {address.agent}")

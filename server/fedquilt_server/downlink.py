@@ -1,0 +1,134 @@
+"""What the coordinator keeps retained at the broker: the patches of the open exchange, and its manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Final
+
+from fedquilt_common.chunks import Blob, read_chunk
+from fedquilt_common.codec import Precision
+from fedquilt_common.messages import PatchMessage, RoundMessage, TaskMessage
+from fedquilt_common.patches import Plan, plan
+from fedquilt_common.topics import Topics
+from fedquilt_common.transport import Transport
+from fedquilt_common.types import Arrays
+from fedquilt_server.events import Send
+from fedquilt_server.journal import Journal
+from fedquilt_server.store import BlobStore
+
+_SLOTS: Final = "slots"
+
+
+class Downlink:
+    """Publishes each patch once into a numbered slot, then the manifest that names it.
+
+    The manifest comes last, so whoever reads it finds its patches in place. Slots are reused; the journal remembers
+    how many chunks each has ever held, so that nothing stays behind at the broker.
+    """
+
+    def __init__(
+        self, transport: Transport, topics: Topics, store: BlobStore, journal: Journal, precision: Precision, chunk: int
+    ) -> None:
+        self._transport = transport
+        self._topics = topics
+        self._store = store
+        self._journal = journal
+        self._precision = precision
+        self._chunk = chunk
+        self._chunks: dict[int, int] = {int(k): v for k, v in json.loads(journal.meta(_SLOTS) or "{}").items()}
+        self._filled: dict[int, Blob] = {}
+        self._known: dict[int, tuple[Arrays, Blob]] = {}
+        self._message: RoundMessage | None = None
+
+    @property
+    def digests(self) -> set[str]:
+        """Blobs that must stay on disk because they are published."""
+        return {blob.digest for blob in self._filled.values()}
+
+    def remember(self, arrays: Arrays, blob: Blob) -> None:
+        """``arrays`` lie on disk in fp32 as ``blob``: if that is how they are sent, they need not be written again."""
+        if self._precision == "fp32":
+            self._known = {id(arrays): (arrays, blob)}
+
+    def publish(self, run: str, send: Send) -> RoundMessage:
+        """Open an exchange at the broker; returns its manifest."""
+        wanted = plan(send.tasks)
+        blobs = [self._blob(arrays) for arrays in wanted.patches]
+        for slot, blob in enumerate(blobs):
+            self._fill(slot, blob)
+        self._clear_from(len(blobs))
+        self._message = _manifest(run, send, wanted, blobs)
+        self._send_manifest()
+        return self._message
+
+    def publish_again(self) -> None:
+        """Everything once more, for a broker that may have lost it."""
+        blobs, self._filled = self._filled, {}
+        for slot, blob in blobs.items():
+            self._fill(slot, blob)
+        self._send_manifest()
+
+    def clear(self) -> None:
+        """Leave nothing retained."""
+        self._clear_from(0)
+        self._message = None
+        self._transport.publish(self._topics.round, b"", retain=True)
+
+    def _blob(self, arrays: Arrays) -> Blob:
+        known = self._known.get(id(arrays))
+        if known is None:
+            known = self._known[id(arrays)] = (arrays, self._store.put(arrays, self._precision))
+        return known[1]
+
+    def _fill(self, slot: int, blob: Blob) -> None:
+        if self._filled.get(slot) == blob:
+            return
+        self._filled[slot] = blob
+        headers = blob.headers(min(self._chunk, self._transport.max_payload))
+        self._note(slot, len(headers))
+        descriptor = os.open(blob.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for header in headers:
+                topic = self._topics.slice_chunk(slot, header.index)
+                payload = read_chunk(descriptor, header)
+                if not self._transport.publish(topic, payload, header=header.encode(), retain=True):
+                    return  # the connection is gone: all of it is published again when it is back
+        finally:
+            os.close(descriptor)
+
+    def _note(self, slot: int, chunks: int) -> None:
+        for chunk in range(chunks, self._chunks.get(slot, 0)):
+            self._transport.publish(self._topics.slice_chunk(slot, chunk), b"", retain=True)
+        if self._chunks.get(slot) != chunks:
+            self._chunks[slot] = chunks
+            self._journal.set_meta(_SLOTS, json.dumps(self._chunks))
+
+    def _clear_from(self, first: int) -> None:
+        for slot in [s for s in self._chunks if s >= first]:
+            self._filled.pop(slot, None)
+            self._note(slot, 0)
+
+    def _send_manifest(self) -> None:
+        if self._message is not None:
+            self._transport.publish(self._topics.round, self._message.encode(), retain=True)
+
+
+def _manifest(run: str, send: Send, wanted: Plan, blobs: list[Blob]) -> RoundMessage:
+    return RoundMessage(
+        run=run,
+        round=send.round,
+        exchange=send.exchange,
+        phase="open",
+        deadline=send.deadline,
+        patches=[PatchMessage(slot=slot, digest=b.digest, size=b.size) for slot, b in enumerate(blobs)],
+        tasks=[
+            TaskMessage(
+                clients=list(group.clients),
+                kind=group.task.kind,
+                patches=list(group.patches),
+                scalars=dict(group.task.scalars),
+            )
+            for group in wanted.groups
+        ],
+    )

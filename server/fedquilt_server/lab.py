@@ -1,0 +1,39 @@
+"""What the server half of an algorithm may touch in one round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedquilt_common.seeds import derive_seed
+from fedquilt_common.types import Arrays, ClientId, Profile
+
+Evaluate = Callable[[Arrays], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class RunLab:
+    """The lab of round ``round``; its random numbers depend on the run's seed and the round alone."""
+
+    round: int
+    fleet: Mapping[ClientId, Profile]
+    seed: int
+    per_round: int
+    measure: Evaluate
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng(derive_seed(self.seed, "round", self.round))
+
+    def select(self) -> list[ClientId]:
+        """``per_round`` clients of the fleet, drawn without replacement, in client order."""
+        there = sorted(self.fleet)
+        if len(there) <= self.per_round:
+            return there
+        return sorted(int(c) for c in self.rng.choice(there, self.per_round, replace=False))
+
+    def evaluate(self, arrays: Arrays) -> dict[str, float]:
+        return self.measure(arrays)

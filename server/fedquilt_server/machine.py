@@ -1,0 +1,319 @@
+"""The state of a run as a pure machine: events in, commands out; no clock, no I/O, no threads.
+
+    waiting --all clients joined--> open exchange --all replied, or deadline with quorum--+
+                                        ^                                                 |
+                                        +--- next exchange of the round, or next round ---+--> finished
+
+The same events in the same order give the same commands, so a journal of events is all that recovery needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+from fedquilt_common.messages import Outcome
+from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, Reply, Round, State, Task
+from fedquilt_server.events import (
+    Checkpoint,
+    Command,
+    Event,
+    Finish,
+    Joined,
+    Left,
+    Receipt,
+    Rejected,
+    Replied,
+    Send,
+    Tally,
+    Ticked,
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When a run starts, when an exchange closes. ``deadline`` in seconds after the exchange opened."""
+
+    rounds: int
+    clients: int
+    quorum: int
+    deadline: float | None = None
+    shortfall: Literal["wait", "replace"] = "wait"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent that is there."""
+
+    boot: int
+    clients: tuple[ClientId, ...]
+    workers: int
+    profile: Profile
+
+
+@dataclass
+class Exchange:
+    """The open exchange: who was asked what, and who has answered."""
+
+    number: int
+    tasks: Mapping[ClientId, Task]
+    deadline: float | None
+    replies: dict[ClientId, Replied] = field(default_factory=dict)
+    overdue: bool = False
+
+
+LabFactory = Callable[[int, Mapping[ClientId, Profile]], Lab]
+Load = Callable[[Replied], Arrays]
+
+
+class Machine:
+    """One run.
+
+    Args:
+        algorithm: the server half that is driven round by round.
+        policy: rounds, quorum and deadline.
+        state: the state before round ``done + 1``.
+        lab_for: makes the lab of a round from its number and the clients that may be asked.
+        load: the arrays of an accepted reply; read only when the algorithm touches them.
+        done: rounds that are finished.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, policy: Policy, state: State, lab_for: LabFactory, load: Load, done: int = 0
+    ) -> None:
+        self.policy = policy
+        self.state = state
+        self.done = done
+        self.agents: dict[str, Agent] = {}
+        self.exchange: Exchange | None = None
+        self.finished = done >= policy.rounds
+        self._algorithm = algorithm
+        self._lab_for = lab_for
+        self._load = load
+        self._round: Round | None = None
+        self._silent: set[ClientId] = set()
+        self._first_joined: float | None = None
+        self._opened_at = 0.0
+        self._accepted: set[tuple[ClientId, int, int]] = set()
+        self._counts: dict[str, int] = defaultdict(int)
+        self._train: dict[str, float] = defaultdict(float)
+
+    # -- what the driver may ask ---------------------------------------------------------------
+
+    @property
+    def round(self) -> int:
+        """The open round, or the one that comes next."""
+        return self.done + 1
+
+    @property
+    def host_of(self) -> dict[ClientId, str]:
+        """Which agent hosts each client that is there; who claimed a client first has it."""
+        claims = [(client, name) for name, agent in self.agents.items() for client in agent.clients]
+        return dict(reversed(claims))
+
+    @property
+    def wake_at(self) -> float | None:
+        """When a ``Ticked`` is wanted; None when time changes nothing."""
+        if self.finished:
+            return None
+        if self.exchange is not None:
+            return self.exchange.deadline
+        if self.done or self._first_joined is None or self.policy.deadline is None:
+            return None
+        return self._first_joined + self.policy.deadline
+
+    def agent_of(self, event: Joined) -> Agent:
+        """What the machine will know of an agent after this event."""
+        known = tuple(c for c in event.clients if c < self.policy.clients)
+        return Agent(event.boot, known, event.workers, event.profile)
+
+    def evaluate(self, state: State) -> dict[str, float]:
+        """The algorithm's scores of a state."""
+        return self._algorithm.evaluate(state, self._lab_for(self.done, self._fleet()))
+
+    def snapshot(self) -> str:
+        """What must survive besides the state, as JSON; see ``restore``."""
+        agents = {name: asdict(agent) for name, agent in self.agents.items()}
+        accepted = sorted(key for key in self._accepted if key[1] >= self.done)
+        kept = {"agents": agents, "silent": sorted(self._silent), "opened_at": self._opened_at, "accepted": accepted}
+        return json.dumps(kept)
+
+    def restore(self, snapshot: str) -> list[Command]:
+        """Go on from a snapshot taken at a checkpoint; returns what that checkpoint was followed by."""
+        kept = json.loads(snapshot)
+        self.agents = {
+            name: Agent(a["boot"], tuple(a["clients"]), a["workers"], Profile(**a["profile"]))
+            for name, a in kept["agents"].items()
+        }
+        self._silent = set(kept["silent"])
+        self._accepted = {(client, number, exchange) for client, number, exchange in kept["accepted"]}
+        return self._next_round(kept["opened_at"])
+
+    def current_send(self) -> Send | None:
+        """The open exchange as a command, to be sent again after a restart."""
+        if self.exchange is None:
+            return None
+        return Send(self.round, self.exchange.number, self.exchange.tasks, self.exchange.deadline)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event in; returns what is to be done, in order."""
+        match event:
+            case Joined():
+                self._join(event)
+                return self._start_if_ready(event.at)
+            case Left():
+                self._leave(event)
+                return []
+            case Replied():
+                return self._reply(event)
+            case Rejected():
+                self._counts[event.outcome] += 1
+                return []
+            case Ticked():
+                return self._tick(event.at)
+
+    def _join(self, event: Joined) -> None:
+        agent = self.agents[event.agent] = self.agent_of(event)
+        self._silent.difference_update(agent.clients)
+        if self._first_joined is None:
+            self._first_joined = event.at
+
+    def _leave(self, event: Left) -> None:
+        agent = self.agents.get(event.agent)
+        if agent is not None and agent.boot <= event.boot:
+            del self.agents[event.agent]
+
+    def _start_if_ready(self, at: float) -> list[Command]:
+        """Round 1 waits for every client, or for a quorum once the deadline has passed; later rounds for a quorum."""
+        if self.exchange is not None or self.finished:
+            return []
+        waited = self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
+        enough = self.policy.quorum if waited else self.policy.clients
+        return self._open_round(at) if len(self._fleet()) >= enough else []
+
+    def _reply(self, event: Replied) -> list[Command]:
+        self._silent.discard(event.client)
+        verdict, reason = self.judge(event.client, event.round, event.exchange)
+        receipt = Receipt(
+            event.agent, event.client, event.round, event.exchange, event.digest, verdict, reason
+        )  # fmt: skip
+        if verdict != "accepted" or self.exchange is None:
+            self._counts[verdict] += 1
+            return [receipt]
+        self.exchange.replies[event.client] = event
+        self._accepted.add((event.client, event.round, event.exchange))
+        self._train[event.agent] += event.metrics.get("train_seconds", 0.0)
+        return [receipt, *self._close_if_complete(event.at)]
+
+    def judge(self, client: ClientId, round: int, exchange: int) -> tuple[Outcome, str]:
+        """What a whole and sound reply would be now, and why."""
+        number = self.exchange.number if self.exchange else 0
+        if (client, round, exchange) in self._accepted:
+            return "duplicate", "a reply of this client has been counted"
+        if self.finished or (round, exchange) < (self.round, number):
+            return "late", f"round {round}, exchange {exchange} is closed"
+        if self.exchange is None or (round, exchange) != (self.round, number):
+            return "rejected", f"round {round}, exchange {exchange} is not open"
+        if client not in self.exchange.tasks:
+            return "rejected", f"client {client} was not asked in round {round}"
+        return "accepted", ""
+
+    def _tick(self, at: float) -> list[Command]:
+        if self.exchange is None:
+            return self._start_if_ready(at)
+        return self._close_if_complete(at)
+
+    # -- rounds and exchanges ------------------------------------------------------------------
+
+    def _fleet(self) -> dict[ClientId, Profile]:
+        hosts = self.host_of
+        return {c: self.agents[hosts[c]].profile for c in sorted(hosts) if c not in self._silent}
+
+    def _next_round(self, at: float) -> list[Command]:
+        self._opened_at = at
+        self._counts.clear()
+        self._train.clear()
+        self._accepted = {key for key in self._accepted if key[1] >= self.done}
+        if self.done >= self.policy.rounds:
+            self.finished = True
+            return [Finish("all rounds are done")]
+        return self._start_if_ready(at)
+
+    def _open_round(self, at: float) -> list[Command]:
+        self._opened_at = at
+        self._round = self._algorithm.round(self.state, self._lab_for(self.round, self._fleet()))
+        return self._open_exchange(0, next(self._round), at)
+
+    def _open_exchange(self, number: int, tasks: Mapping[ClientId, Task], at: float) -> list[Command]:
+        deadline = None if self.policy.deadline is None else at + self.policy.deadline
+        self.exchange = Exchange(number, tasks, deadline)
+        return [Send(self.round, number, tasks, deadline)]
+
+    def _close_if_complete(self, at: float) -> list[Command]:
+        exchange = self.exchange
+        if exchange is None:
+            return []
+        passed = exchange.deadline is not None and at >= exchange.deadline
+        exchange.overdue = exchange.overdue or passed
+        enough = min(self.policy.quorum, len(exchange.tasks)) if exchange.overdue else len(exchange.tasks)
+        if len(exchange.replies) >= enough:
+            return self._close(exchange, at)
+        return self._shortfall(exchange, at) if passed else []
+
+    def _close(self, exchange: Exchange, at: float) -> list[Command]:
+        assert self._round is not None  # noqa: S101 - an exchange is open
+        replies = {c: self._read(exchange.replies[c]) for c in sorted(exchange.replies)}
+        try:
+            tasks = self._round.send(replies)
+        except StopIteration as stop:
+            return self._finish_round(stop.value, len(replies), len(exchange.tasks), at)
+        return self._open_exchange(exchange.number + 1, tasks, at)
+
+    def _read(self, event: Replied) -> Reply:
+        return Reply(self._load(event), event.weight, event.metrics)
+
+    def _finish_round(self, state: State, clients: int, asked: int, at: float) -> list[Command]:
+        tally = self._tally(clients, asked)
+        self.state, self.done, self.exchange = state, self.done + 1, None
+        follow = self._next_round(at)
+        return [Checkpoint(self.done, state, tally, self.snapshot()), *follow]
+
+    def _tally(self, clients: int, asked: int) -> Tally:
+        workers = {name: agent.workers for name, agent in self.agents.items()}
+        train = max((s / workers.get(name, 1) for name, s in self._train.items()), default=0.0)
+        counts = self._counts
+        return Tally(
+            clients, asked, counts["late"], counts["rejected"], counts["duplicate"], train, self._opened_at
+        )  # fmt: skip
+
+    def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:
+        """The deadline passed without the quorum: wait on, or begin the round again with other clients."""
+        others = set(self._fleet()) - set(exchange.tasks)
+        if self.policy.shortfall == "wait" or self.policy.deadline is None:
+            exchange.deadline = None
+        elif not others:
+            exchange.deadline = at + self.policy.deadline
+        else:
+            self._silent |= set(exchange.tasks) - set(exchange.replies)
+            return self._begin_again(exchange, at)
+        return []
+
+    def _begin_again(self, before: Exchange, at: float) -> list[Command]:
+        """Open the round anew; replies to exactly the same question are kept."""
+        if self._round is not None:
+            self._round.close()
+        commands = self._open_round(at)
+        now = self.exchange
+        if now is not None and before.number == now.number:
+            same = {c for c, t in now.tasks.items() if c in before.replies and _same(t, before.tasks[c])}
+            self.exchange = replace(now, replies={c: before.replies[c] for c in same})
+        return [*commands, *self._close_if_complete(at)]
+
+
+def _same(one: Task, other: Task) -> bool:
+    return (one.kind, one.scalars) == (other.kind, other.scalars) and one.arrays is other.arrays

@@ -1,0 +1,116 @@
+"""Measures the rounds and writes what a run leaves behind: rounds.csv, boards.csv, result.json, global.safetensors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from fedquilt_server.events import Tally
+from fedquilt_server.journal import Traffic
+from fedquilt_server.results import Result, RoundResult
+from fedquilt_server.snapshot import BoardStatus
+
+
+@dataclass
+class Stopwatch:
+    """Unix times and durations of the open round, in seconds."""
+
+    traffic: Traffic
+    sending: float = 0.0
+    first_chunk: float | None = None
+    last_reply: float | None = None
+    averaging: float = 0.0
+    evaluating: float = 0.0
+
+    @property
+    def receiving(self) -> float:
+        """From the first chunk of the first reply to the last reply on disk."""
+        if self.first_chunk is None or self.last_reply is None:
+            return 0.0
+        return max(0.0, self.last_reply - self.first_chunk)
+
+
+def round_result(
+    number: int, tally: Tally, watch: Stopwatch, now: float, traffic: Traffic, model_bytes: int, scores: dict[str, float]
+) -> RoundResult:
+    """The row of a finished round."""
+    seconds = max(0.0, now - tally.opened_at)
+    return RoundResult(
+        round=number,
+        accuracy=scores.get("accuracy"),
+        r2=scores.get("r2"),
+        loss=scores.get("loss"),
+        seconds=seconds,
+        train_seconds=tally.train_seconds,
+        overhead_seconds=seconds - tally.train_seconds,
+        sending_seconds=watch.sending,
+        receiving_seconds=watch.receiving,
+        averaging_seconds=watch.averaging,
+        evaluate_seconds=watch.evaluating,
+        bytes_down=traffic.down - watch.traffic.down,
+        bytes_up=traffic.up - watch.traffic.up,
+        model_bytes=model_bytes,
+        clients=tally.clients,
+        asked=tally.asked,
+        late=tally.late,
+        rejected=tally.rejected,
+        duplicates=tally.duplicates,
+    )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file so that a reader, or a crash, sees the old text or the new one."""
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -> None:
+    """``result.json``, ``rounds.csv`` and ``boards.csv``."""
+    write_atomically(folder / "result.json", result.model_dump_json(indent=2) + "\n")
+    write_atomically(folder / "rounds.csv", _csv(result.rounds, RoundResult))
+    write_atomically(folder / "boards.csv", _csv(boards, BoardStatus))
+
+
+def write_model(folder: Path, blob: Path) -> None:
+    """``global.safetensors``: a copy of the last state's arrays in fp32."""
+    fresh = folder / ".global.safetensors.new"
+    shutil.copyfile(blob, fresh)
+    fresh.replace(folder / "global.safetensors")
+
+
+def _csv(rows: Sequence[BaseModel], kind: type[BaseModel]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(kind.model_fields))
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in row.model_dump().items()})
+    return text.getvalue()
+
+
+def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> dict[str, float | int | str]:
+    """``final`` of result.json: the last round's scores, the best one, totals."""
+    final: dict[str, float | int | str] = {
+        "rounds": len(rounds),
+        "seconds": sum(r.seconds for r in rounds),
+        "bytes_down": sum(r.bytes_down for r in rounds),
+        "bytes_up": sum(r.bytes_up for r in rounds),
+        "model_bytes": model_bytes,
+        "global_sha256": sha256,
+    }
+    for name in ("accuracy", "r2", "loss"):
+        values = [v for r in rounds if (v := getattr(r, name)) is not None]
+        if values:
+            final[name] = values[-1]
+            final[f"best_{name}"] = min(values) if name == "loss" else max(values)
+    return final

@@ -1,0 +1,206 @@
+"""A run's folder: experiment.yaml, journal.sqlite, blobs/, and what ``recorder`` writes. Opening, recovery, checkpoints."""
+
+from __future__ import annotations
+
+import resource
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from fedquilt_common.chunks import Blob
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.experiment import Experiment, dump_experiment
+from fedquilt_common.types import ClientId, Lab, Profile, State
+from fedquilt_server.events import Checkpoint, Command, Event, Receipt, Send
+from fedquilt_server.journal import Journal, StoredCheckpoint, Traffic, peek_meta
+from fedquilt_server.lab import RunLab
+from fedquilt_server.machine import Machine, Policy
+from fedquilt_server.recorder import (
+    Stopwatch,
+    final_row,
+    round_result,
+    write_atomically,
+    write_model,
+    write_results,
+)
+from fedquilt_server.results import OwnMemory, Result, RoundResult
+from fedquilt_server.snapshot import BoardStatus
+from fedquilt_server.store import BlobStore
+from fedquilt_server.workbench import Workbench, make_algorithm
+
+_ARRAYS_OF_NOTHING = ""
+
+
+@dataclass(frozen=True)
+class FolderState:
+    """What a folder holds before it is opened."""
+
+    exists: bool
+    experiment: str | None
+    finished: bool
+
+
+def look_at(folder: Path) -> FolderState:
+    """Whether a folder holds a run, of which experiment (YAML), and whether it is finished."""
+    journal = folder / "journal.sqlite"
+    return FolderState(
+        journal.exists(), peek_meta(journal, "experiment"), peek_meta(journal, "finished") is not None
+    )  # fmt: skip
+
+
+class Run:
+    """One run in ``folder``: created there, or taken up again when ``resume`` and there is one.
+
+    Raises:
+        RunFolderError: when the folder holds a run and ``resume`` is off, or one of another experiment.
+    """
+
+    def __init__(self, experiment: Experiment, folder: Path, *, resume: bool) -> None:
+        self.experiment = experiment
+        self.folder = folder
+        before = look_at(folder)
+        if before.exists and not resume:
+            raise RunFolderError(f"{folder} already holds a run: resume it with --resume, or choose another --out")
+        text = dump_experiment(experiment)
+        if before.experiment is not None and before.experiment != text:
+            raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "experiment.yaml", text)
+        self.journal = Journal(folder / "journal.sqlite")
+        self.journal.set_meta("experiment", text)
+        self.store = BlobStore(folder / "blobs")
+        self.workbench = Workbench(experiment)
+        self.id, self.epoch, self.started_at = self._identity()
+        self._base = self.journal.traffic()
+        self._socket: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._idle_memory = 0
+        self._last = self._first_checkpoint()
+        self.machine = self._make_machine()
+        self.watch = Stopwatch(self._last.traffic)
+        self.partition_digest = self.workbench.partition_digest() if not self.machine.finished else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the results are all written."""
+        return self.journal.meta("finished") is not None
+
+    def _identity(self) -> tuple[str, int, float]:
+        journal = self.journal
+        run_id = journal.meta("run") or f"{self.experiment.name[:40]}-{secrets.token_hex(4)}"
+        epoch = int(journal.meta("epoch") or 0) + 1
+        started = float(journal.meta("started_at") or time.time())
+        for key, value in (("run", run_id), ("epoch", epoch), ("started_at", started)):
+            journal.set_meta(key, str(value))
+        return run_id, epoch, started
+
+    def _first_checkpoint(self) -> StoredCheckpoint:
+        """The newest checkpoint; in a new folder, that of round 0 with the initial model."""
+        last = self.journal.last_checkpoint()
+        if last is not None:
+            return last
+        algorithm = make_algorithm(self.experiment)
+        state = algorithm.init(self.workbench.first_model(), self._lab(0, {}))
+        arrays, extra = self._put(state)
+        start = StoredCheckpoint(0, 0, arrays.digest, extra, "", None, Traffic())
+        self.journal.save(start)
+        return start
+
+    def _put(self, state: State) -> tuple[Blob, str]:
+        extra = self.store.put(state.extra).digest if len(state.extra) else _ARRAYS_OF_NOTHING
+        return self.store.put(state.arrays), extra
+
+    def _make_machine(self) -> Machine:
+        part, last = self.experiment.participation, self._last
+        extra = self.store.arrays(last.extra) if last.extra != _ARRAYS_OF_NOTHING else {}
+        policy = Policy(
+            self.experiment.rounds, self.experiment.data.clients, part.quorum, part.deadline, part.shortfall
+        )  # fmt: skip
+        state = State(self.store.arrays(last.arrays), extra)
+        return Machine(
+            make_algorithm(self.experiment), policy, state, self._lab, self.store.reply, done=last.round
+        )  # fmt: skip
+
+    def _lab(self, number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
+        return RunLab(
+            number, fleet, self.experiment.seed, self.experiment.participation.per_round, self.workbench.evaluate
+        )
+
+    # -- traffic -------------------------------------------------------------------------------
+
+    def watch_traffic(self, socket: Callable[[], tuple[int, int]]) -> None:
+        """Count from here on with ``socket``'s bytes (sent, received)."""
+        self._socket = socket
+        self._idle_memory = psutil.Process().memory_info().rss
+
+    def traffic(self) -> Traffic:
+        """Bytes since the run began, restarts included."""
+        down, up = self._socket()
+        return Traffic(self._base.down + down, self._base.up + up)
+
+    # -- journal -------------------------------------------------------------------------------
+
+    def append(self, event: Event) -> int:
+        return self.journal.append(event, self.traffic())
+
+    def recover(self) -> list[tuple[int, Command]]:
+        """Replay what came after the last checkpoint; returns the checkpoints it makes up for and what is still open."""
+        commands: list[tuple[int, Command]] = []
+        if self._last.machine:
+            commands += [(self._last.seq, c) for c in self.machine.restore(self._last.machine)]
+        for seq, event in self.journal.events_after(self._last.seq):
+            commands += [(seq, c) for c in self.machine.handle(event)]
+        kept = [(seq, c) for seq, c in commands if not isinstance(c, Receipt | Send)]
+        send = self.machine.current_send()
+        return [*kept, (0, send)] if send else kept
+
+    def checkpoint(
+        self, seq: int, done: Checkpoint, published: set[str], boards: Sequence[BoardStatus]
+    ) -> tuple[RoundResult, Blob]:
+        """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies."""
+        started = time.perf_counter()
+        scores = self.machine.evaluate(done.state) if self.workbench.learns else {}
+        self.watch.evaluating = time.perf_counter() - started
+        arrays, extra = self._put(done.state)
+        traffic = self.traffic()
+        row = round_result(done.round, done.tally, self.watch, time.time(), traffic, arrays.size, scores)
+        self._last = StoredCheckpoint(done.round, seq, arrays.digest, extra, done.snapshot, row, traffic)
+        self.journal.save(self._last)
+        self.store.clean({arrays.digest, extra, *published})
+        self.watch = Stopwatch(traffic)
+        self._write(boards)
+        return row, arrays
+
+    def finish(self, boards: Sequence[BoardStatus]) -> None:
+        """Write the last files and say that the run is finished."""
+        write_model(self.folder, self.store.path(self._last.arrays))
+        self._write(boards)
+        self.journal.set_meta("finished", "yes")
+
+    def result(self) -> Result:
+        """``result.json`` as it stands."""
+        rounds = self.journal.results()
+        size = self.store.blob(self._last.arrays).size
+        return Result(
+            name=self.experiment.name,
+            run=self.id,
+            algorithm=self.experiment.algorithm.name,
+            dataset=self.experiment.data.set,
+            seed=self.experiment.seed,
+            rounds=rounds,
+            coordinator_memory=OwnMemory(idle=self._idle_memory, peak=_peak_memory()),
+            final=final_row(rounds, size, self._last.arrays),
+        )
+
+    def _write(self, boards: Sequence[BoardStatus]) -> None:
+        write_results(self.folder, self.result(), boards)
+
+
+
+def _peak_memory() -> int:
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return highest if sys.platform == "darwin" else highest * 1024  # Linux counts in KiB

@@ -1,0 +1,98 @@
+"""What a person sees in the terminal: live progress while a run goes on, a table at its end."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+
+from fedquilt_server.results import Result, RoundResult
+from fedquilt_server.snapshot import Snapshot
+
+_errors = Console(stderr=True)
+
+
+def print_words(text: str) -> None:
+    """A line for a person, kept out of what a pipe reads."""
+    _errors.print(text, highlight=False, soft_wrap=True)
+
+
+class Progress:
+    """Live progress on standard error: a bar where there is a terminal, a line a round elsewhere."""
+
+    def __init__(self, page_url: str, rounds: int) -> None:
+        self._page_url = page_url
+        self._shown = 0
+        self._live = sys.stderr.isatty()
+        self._bar = RichProgress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[words]}"),
+            TimeElapsedColumn(),
+            console=_errors,
+            disable=not self._live,
+        )
+        self._task = self._bar.add_task("rounds", total=rounds, words="starting")
+
+    def __enter__(self) -> Progress:
+        print_words(f"Status page: {self._page_url}")
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Bring the display up to a snapshot."""
+        words = f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
+        if snapshot.history:
+            words += f", {_score(snapshot.history[-1])}"
+        self._bar.update(self._task, completed=len(snapshot.history), words=words)
+        if not self._live:
+            for row in snapshot.history[self._shown :]:
+                print_words(f"round {row.round}/{snapshot.rounds}: {_score(row)}, {row.seconds:.2f} s")
+        self._shown = len(snapshot.history)
+
+
+def _score(row: RoundResult) -> str:
+    if row.accuracy is not None:
+        return f"accuracy {row.accuracy:.4f}"
+    return f"R2 {row.r2:.4f}" if row.r2 is not None else "no score"
+
+
+def human_bytes(count: float) -> str:
+    """``1234567`` -> ``1.2 MB``; powers of 1000, as networks count."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def print_table(result: Result) -> None:
+    """The rounds of a run, on standard output."""
+    regression = any(row.r2 is not None for row in result.rounds)
+    table = Table(title=f"{result.name}: {result.algorithm} on {result.dataset}")
+    for name in ("round", "R2" if regression else "accuracy", "loss", "seconds", "bytes down", "bytes up", "clients"):
+        table.add_column(name, justify="right")
+    for row in result.rounds:
+        table.add_row(
+            str(row.round),
+            _number(row.r2 if regression else row.accuracy),
+            _number(row.loss),
+            f"{row.seconds:.2f}",
+            human_bytes(row.bytes_down),
+            human_bytes(row.bytes_up),
+            str(row.clients),
+        )
+    Console().print(table)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+

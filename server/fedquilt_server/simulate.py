@@ -1,0 +1,160 @@
+"""A whole federation on one machine: broker, coordinator and agents as separate processes, supervised."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
+from fedquilt_server.broker import broker_command, free_port, wait_listening
+from fedquilt_server.results import Result
+from fedquilt_server.run import look_at
+from fedquilt_server.snapshot import Snapshot
+from fedquilt_server.supervisor import ChildSpec, Memory, Supervisor
+
+FEDERATION: Final = "simulation"
+LOOK_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A finished simulation: its result, and the highest resident memory of each process in bytes."""
+
+    result: Result
+    memory: dict[str, Memory]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where everything of a simulation is. ``broker`` is the URL of a broker to use; None starts one."""
+
+    experiment: Experiment
+    folder: Path
+    page_port: int
+    broker: str | None
+    broker_port: int
+    page: bool = True
+
+    @property
+    def url(self) -> str:
+        """Of the broker."""
+        return self.broker or f"mqtt://127.0.0.1:{self.broker_port}"
+
+    @property
+    def page_url(self) -> str:
+        return f"http://127.0.0.1:{self.page_port}/"
+
+
+def make_plan(experiment: Experiment, folder: Path, broker: str | None = None, port: int = 0) -> Plan:
+    """Check the folder and choose the ports.
+
+    Raises:
+        RunFolderError: when the folder holds a finished run, or one of another experiment.
+    """
+    before = look_at(folder)
+    if before.experiment is not None and before.experiment != dump_experiment(experiment):
+        raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
+    if before.finished:
+        raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
+    return Plan(experiment, folder, port or free_port(), broker, free_port())
+
+
+def run_simulation(
+    plan: Plan, show: Callable[[Snapshot], None], should_stop: Callable[[], bool] = lambda: False
+) -> Simulated | None:
+    """Run to the end, restarting whatever dies; None when ``should_stop`` ended it before.
+
+    Raises:
+        BrokerMissingError: when there is no mosquitto.
+        RunFailedError: when a child fails for good.
+    """
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    (plan.folder / "experiment.yaml").write_text(dump_experiment(plan.experiment))
+    with Supervisor(plan.folder / "pids.json") as children:
+        if plan.broker is None:
+            children.start(_broker(plan))
+            wait_listening("127.0.0.1", plan.broker_port, 10)
+        children.start(_coordinator(plan))
+        for spec in agent_specs(plan.experiment.fleet):
+            children.start(_agent(plan, spec))
+        if not _watch(plan, children, show, should_stop):
+            return None
+        memory = children.memory()
+    return Simulated(Result.model_validate_json((plan.folder / "result.json").read_text()), memory)
+
+
+def _watch(
+    plan: Plan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]
+) -> bool:
+    with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
+        last_look = 0.0
+        while not children.watch():
+            if should_stop():
+                return False
+            if time.monotonic() - last_look > 3 * LOOK_SECONDS:
+                last_look = time.monotonic()
+                _look(page, show)
+            time.sleep(LOOK_SECONDS)
+    return True
+
+
+def _look(page: httpx.Client, show: Callable[[Snapshot], None]) -> None:
+    try:
+        answer = page.get("api/status")
+        answer.raise_for_status()
+    except httpx.HTTPError:
+        return  # the coordinator is starting, or has just been killed
+    show(Snapshot.model_validate_json(answer.content))
+
+
+def _broker(plan: Plan) -> ChildSpec:
+    argv = broker_command(plan.folder / "broker", plan.broker_port)
+    return ChildSpec("broker", "broker", tuple(argv), plan.folder / "logs" / "broker.log")
+
+
+def _fedquilt(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "fedquilt_common.cli", *arguments)
+
+
+def _coordinator(plan: Plan) -> ChildSpec:
+    argv = _fedquilt(
+        "coordinator", str(plan.folder / "experiment.yaml"), "--broker", plan.url, "--out", str(plan.folder), "--resume",
+        "--federation", FEDERATION, "--port", str(plan.page_port),
+    )  # fmt: skip
+    return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log")
+
+
+def _agent(plan: Plan, spec: AgentSpec) -> ChildSpec:
+    options = {
+        "--broker": plan.url,
+        "--id": spec.name,
+        "--clients": f"{spec.clients[0]}-{spec.clients[-1]}",
+        "--kind": spec.kind,
+        "--workers": str(spec.workers),
+        "--state": str(plan.folder / "agents" / spec.name),
+        "--federation": FEDERATION,
+        "--allow-import": "*",
+    }
+    if spec.memory is not None:
+        options["--memory"] = str(spec.memory)
+    argv = _fedquilt("agent", *(text for pair in options.items() for text in pair))
+    return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", _agent_environment())
+
+
+def _agent_environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+def read_pids(folder: Path) -> dict[str, object]:
+    """``pids.json`` of a running simulation."""
+    pids: dict[str, object] = json.loads((folder / "pids.json").read_text())
+    return pids

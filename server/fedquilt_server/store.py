@@ -1,0 +1,67 @@
+"""Durable blobs by digest: replies until their round is closed, states until the next checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from fedquilt_common.chunks import Blob
+from fedquilt_common.codec import FileArrays, Precision, write_arrays
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.types import Arrays, ClientId
+from fedquilt_server.events import Replied
+
+
+class BlobStore:
+    """Files named by the SHA-256 of their content below ``folder``; unfinished ones below ``folder/partial``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.partial = folder / "partial"
+        self.replies = folder / "replies"
+        self.replies.mkdir(parents=True, exist_ok=True)
+        self.partial.mkdir(exist_ok=True)
+        for left_over in self.partial.iterdir():
+            left_over.unlink()
+
+    def path(self, digest: str) -> Path:
+        return self.folder / digest
+
+    def reply_path(self, client: ClientId, round: int, exchange: int, digest: str) -> Path:
+        """Where a reply lies: its client is part of the name, so nobody's bytes can stand for another's."""
+        return self.replies / f"{client}-{round}.{exchange}-{digest}"
+
+    def reply(self, event: Replied) -> FileArrays:
+        """The arrays of an accepted reply, read lazily."""
+        path = self.reply_path(event.client, event.round, event.exchange, event.digest)
+        if not path.exists():
+            raise RunFolderError(f"{path} is missing from the run folder; the run cannot be resumed")
+        return FileArrays(path)
+
+    def blob(self, digest: str) -> Blob:
+        """The blob; raises RunFolderError when the file is gone."""
+        path = self.path(digest)
+        try:
+            return Blob(path, digest, path.stat().st_size)
+        except FileNotFoundError:
+            raise RunFolderError(f"{path} is missing from the run folder; the run cannot be resumed") from None
+
+    def arrays(self, digest: str) -> FileArrays:
+        """The arrays of a blob, read lazily."""
+        return FileArrays(self.blob(digest).path)
+
+    def put(self, arrays: Arrays, precision: Precision = "fp32", metadata: Mapping[str, str] | None = None) -> Blob:
+        """Write arrays durably under their digest."""
+        written = write_arrays(self.partial / "writing", arrays, precision, metadata)
+        target = self.path(written.digest)
+        with written.path.open("rb") as file:
+            os.fsync(file.fileno())
+        written.path.replace(target)
+        return Blob(target, written.digest, written.size)
+
+    def clean(self, keep: Collection[str]) -> None:
+        """After a checkpoint: delete all replies, and every blob but those in ``keep``."""
+        for path in [*self.folder.iterdir(), *self.replies.iterdir()]:
+            if path.is_file() and path.name not in keep:
+                path.unlink()

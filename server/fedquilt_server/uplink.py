@@ -1,0 +1,197 @@
+"""Replies on their way in: nothing is trusted, nothing is taken before its size is known to fit.
+
+A reply is believed when its bytes have the announced digest, it answers the question that was asked, its arrays have
+the names, shapes and dtypes asked for, and every number is finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from fedquilt_common.averages import BLOCK
+from fedquilt_common.chunks import Assembly, Blob, ChunkHeader
+from fedquilt_common.codec import DTYPES, FileArrays, Precision, wire_dtype
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RoundMessage, parse
+from fedquilt_common.topics import Address
+from fedquilt_common.types import ClientId, Task
+from fedquilt_server.store import BlobStore
+
+STALE_SECONDS: Final = 2.0
+TRANSFERS_PER_CLIENT: Final = 3
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one client was asked, and what its answer must look like: name -> (wire dtype, shape)."""
+
+    fingerprint: str
+    layout: Mapping[str, tuple[str, tuple[int, ...]]]
+
+    @property
+    def limit(self) -> int:
+        """Largest reply in bytes: the numbers, and room for the container's header."""
+        numbers = sum(DTYPES[dtype].itemsize * math.prod(shape) for dtype, shape in self.layout.values())
+        return numbers + 8192 + 256 * len(self.layout)
+
+
+@dataclass
+class Transfer:
+    """One reply being assembled."""
+
+    address: Address
+    assembly: Assembly
+    last_chunk_at: float
+    asked_again_at: float = field(default=0.0)
+
+
+def questions(message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precision) -> dict[ClientId, Question]:
+    """What is expected of each client of an exchange."""
+    layouts: dict[int, Mapping[str, tuple[str, tuple[int, ...]]]] = {}
+    asked = {}
+    for group in message.tasks:
+        fingerprint = message.fingerprint(group)
+        for client in group.clients:
+            task = tasks[client]
+            layout = layouts.setdefault(id(task.arrays) if task.expect is None else id(task.expect), _layout(task, up))
+            asked[client] = Question(fingerprint, layout)
+    return asked
+
+
+def _layout(task: Task, up: Precision) -> dict[str, tuple[str, tuple[int, ...]]]:
+    if task.expect is not None:
+        return {name: (wire_dtype(np.dtype(np.float32), up), tuple(shape)) for name, shape in task.expect.items()}
+    return {name: (wire_dtype(x.dtype, up), tuple(x.shape)) for name, x in task.arrays.items()}
+
+
+class Uplink:
+    """The transfers of the open exchange."""
+
+    def __init__(self, run: str, store: BlobStore) -> None:
+        self._run = run
+        self._store = store
+        self._questions: dict[ClientId, Question] = {}
+        self._transfers: dict[tuple[str, ClientId, str], Transfer] = {}
+        self._refused: set[tuple[str, ClientId, str]] = set()
+        self._serial = 0
+
+    def open(self, asked: dict[ClientId, Question]) -> None:
+        """A new exchange: whatever was under way is of no use any more."""
+        for transfer in self._transfers.values():
+            transfer.assembly.discard()
+        self._transfers.clear()
+        self._refused.clear()
+        self._questions = asked
+
+    def refuse(self, address: Address, digest: str) -> None:
+        """Nothing more of this transfer is wanted."""
+        transfer = self._transfers.pop((address.agent, address.client, digest), None)
+        if transfer is not None:
+            transfer.assembly.discard()
+        self._refused.add((address.agent, address.client, digest))
+
+    def drop(self, client: ClientId) -> None:
+        """The client's reply has been counted: give up its other transfers."""
+        for key in [k for k in self._transfers if k[1] == client]:
+            self._transfers.pop(key).assembly.discard()
+
+    def take(self, address: Address, header: ChunkHeader, payload: bytes, now: float) -> Blob | None:
+        """One chunk; the whole reply, verified byte for byte, once it is complete.
+
+        Raises:
+            PayloadError: when the chunk cannot be part of an answer to the open question.
+        """
+        if (address.agent, address.client, header.digest) in self._refused:
+            return None
+        question = self._questions.get(address.client)
+        if question is None:
+            raise PayloadError(f"client {address.client} is not asked in round {address.round}")
+        if header.index != address.chunk:
+            raise PayloadError(f"chunk {header.index} came on the topic of chunk {address.chunk}")
+        transfer = self._transfer(address, header, question, now)
+        transfer.last_chunk_at = now
+        if not transfer.assembly.add(header, payload):
+            return None
+        del self._transfers[address.agent, address.client, header.digest]
+        target = self._store.reply_path(address.client, address.round, address.exchange, header.digest)
+        return transfer.assembly.finish(target, durable=True)
+
+    def _transfer(self, address: Address, header: ChunkHeader, question: Question, now: float) -> Transfer:
+        key = address.agent, address.client, header.digest
+        if key not in self._transfers:
+            self._make_room(address)
+            self._serial += 1
+            assembly = Assembly(self._store.partial / f"{self._serial}", header, question.limit)
+            self._transfers[key] = Transfer(address, assembly, now)
+        return self._transfers[key]
+
+    def _make_room(self, address: Address) -> None:
+        mine = [key for key in self._transfers if key[:2] == (address.agent, address.client)]
+        if len(mine) >= TRANSFERS_PER_CLIENT:
+            oldest = min(mine, key=lambda key: self._transfers[key].last_chunk_at)
+            self._transfers.pop(oldest).assembly.discard()
+
+    def gaps(self, now: float, *, after: tuple[Address, str] | None = None) -> Iterator[Transfer]:
+        """Transfers to ask again for: that of ``after`` (its last chunk came), or all that have gone quiet."""
+        if after is not None:
+            transfer = self._transfers.get((after[0].agent, after[0].client, after[1]))
+            if transfer is not None:
+                yield transfer
+            return
+        for transfer in self._transfers.values():
+            if now - max(transfer.last_chunk_at, transfer.asked_again_at) >= STALE_SECONDS:
+                transfer.asked_again_at = now
+                yield transfer
+
+    def verify(self, address: Address, blob: Blob) -> ReplyHeader:
+        """What the reply says of itself, once everything about it is as asked.
+
+        Raises:
+            PayloadError: when anything is not; the blob is deleted.
+        """
+        try:
+            return self._checked(address, blob)
+        except PayloadError:
+            blob.path.unlink(missing_ok=True)
+            raise
+
+    def _checked(self, address: Address, blob: Blob) -> ReplyHeader:
+        arrays = FileArrays(blob.path)
+        header = _header(arrays)
+        question = self._questions[address.client]
+        said = (header.run, header.client, header.round, header.exchange)
+        if said != (self._run, address.client, address.round, address.exchange):
+            raise PayloadError("the reply was made for another run, client or exchange than its topic says")
+        if header.task != question.fingerprint:
+            raise PayloadError("the reply answers another task than the one that was given")
+        _check_layout(arrays, question.layout)
+        _check_finite(arrays)
+        return header
+
+
+def _header(arrays: FileArrays) -> ReplyHeader:
+    return parse(ReplyHeader, arrays.metadata.get(REPLY_KEY, "").encode(), "the reply's header")
+
+
+def _check_layout(arrays: FileArrays, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    if set(arrays) != set(layout):
+        odd = sorted(set(arrays) ^ set(layout))[0]
+        raise PayloadError(f"the reply has other arrays than asked for, such as {odd[:80]!r}")
+    for name, (dtype, shape) in layout.items():
+        if arrays.shape(name) != shape:
+            raise PayloadError(f"array {name!r} has shape {arrays.shape(name)} instead of {shape}"[:300])
+        if arrays.dtype(name) != dtype:
+            raise PayloadError(f"array {name!r} has dtype {arrays.dtype(name)} instead of {dtype}")
+
+
+def _check_finite(arrays: FileArrays) -> None:
+    for name in arrays:
+        size = math.prod(arrays.shape(name))
+        for start in range(0, size, BLOCK):
+            part = arrays.block(name, start, min(start + BLOCK, size))
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise PayloadError(f"array {name!r} holds numbers that are not finite")

@@ -1,0 +1,112 @@
+"""Runs the status page in a thread beside the coordinator."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+
+import uvicorn
+from fedquilt_common.errors import FedquiltError
+
+from fedquilt_server.snapshot import SnapshotBoard
+from fedquilt_server.web.app import create_app
+
+START_SECONDS = 10.0
+STOP_SECONDS = 5.0
+_OPEN_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+class PortInUseError(FedquiltError):
+    """Another program listens on the status page's port."""
+
+
+class PageAddressError(FedquiltError):
+    """The status page cannot listen on the address it was given."""
+
+
+class PageServer:
+    """The page on ``host`` and ``port`` (0: any free one) until ``stop``; also a context manager."""
+
+    def __init__(self, board: SnapshotBoard, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.url = ""
+        self._app = create_app(board)
+        self._host, self._port = host, port
+        self._server = uvicorn.Server(_config(self._app))
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen, and return once the page answers; raises what keeps it from listening."""
+        # Bound here and not by uvicorn, which would end the process when the port is taken.
+        listener = listen(self._host, self._port)
+        self.url = _url(self._host, listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="status-page", daemon=True)
+        self._thread.start()
+        self._wait_started()
+
+    def stop(self) -> None:
+        """Close the event streams and the port; harmless when not started, or stopped already."""
+        self._app.state.closing.set()
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+            self._thread = None
+
+    def __enter__(self) -> PageServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _run(self, listener: socket.socket) -> None:
+        with listener:
+            self._server.run(sockets=[listener])
+
+    def _wait_started(self) -> None:
+        give_up = time.monotonic() + START_SECONDS
+        while not self._server.started:
+            if time.monotonic() > give_up or not (self._thread and self._thread.is_alive()):
+                raise PageAddressError(f"The status page did not start on {self.url}; its log says why.")
+            time.sleep(0.01)
+
+
+def _config(app: object) -> uvicorn.Config:
+    """Quiet; no one may hold up the end of a run for longer than two seconds."""
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+        limit_concurrency=256,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, or an error that says what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise _explained(error, host, port) from error
+
+
+def _explained(error: OSError, host: str, port: int) -> FedquiltError:
+    if error.errno == errno.EADDRINUSE:
+        return PortInUseError(
+            f"The status page cannot use port {port} on {host}: another program listens there. "
+            "Choose another port, or 0 for any free one; a coordinator that still runs may be that program."
+        )
+    return PageAddressError(
+        f"The status page cannot listen on {host} port {port}: {error.strerror or error}. "
+        "Give an address of this machine (127.0.0.1, or 0.0.0.0 for all of them) and a port of 1024 or above."
+    )
+
+
+def _url(host: str, port: int) -> str:
+    """An address that a browser on this machine can open."""
+    shown = "127.0.0.1" if host in _OPEN_HOSTS else host
+    return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"

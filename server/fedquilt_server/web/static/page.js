@@ -1,0 +1,207 @@
+// The live half of the page. htmx swaps in the parts that the server renders; here is what needs a clock, a canvas or
+// the state of the connection: relative times, the two curves, and the banner.
+"use strict";
+(() => {
+  const SILENCE_MS = 15000; // three heartbeats of the server
+  const points = { measure: "accuracy", round: [], value: [], loss: [] };
+  const charts = {};
+  const byId = (id) => document.getElementById(id);
+
+  // --- times: the server's clock rules, a board's or a reader's may be wrong ---------------------------------
+  let skew = 0;
+  const setClock = (seconds) => { skew = seconds - Date.now() / 1000; };
+  const now = () => Date.now() / 1000 + skew;
+  const two = (n) => String(n).padStart(2, "0");
+
+  function timeOfDay(at) {
+    return new Date((at - skew) * 1000).toLocaleTimeString([], { hour12: false });
+  }
+
+  function ago(at) {
+    const seconds = Math.max(0, Math.round(now() - at));
+    if (seconds < 2) return "just now";
+    if (seconds < 60) return `${seconds} s ago`;
+    return seconds < 3600 ? `${Math.floor(seconds / 60)} min ago` : `at ${timeOfDay(at)}`;
+  }
+
+  function countdown(deadline) {
+    const seconds = Math.ceil(deadline - now());
+    if (seconds <= 0) return "deadline passed";
+    return `closes in ${Math.floor(seconds / 60)}:${two(seconds % 60)}`;
+  }
+
+  function rewrite(name, text) {
+    for (const node of document.querySelectorAll(`[data-${name}]`)) {
+      const at = Number(node.dataset[name]);
+      if (at) node.textContent = text(at);
+    }
+  }
+
+  function tick() {
+    rewrite("at", timeOfDay);
+    rewrite("ago", ago);
+    rewrite("deadline", countdown);
+  }
+
+  function retitle() {
+    const round = document.querySelector("[data-testid=round]");
+    const name = document.querySelector("h1");
+    if (round && name) document.title = `${round.textContent} · ${name.textContent} · fedquilt`;
+  }
+
+  // --- the curves ---------------------------------------------------------------------------------------------
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const percent = (v, digits) => `${(100 * v).toFixed(digits)} %`;
+  const isAccuracy = () => points.measure === "accuracy";
+
+  function yRange(u, low, high) {
+    if (low === null) return [0, 1];
+    const [bottom, top] = uPlot.rangeNum(low, high, 0.1, true);
+    return [low >= 0 ? Math.max(0, bottom) : bottom, top];
+  }
+
+  function valueRange(u, low, high) {
+    const [bottom, top] = yRange(u, low, high);
+    return [bottom, isAccuracy() ? Math.min(1, top) : top];
+  }
+
+  function axis(extra) {
+    const grid = { stroke: colour("--line"), width: 1 };
+    return { stroke: colour("--quiet"), font: "12px system-ui, sans-serif", grid, ticks: { show: false }, ...extra };
+  }
+
+  // Under the pointer the legend tells that round, else the last one measured.
+  function legend(show) {
+    return (u, v, series, index) => {
+      const value = index === null ? u.data[series].findLast((known) => known !== null) : v;
+      return value === null || value === undefined ? "–" : show(value);
+    };
+  }
+
+  function options(box, spec) {
+    const stroke = colour(spec.colour);
+    return {
+      width: box.clientWidth,
+      height: 220,
+      cursor: { sync: { key: "rounds" }, y: false },
+      scales: { x: { time: false, range: (u, low, high) => [low, Math.max(high, low + 4)] }, y: { range: spec.range } },
+      axes: [
+        axis({ incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000], space: 45, size: 34 }),
+        axis({ size: 58, values: (u, ticks, index, space, step) => ticks.map((v) => spec.tick(v, step)) }),
+      ],
+      series: [
+        { label: "Round", value: legend((v) => v) },
+        {
+          label: spec.label, stroke, width: 2, fill: `${stroke}1f`, spanGaps: true,
+          points: { show: points.round.length <= 60, size: 6, fill: colour("--card") },
+          value: legend(spec.show),
+        },
+      ],
+    };
+  }
+
+  const digitsFor = (step) => Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
+
+  function specs() {
+    const plain = { tick: (v, step) => v.toFixed(digitsFor(step)), show: (v) => v.toFixed(4) };
+    const share = { tick: (v, step) => percent(v, Math.max(0, digitsFor(step) - 2)), show: (v) => percent(v, 2) };
+    const value = { label: isAccuracy() ? "Accuracy" : "R²", colour: "--curve", range: valueRange };
+    return {
+      value: { ...value, ...(isAccuracy() ? share : plain) },
+      loss: { label: "Loss", colour: "--curve-2", range: yRange, ...plain },
+    };
+  }
+
+  function draw(name, spec) {
+    const box = byId(`${name}-chart`);
+    byId(`${name}-title`).textContent = spec.label;
+    charts[name]?.destroy();
+    delete charts[name];
+    box.replaceChildren();
+    if (points[name].some((v) => v !== null)) {
+      charts[name] = new uPlot(options(box, spec), [points.round, points[name]], box);
+    } else {
+      const note = document.createElement("p");
+      note.className = "empty";
+      note.textContent = "Nothing measured yet.";
+      box.append(note);
+    }
+    box.dataset.points = points[name].filter((v) => v !== null).length;
+  }
+
+  function redraw() {
+    for (const [name, spec] of Object.entries(specs())) draw(name, spec);
+  }
+
+  function onHistory(event) {
+    const news = JSON.parse(event.data);
+    for (const name of ["round", "value", "loss"]) {
+      points[name].length = news.start;
+      points[name].push(...news[name]);
+    }
+    points.measure = news.measure;
+    redraw();
+  }
+
+  function followWidth() {
+    const resize = () => Object.entries(charts).forEach(([name, chart]) => {
+      const width = byId(`${name}-chart`).clientWidth;
+      if (width !== chart.width) chart.setSize({ width, height: 220 });
+    });
+    const observer = new ResizeObserver(resize);
+    observer.observe(byId("value-chart"));
+    observer.observe(byId("loss-chart"));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  }
+
+  // --- the connection -----------------------------------------------------------------------------------------
+  let source = null;
+  let heard = Date.now();
+
+  function isOver() {
+    const phase = document.querySelector("[data-phase]")?.dataset.phase;
+    return phase === "finished" || phase === "failed";
+  }
+
+  function show(state) {
+    const live = byId("live");
+    live.textContent = live.dataset.state = state === "lost" && isOver() ? "ended" : state;
+    const banner = byId("banner");
+    banner.hidden = state !== "lost";
+    banner.classList.toggle("calm", isOver());
+    banner.textContent = isOver()
+      ? "The coordinator has stopped; this is how the run ended."
+      : "Connection to the coordinator lost. What you see may be out of date; trying to reconnect…";
+  }
+
+  function onClock(event) {
+    heard = Date.now();
+    setClock(Number(event.data));
+    show("live");
+  }
+
+  // A broken network may leave the stream open and silent for ever; then give it up, and htmx opens a new one.
+  function watch() {
+    if (source && Date.now() - heard > SILENCE_MS) {
+      heard = Date.now();
+      source.close();
+      source.onerror(new Event("error"));
+    }
+  }
+
+  // htmx's extension asks here for its event source.
+  htmx.createEventSource = (url) => {
+    source = new EventSource(url);
+    source.addEventListener("clock", onClock);
+    source.addEventListener("history", onHistory);
+    return source;
+  };
+
+  document.addEventListener("htmx:sseError", () => show("lost"));
+  document.addEventListener("htmx:sseMessage", () => { tick(); retitle(); });
+  setClock(Number(document.body.dataset.now));
+  followWidth();
+  tick();
+  retitle();
+  setInterval(() => { tick(); watch(); }, 1000);
+})();

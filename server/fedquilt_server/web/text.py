@@ -1,0 +1,92 @@
+"""How the page writes values: short, with units, and a dash for what is not known (never a 0 or a NaN)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+
+DASH = "\N{EN DASH}"
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a number to show."""
+    return value is not None and math.isfinite(value)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """``0.123``"""
+    return f"{value:.{digits}f}" if known(value) else DASH
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """``93.4 %`` of 0.934."""
+    return f"{100 * value:.{digits}f} %" if value is not None and known(value) else DASH
+
+
+def count(value: int) -> str:
+    """A count of which 0 means "not told yet"."""
+    return str(value) if value else DASH
+
+
+def traffic(size: float | None) -> str:
+    """Bytes on the wire, in powers of 1000."""
+    return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
+
+
+def memory(size: float | None) -> str:
+    """Bytes of memory, in powers of 1024; a board with no memory has not told us its memory."""
+    return _scaled(size or None, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def _scaled(size: float | None, step: int, units: Sequence[str]) -> str:
+    if size is None or not known(size):
+        return DASH
+    power = 0
+    while size >= step and power < len(units) - 1:
+        size, power = size / step, power + 1
+    digits = 0 if power == 0 or size >= 100 else 1
+    return f"{size:.{digits}f} {units[power]}"
+
+
+def duration(seconds: float | None) -> str:
+    """``0.82 s``, ``12.3 s``, ``3 min 20 s``, ``1 h 05 min``."""
+    if seconds is None or not known(seconds):
+        return DASH
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def clock(at: float) -> str:
+    """The time of day in UTC; the page's script turns it into the reader's own."""
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S UTC") if at else DASH
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """0, 1, 2, 3, 7 as "0 to 3, 7" with dashes: a board may host hundreds of clients."""
+    return ", ".join(str(a) if a == b else f"{a}{DASH}{b}" for a, b in _runs(sorted(set(numbers)))) or DASH
+
+
+def _runs(ordered: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each stretch of consecutive numbers."""
+    start = 0
+    for i in range(1, len(ordered) + 1):
+        if i == len(ordered) or ordered[i] != ordered[i - 1] + 1:
+            yield ordered[start], ordered[i - 1]
+            start = i
+
+
+FILTERS = {
+    "clock": clock,
+    "count": count,
+    "duration": duration,
+    "memory": memory,
+    "number": number,
+    "percent": percent,
+    "ranges": ranges,
+    "traffic": traffic,
+}

@@ -1,0 +1,76 @@
+"""What the coordinator makes of an experiment: the first model, the evaluation, the partition's digest.
+
+torch and the data set are loaded when they are first needed, so a coordinator that only waits stays small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.shares import digest, shares
+from fedquilt_common.experiment import Experiment
+from fedquilt_common.names import resolve
+from fedquilt_common.seeds import derive_seed
+from fedquilt_common.types import Algorithm, Arrays, Dataset
+
+ANYWHERE = ("*",)
+"""The coordinator's user names the packages in the experiment himself, so any may be imported."""
+
+
+def make_algorithm(experiment: Experiment) -> Algorithm:
+    """The algorithm with its fields."""
+    name, fields = experiment.algorithm.name, experiment.algorithm.fields
+    kind: Any = {**ALGORITHMS, **DIAGNOSTICS}.get(name) or resolve(name, {}, "algorithm", ANYWHERE)
+    algorithm: Algorithm = kind(**fields)
+    return algorithm
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """The server's own tools for one experiment."""
+
+    experiment: Experiment
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to train and evaluate at all."""
+        return self.experiment.algorithm.name not in DIAGNOSTICS
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return load_dataset(self.experiment.data.set, None)
+
+    @cached_property
+    def _learner(self) -> Any:
+        from fedquilt_common.learner import TorchLearner, set_up_torch
+        from fedquilt_common.models import build_model
+
+        set_up_torch()
+        model, data = self.experiment.model, self.dataset
+        build = build_model(model.name, model.params, data.input_shape, data.classes, ANYWHERE)
+        return TorchLearner(build, self.experiment.training, data.classes)
+
+    def first_model(self) -> Arrays:
+        """The initial global model, from the run's seed."""
+        seed = derive_seed(self.experiment.seed, "model")
+        if not self.learns:
+            from fedquilt_common.models.ballast import ballast
+
+            return ballast(**self.experiment.model.params)
+        arrays: Arrays = self._learner.init(seed)
+        return arrays
+
+    def evaluate(self, arrays: Arrays) -> dict[str, float]:
+        """Scores on the data set's test split."""
+        scores: dict[str, float] = self._learner.evaluate(arrays, self.dataset.test)
+        return scores
+
+    def partition_digest(self) -> str | None:
+        """SHA-256 of every client's sample indices: a board that would cut the data otherwise is found out."""
+        if not self.learns:
+            return None
+        return digest(shares(self.experiment, self.dataset))

@@ -1,0 +1,113 @@
+"""Shares of the data: whatever is asked, each sample goes to exactly one client."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import numpy as np
+import pytest
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.partition import partition
+from fedquilt_common.errors import ExperimentError
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+labels_of = st.lists(st.integers(0, 9), min_size=1, max_size=300).map(lambda y: np.array(y, dtype=np.int64))
+alphas = st.floats(1e-4, 1e4)
+seeds = st.integers(0, 2**63 - 1)
+
+
+@given(labels_of, st.data(), st.sampled_from(["uniform", "dirichlet"]), alphas, st.integers(1, 50), seeds)
+def test_every_sample_once_and_enough_for_each(
+    labels: NDArray[np.int64], data: st.DataObject, scheme: str, alpha: float, least: int, seed: int
+) -> None:
+    clients = data.draw(st.integers(1, len(labels)))
+    shares = partition(labels, clients, scheme, alpha, least, seed)
+    assert len(shares) == clients
+    assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(len(labels)))
+    assert min(map(len, shares)) >= min(least, len(labels) // clients)
+    assert all(share.dtype == np.int64 and (np.diff(share) > 0).all() for share in shares)
+    again = partition(labels, clients, scheme, alpha, least, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
+
+
+@given(st.integers(1, 500), st.data(), seeds)
+def test_uniform_sizes_differ_by_one_at_most(n: int, data: st.DataObject, seed: int) -> None:
+    clients = data.draw(st.integers(1, n))
+    sizes = {len(share) for share in partition(np.zeros(n, int), clients, "uniform", None, 1, seed)}
+    assert max(sizes) - min(sizes) <= 1
+
+
+def class_skew(alpha: float) -> float:
+    """Mean share of a client's most frequent class."""
+    labels = np.arange(20_000) % 10
+    shares = partition(labels, 20, "dirichlet", alpha, 10, seed=3)
+    return float(np.mean([np.bincount(labels[share]).max() / len(share) for share in shares]))
+
+
+def size_skew(alpha: float) -> float:
+    sizes = [len(share) for share in partition(np.arange(20_000) % 10, 20, "dirichlet", alpha, 10, seed=3)]
+    return float(np.std(sizes) / np.mean(sizes))
+
+
+def test_smaller_alpha_means_more_skew_in_classes_and_in_sizes() -> None:
+    assert class_skew(0.1) > class_skew(1) > class_skew(1000)
+    assert class_skew(1000) < 0.13
+    assert size_skew(0.1) > size_skew(1) > size_skew(1000)
+    assert size_skew(1000) < 0.1
+
+
+def test_seeds_give_different_shares() -> None:
+    labels = np.arange(100) % 10
+    for scheme in ("uniform", "dirichlet"):
+        first, second = (partition(labels, 4, scheme, 0.5, 1, seed) for seed in (1, 2))
+        assert not all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def fingerprint(scheme: str) -> str:
+    shares = partition(np.arange(1000) % 7, 8, scheme, 0.3, 10, seed=7)
+    return hashlib.sha256(b"".join(share.astype("<i8").tobytes() + b"|" for share in shares)).hexdigest()[:16]
+
+
+def test_the_same_shares_on_every_machine_and_version() -> None:
+    """Each board computes the shares itself: a numpy that drew otherwise would mix up the clients' data."""
+    assert (fingerprint("uniform"), fingerprint("dirichlet")) == ("be835c1065ed9d36", "4e51e68ff29b58c5")
+
+
+def test_digits_for_eight_clients() -> None:
+    labels = load_dataset("digits").train.y
+    sizes = [len(share) for share in partition(labels, 8, "dirichlet", 0.3, 10, seed=7)]
+    assert sum(sizes) == len(labels)
+    assert min(sizes) >= 10
+
+
+def test_fast_enough_for_a_hundred_clients() -> None:
+    started = time.perf_counter()
+    partition(np.arange(60_000) % 10, 100, "dirichlet", 0.01, 300, seed=0)
+    assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("clients", "scheme", "alpha", "least", "expected"),
+    [
+        (11, "uniform", None, 1, "data.clients = 11: the data set has 10 samples"),
+        (0, "uniform", None, 1, "data.clients = 0"),
+        (2, "uniform", None, 0, "min_samples = 0"),
+        (2, "dirichlet", None, 1, "data.partition.alpha = None"),
+        (2, "dirichlet", 0.0, 1, "data.partition.alpha = 0.0"),
+        (2, "dirichlet", float("nan"), 1, "data.partition.alpha = nan"),
+        (2, "shards", 1.0, 1, "choose 'dirichlet' or 'uniform'"),
+    ],
+)
+def test_what_cannot_be(clients: int, scheme: str, alpha: float | None, least: int, expected: str) -> None:
+    with pytest.raises(ExperimentError, match=expected):
+        partition(np.arange(10) % 2, clients, scheme, alpha, least, seed=0)
+
+
+def test_regression_has_no_classes_to_skew() -> None:
+    targets = np.linspace(0, 1, 10)
+    with pytest.raises(ExperimentError, match="has no classes"):
+        partition(targets, 2, "dirichlet", 1.0, 1, seed=0)  # type: ignore[arg-type]
+    assert len(partition(targets, 2, "uniform", None, 1, seed=0)) == 2  # type: ignore[arg-type]

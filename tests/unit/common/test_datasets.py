@@ -1,0 +1,183 @@
+"""Data sets: shapes and ranges, files in every packing, and damaged files named with their path."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import lzma
+import os
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fedquilt_common.datasets import fashion_mnist, load_dataset
+from fedquilt_common.errors import DataUnavailableError, UnknownNameError
+from fedquilt_common.types import Dataset
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SHARED = Path(os.environ.get("FEDQUILT_SHARED", REPOSITORY.parent / "shared"))
+TRAIN, TEST, SIDE = 5, 3, 28
+
+
+def idx_files(seed: int = 0) -> dict[str, bytes]:
+    rng = np.random.default_rng(seed)
+    files = {}
+    for prefix, n in (("train", TRAIN), ("t10k", TEST)):
+        pixels = rng.integers(0, 256, n * SIDE * SIDE, dtype=np.uint8).tobytes()
+        files[f"{prefix}-images-idx3-ubyte"] = struct.pack(">4I", 0x803, n, SIDE, SIDE) + pixels
+        files[f"{prefix}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, n) + bytes(range(n))
+    return files
+
+
+def pack_zip(data: bytes, path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("folder/" + path.stem, data)
+
+
+PACKINGS: dict[str, Callable[[bytes, Path], object]] = {
+    "": lambda data, path: path.write_bytes(data),
+    ".gz": lambda data, path: path.write_bytes(gzip.compress(data)),
+    ".xz": lambda data, path: path.write_bytes(lzma.compress(data)),
+    ".zip": pack_zip,
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    for name, data in idx_files().items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(data))
+    return folder
+
+
+def test_digits() -> None:
+    digits = load_dataset("digits")
+    assert (len(digits.train), len(digits.test), digits.classes) == (1433, 364, 10)
+    assert digits.input_shape == (1, 8, 8)
+    assert digits.train.x.dtype == np.float32
+    assert (digits.train.x.min(), digits.train.x.max()) == (0.0, 1.0)
+    assert digits.train.y.dtype == np.int64
+    share = np.bincount(digits.test.y) / np.bincount(np.concatenate([digits.train.y, digits.test.y]))
+    assert np.allclose(share, 0.2, atol=0.01)
+
+
+def test_digits_parts_share_no_sample_and_miss_none() -> None:
+    from sklearn.datasets import load_digits
+
+    digits = load_dataset("digits")
+    both = np.concatenate([digits.train.x, digits.test.x]).reshape(-1, 64) * 16
+    original, _ = load_digits(return_X_y=True)
+    assert sorted(map(bytes, both.astype(np.uint8))) == sorted(map(bytes, original.astype(np.uint8)))
+
+
+def test_loaded_once_and_read_only() -> None:
+    first = load_dataset("digits")
+    assert load_dataset("digits") is first
+    with pytest.raises(ValueError, match="read-only"):
+        first.train.x[0] = 0
+
+
+@pytest.mark.parametrize("suffix", PACKINGS)
+def test_fashion_mnist_in_every_packing(tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    for name, data in idx_files().items():
+        PACKINGS[suffix](data, folder / (name + suffix))
+    loaded = load_dataset("fashion-mnist", tmp_path)
+    pixels = np.frombuffer(idx_files()["train-images-idx3-ubyte"][16:], np.uint8).reshape(
+        TRAIN, 1, SIDE, SIDE
+    )
+    assert np.array_equal(loaded.train.x, (pixels / np.float32(255)).astype(np.float32))
+    assert loaded.train.x.dtype == np.float32
+    assert loaded.test.y.tolist() == [0, 1, 2]
+
+
+def test_folder_comes_from_the_environment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDQUILT_DATA", str(place.parent))
+    assert len(load_dataset("fashion-mnist").train) == TRAIN
+    monkeypatch.delenv("FEDQUILT_DATA")
+    with pytest.raises(DataUnavailableError, match="set FEDQUILT_DATA"):
+        load_dataset("fashion-mnist")
+
+
+def test_blocks_are_put_together(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fashion_mnist.load(place.parent)
+    monkeypatch.setattr(fashion_mnist, "_BLOCK", 2)
+    assert np.array_equal(fashion_mnist.load(place.parent).train.x, whole.train.x)
+
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+GOOD = idx_files()
+packed = functools.partial(gzip.compress, mtime=0)  # the same bytes, hence the same test names, each time
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        (IMAGES, packed(GOOD[IMAGES])[:-30], "is damaged"),
+        (IMAGES, packed(GOOD[IMAGES])[:-8] + b"\0" * 8, "is damaged"),
+        (IMAGES, b"<html>not found</html>", "is damaged"),
+        (IMAGES, packed(GOOD[IMAGES][:-10]), "ends 10 bytes too early"),
+        (IMAGES, packed(GOOD[IMAGES][:7]), "too early"),
+        (IMAGES, packed(GOOD[IMAGES] + b"x"), "after the last record"),
+        (IMAGES, packed(GOOD[LABELS] + b"0" * 99), "magic 0x801"),
+        (IMAGES, packed(struct.pack(">4I", 0x803, 5, 32, 28)), "sizes \\[32, 28\\]"),
+        (IMAGES, packed(struct.pack(">4I", 0x803, 0xFFFFFFFF, 28, 28)), "announces 4294967295"),
+        (IMAGES, packed(struct.pack(">4I", 0x803, 0, 28, 28)), "announces 0"),
+        (LABELS, packed(GOOD["t10k-labels-idx1-ubyte"]), "5 images where .* 3 labels"),
+        (LABELS, packed(GOOD[LABELS][:-1] + b"\x0a"), "label 10"),
+        (LABELS, b"", "too early"),
+    ],
+)
+def test_wrong_files_are_named(place: Path, name: str, data: bytes, expected: str) -> None:
+    (place / f"{name}.gz").write_bytes(data)
+    with pytest.raises(DataUnavailableError, match=expected) as caught:
+        load_dataset("fashion-mnist", place.parent)
+    assert str(place) in str(caught.value)
+    assert "again" in str(caught.value)
+
+
+def test_a_small_file_cannot_unpack_without_end(place: Path) -> None:
+    bomb = gzip.compress(struct.pack(">2I", 0x801, TRAIN) + bytes(1 << 27), compresslevel=1)
+    (place / f"{LABELS}.gz").write_bytes(bomb)
+    with pytest.raises(DataUnavailableError, match="after the last record"):
+        load_dataset("fashion-mnist", place.parent)
+
+
+def test_missing_folder_and_missing_file(place: Path, tmp_path: Path) -> None:
+    (place / f"{LABELS}.gz").unlink()
+    with pytest.raises(DataUnavailableError, match=f"{LABELS}: there is no such file"):
+        load_dataset("fashion-mnist", tmp_path)
+    shutil.rmtree(place)
+    with pytest.raises(DataUnavailableError, match="no such folder"):
+        load_dataset("fashion-mnist", tmp_path)
+
+
+def test_zip_with_several_files(place: Path) -> None:
+    (place / f"{LABELS}.gz").unlink()
+    with zipfile.ZipFile(place / f"{LABELS}.zip", "w") as archive:
+        archive.writestr("a", b"")
+        archive.writestr("b", b"")
+    with pytest.raises(DataUnavailableError, match="holds 2 files"):
+        load_dataset("fashion-mnist", place.parent)
+
+
+def test_unknown_data_set() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'fashion-mnist'"):
+        load_dataset("fashion_mnist")
+
+
+def test_the_real_fashion_mnist() -> None:
+    if not (SHARED / "datasets" / "fashion-mnist").is_dir():
+        pytest.skip("needs the published files in ../shared/datasets/fashion-mnist (or FEDQUILT_SHARED)")
+    real: Dataset = fashion_mnist.load(SHARED / "datasets")
+    assert real.train.x.shape == (60_000, 1, 28, 28)
+    assert np.bincount(real.train.y).tolist() == [6000] * 10
+    assert np.bincount(real.test.y).tolist() == [1000] * 10
+    assert real.train.x.max() == 1.0
+    assert real.train.x.mean() == pytest.approx(0.2860, abs=1e-4)  # the published mean
