@@ -257,9 +257,7 @@ class Agent:
         elif isinstance(message, Receipt):
             reply = current.uploads.receipt(message)
             if reply is not None and message.outcome != "accepted":
-                log.warning(
-                    "client %d, round %d: %s: %s", reply.client, reply.round, message.outcome, message.reason
-                )
+                log.warning("client %d, round %d: %s: %s", reply.client, reply.round, message.outcome, message.reason)
 
     def _on_end(self, end: EndMessage) -> None:
         if self._current is None or self._current.store.run.run == end.run:

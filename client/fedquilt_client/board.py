@@ -67,8 +67,9 @@ def _first_number(paths: tuple[str, ...]) -> int | None:
 
 
 def _temperature() -> float | None:
-    sensors = getattr(psutil, "sensors_temperatures", dict)()
-    readings = [entry.current for entries in sensors.values() for entry in entries if entry.current]
+    if not hasattr(psutil, "sensors_temperatures"):  # macOS
+        return None
+    readings = [entry.current for entries in psutil.sensors_temperatures().values() for entry in entries]
     return max(readings, default=None)
 
 

@@ -117,5 +117,3 @@ class Downloads:
     def close(self) -> None:
         """Stop following the broker's slots."""
         self._follow(set())
-
-

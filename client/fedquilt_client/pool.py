@@ -163,12 +163,17 @@ class WorkerPool:
 
     def _spawn(self, number: int) -> subprocess.Popen[str]:
         threads = str(self._threads)
-        process = subprocess.Popen(  # noqa: S603 - our own module
+        process = subprocess.Popen(
             [sys.executable, "-m", "fedquilt_client.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": threads,
+                "MKL_NUM_THREADS": threads,
+                "OPENBLAS_NUM_THREADS": threads,
+            },
         )
         threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
         return process

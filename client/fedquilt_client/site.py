@@ -74,7 +74,10 @@ class TaskSite:
 
     @cached_property
     def learner(self) -> Learner:
-        from fedquilt_common.learner import TorchLearner, set_up_torch  # torch, in this process only, when needed
+        from fedquilt_common.learner import (  # torch, in this process only, when needed
+            TorchLearner,
+            set_up_torch,
+        )
         from fedquilt_common.models import build_model
 
         set_up_torch()

@@ -118,7 +118,10 @@ class RunStore:
         drafts.reply.replace(home / reply.file)
         known = self._read(reply.client)
         kept = [r for r in known["replies"] if (r["round"], r["exchange"]) >= (reply.round - 1, 0)]
-        record = {"memory": known["memory"], "replies": [r for r in kept if r["file"] != reply.file] + [asdict(reply)]}
+        record = {
+            "memory": known["memory"],
+            "replies": [r for r in kept if r["file"] != reply.file] + [asdict(reply)],
+        }
         if memory:
             record["memory"] = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
             drafts.memory.replace(home / record["memory"])

@@ -42,7 +42,12 @@ class Uploads:
     """
 
     def __init__(
-        self, agent: str, transport: Transport, topics: Topics, blob_of: Callable[[StoredReply], Blob], chunk: int
+        self,
+        agent: str,
+        transport: Transport,
+        topics: Topics,
+        blob_of: Callable[[StoredReply], Blob],
+        chunk: int,
     ) -> None:
         self._agent = agent
         self._transport = transport
@@ -127,7 +132,6 @@ class Uploads:
         """A new exchange is open: of older replies nothing but the last chunk is sent, to learn their fate."""
         self._waiting = collections.deque(reply for reply in self._waiting if still(reply))
         current = self._current
-        if current is not None and not still(current.reply):
-            if not current.sent:
-                self._current = None
-                self.advance()
+        if current is not None and not current.sent and not still(current.reply):
+            self._current = None
+            self.advance()

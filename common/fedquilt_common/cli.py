@@ -64,7 +64,8 @@ def _load(name: str) -> Callable[[list[str]], None]:
     except ModuleNotFoundError as error:
         extra = EXTRAS[module.partition(".")[0]]
         print(
-            f"fedquilt: `{name}` needs the Python package {error.name}: install fedquilt[{extra}]", file=sys.stderr
+            f"fedquilt: `{name}` needs the Python package {error.name}: install fedquilt[{extra}]",
+            file=sys.stderr,
         )
         sys.exit(1)
     return command

@@ -43,12 +43,14 @@ def to_bf16(x: NDArray[Any]) -> NDArray[np.uint16]:
     """fp32 -> the bits of bf16, rounded to nearest even; NaN stays NaN, infinity stays infinity."""
     bits = np.asarray(x, dtype=np.float32, order="C").view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(x), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    bits16: NDArray[np.uint16] = np.where(np.isnan(x), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    return bits16
 
 
 def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     """The bits of bf16 -> fp32, exactly."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    widened: NDArray[np.float32] = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return widened
 
 
 def _narrow(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -61,7 +63,13 @@ def _narrow(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
     return narrowed
 
 
-_SPEC_DTYPE: Final = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"}
+_SPEC_DTYPE: Final = {
+    "F32": "float32",
+    "F64": "float64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "BOOL": "bool",
+}
 
 
 def _spec_dtype(dtype: str) -> str:
@@ -134,7 +142,9 @@ class FileArrays(Mapping[str, NDArray[Any]]):
         if start == stop:
             return np.empty(0, np.float32 if dtype in ("F16", "BF16") else kind)
         at = self._start + offset + start * kind.itemsize
-        raw: NDArray[Any] = np.memmap(self.path, dtype=kind, mode="r", offset=at, shape=(stop - start,)).view(np.ndarray)
+        raw: NDArray[Any] = np.memmap(self.path, dtype=kind, mode="r", offset=at, shape=(stop - start,)).view(
+            np.ndarray
+        )
         if dtype == "BF16":
             return from_bf16(raw)
         return raw.astype(np.float32) if dtype == "F16" else raw

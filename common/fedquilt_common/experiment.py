@@ -228,13 +228,9 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     except IsADirectoryError as error:
         raise ExperimentError(f"{path}: is a folder; name the experiment file in it") from error
     except UnicodeDecodeError as error:
-        raise ExperimentError(
-            f"{path}: is not text in UTF-8 (byte {error.start}); save it as such"
-        ) from error
+        raise ExperimentError(f"{path}: is not text in UTF-8 (byte {error.start}); save it as such") from error
     except (OSError, ValueError) as error:
-        raise ExperimentError(
-            f"{path}: cannot be read: {error}; check the path and its permissions"
-        ) from error
+        raise ExperimentError(f"{path}: cannot be read: {error}; check the path and its permissions") from error
     return parse_experiment(text, str(path), overrides)
 
 
@@ -245,9 +241,7 @@ def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> E
     raw = load_yaml(text, source)
     if not isinstance(raw, dict):
         found = "empty" if raw is None else f"a {type(raw).__name__}"
-        raise ExperimentError(
-            f"{source}: is {found} where keys such as name, data, model, algorithm must stand"
-        )
+        raise ExperimentError(f"{source}: is {found} where keys such as name, data, model, algorithm must stand")
     return check(apply_overrides(raw, overrides), source, overrides)
 
 
@@ -265,13 +259,9 @@ def _count(section: Any, key: str, default: int) -> int:
 def _contradictions(experiment: Experiment) -> Iterator[Problem]:
     clients, part = experiment.data.clients, experiment.participation
     if part.per_round > clients:
-        yield Problem(
-            "participation.per_round", part.per_round, f"there are {clients} clients (data.clients)"
-        )
+        yield Problem("participation.per_round", part.per_round, f"there are {clients} clients (data.clients)")
     if part.quorum > part.per_round:
-        yield Problem(
-            "participation.quorum", part.quorum, f"only {part.per_round} take part (participation.per_round)"
-        )
+        yield Problem("participation.quorum", part.quorum, f"only {part.per_round} take part (participation.per_round)")
     hosted = sum(line.clients for line in experiment.fleet)
     if hosted != clients:
         yield Problem("fleet", f"{hosted} clients", f"its lines must add up to {clients} (data.clients)")

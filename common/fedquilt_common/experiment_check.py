@@ -39,9 +39,7 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
         path, equals, text = override.partition("=")
         keys = path.strip().split(".")
         if not equals or not all(keys):
-            raise ExperimentError(
-                f"--set {override}: write it as dotted.path=value, such as training.lr=0.05"
-            )
+            raise ExperimentError(f"--set {override}: write it as dotted.path=value, such as training.lr=0.05")
         _put(result, keys, load_yaml(text, f"--set {override}"), override)
     return result
 
@@ -67,9 +65,7 @@ def _put(root: dict[str, Any], keys: Sequence[str], value: Any, override: str) -
 
 def _index(place: list[Any], key: str, override: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", key) or int(key) >= len(place):
-        raise ExperimentError(
-            f"--set {override}: '{key}' is no item of a list of {len(place)}; items count from 0"
-        )
+        raise ExperimentError(f"--set {override}: '{key}' is no item of a list of {len(place)}; items count from 0")
     return int(key)
 
 
@@ -108,9 +104,9 @@ def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
     """Names and algorithm fields; of a raw file, so that they are reported beside whatever else is wrong."""
     from .algorithms import ALGORITHMS, DIAGNOSTICS
     from .datasets import DATASETS
-    from .models import MODELS
+    from .models import DIAGNOSTIC_MODELS, MODELS
 
-    yield from _unknown_name(raw, "model", "name", MODELS)
+    yield from _unknown_name(raw, "model", "name", MODELS | DIAGNOSTIC_MODELS)
     yield from _unknown_name(raw, "data", "set", DATASETS)
     algorithms = ALGORITHMS | DIAGNOSTICS
     yield from _unknown_name(raw, "algorithm", "name", algorithms)
@@ -122,9 +118,7 @@ def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
             yield from _field_problems(kind, fields)
 
 
-def _unknown_name(
-    raw: Mapping[str, Any], section: str, key: str, known: Mapping[str, Any]
-) -> Iterator[Problem]:
+def _unknown_name(raw: Mapping[str, Any], section: str, key: str, known: Mapping[str, Any]) -> Iterator[Problem]:
     inner = raw.get(section)
     name = inner.get(key) if isinstance(inner, Mapping) else None
     if isinstance(name, str) and name and not is_own(name) and name not in known:

@@ -163,9 +163,7 @@ class TorchLearner:
         with _seeded(seed):
             return self.build()
 
-    def _descend(
-        self, module: nn.Module, data: Examples, seed: int, penalty: Penalty | None
-    ) -> tuple[float, int]:
+    def _descend(self, module: nn.Module, data: Examples, seed: int, penalty: Penalty | None) -> tuple[float, int]:
         _set_mode(module, min(len(data), self.training.batch))
         now = dict(module.named_parameters())
         start = {name: p.detach().clone() for name, p in now.items()} if penalty else {}
@@ -207,9 +205,7 @@ class TorchLearner:
                 "there are no samples to learn from or to evaluate on; give each client at least one"
             )
         if len(data.x) != len(data.y):
-            raise DataUnavailableError(
-                f"{len(data.x)} samples have {len(data.y)} labels; repair the data set"
-            )
+            raise DataUnavailableError(f"{len(data.x)} samples have {len(data.y)} labels; repair the data set")
         if self.classes and not (data.y.min() >= 0 and data.y.max() < self.classes):
             raise DataUnavailableError(
                 f"labels reach from {data.y.min()} to {data.y.max()} where there are {self.classes} classes; "

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-
-
 from fedquilt_common.transport import Connected, Deliver, Disconnected, Message, Will, topic_matches_sub
 
 

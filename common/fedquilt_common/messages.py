@@ -48,7 +48,7 @@ class CoordinatorPresence(Message):
 
 
 class RunMessage(Message):
-    """``run``: what a client must know of the experiment. ``partition`` is the digest of all clients' sample indices."""
+    """``run``: what a client must know. ``partition`` is the digest of all clients' sample indices."""
 
     run: Name
     experiment: dict[str, Any]
@@ -115,7 +115,7 @@ class AgentPresence(Message):
 
 
 class Telemetry(Message):
-    """``agents/<agent>/telemetry``: memory in bytes, temperature in degrees Celsius, power in watts, progress 0 to 1."""
+    """``agents/<agent>/telemetry``: memory in bytes, degrees Celsius, watts, progress 0 to 1."""
 
     agent: Name
     boot: Annotated[int, Field(ge=0)]
@@ -228,7 +228,9 @@ def parse_inbox(payload: bytes, topic: str) -> Receipt | Missing | Stop:
 def parse_telemetry(payload: bytes, topic: str) -> Telemetry | Failed:
     """Either of the two messages an agent sends on its telemetry topic; raises as ``parse`` does."""
     body = _check(payload, topic)
-    return parse(Failed if body.get("type") == "failed" else Telemetry, payload, topic)
+    if body.get("type") == "failed":
+        return parse(Failed, payload, topic)
+    return parse(Telemetry, payload, topic)
 
 
 def _check(payload: bytes, topic: str) -> dict[str, Any]:

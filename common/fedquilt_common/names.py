@@ -32,9 +32,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"choose one of: {', '.join(choices)}" if choices else "nothing is allowed here"
 
 
-def resolve(
-    name: str, table: Mapping[str, str], what: str, allowed: Collection[str] = ()
-) -> Callable[..., Any]:
+def resolve(name: str, table: Mapping[str, str], what: str, allowed: Collection[str] = ()) -> Callable[..., Any]:
     """The callable that ``name`` stands for.
 
     ``table`` maps short names to ``module:attribute``; ``what`` says what is named ("model"). A ``name``
@@ -79,12 +77,8 @@ def _callable(module: Any, module_name: str, attribute: str, label: str) -> Call
         found = functools.reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
         public = [key for key in vars(module) if not key.startswith("_")]
-        raise UnknownNameError(
-            f"{label}: {module_name} has no '{attribute}'; {suggest(attribute, public)}"
-        ) from error
+        raise UnknownNameError(f"{label}: {module_name} has no '{attribute}'; {suggest(attribute, public)}") from error
     if not callable(found):
-        raise UnknownNameError(
-            f"{label}: {module_name}:{attribute} cannot be called; name a function or class"
-        )
+        raise UnknownNameError(f"{label}: {module_name}:{attribute} cannot be called; name a function or class")
     loaded: Callable[..., Any] = found
     return loaded

@@ -115,7 +115,11 @@ class Topics:
 
     def for_coordinator(self) -> list[str]:
         """What the coordinator subscribes to."""
-        return [self._at("agents", "+", "presence"), self._at("agents", "+", "telemetry"), self._at("agents/+/replies/#")]
+        return [
+            self._at("agents", "+", "presence"),
+            self._at("agents", "+", "telemetry"),
+            self._at("agents/+/replies/#"),
+        ]
 
     def for_agent(self, agent: str) -> list[str]:
         """What an agent subscribes to before it has a task."""

@@ -212,7 +212,7 @@ class MqttTransport:
         self._session_expiry = session_expiry
         self._client = self._make_client(client_id)
         if will is not None:
-            properties = Properties(PacketTypes.WILLMESSAGE)
+            properties = _properties(PacketTypes.WILLMESSAGE)
             properties.WillDelayInterval = will.delay
             self._client.will_set(will.topic, will.payload, qos=1, retain=True, properties=properties)
 
@@ -231,7 +231,7 @@ class MqttTransport:
         return client
 
     def connect(self) -> None:
-        properties = Properties(PacketTypes.CONNECT)
+        properties = _properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = self._session_expiry
         properties.ReceiveMaximum = RECEIVE_MAXIMUM
         properties.MaximumPacketSize = LARGEST_PACKET
@@ -252,7 +252,7 @@ class MqttTransport:
             return False
         properties = None
         if header:
-            properties = Properties(PacketTypes.PUBLISH)
+            properties = _properties(PacketTypes.PUBLISH)
             properties.CorrelationData = header
         info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
         self._window.sent(info.mid, size)
@@ -292,7 +292,12 @@ class MqttTransport:
         return self._client.bytes_received
 
     def _on_connect(
-        self, _client: Client, _data: Any, flags: ConnectFlags, code: ReasonCode, properties: Properties | None
+        self,
+        _client: Client,
+        _data: Any,
+        flags: ConnectFlags,
+        code: ReasonCode,
+        properties: Properties | None,
     ) -> None:
         if code.is_failure:
             self._deliver(Disconnected(f"{self._address} refused the connection: {code}", refused=True))
@@ -306,7 +311,12 @@ class MqttTransport:
         self._deliver(Disconnected(f"no MQTT broker answers at {self._address}"))
 
     def _on_disconnect(
-        self, _client: Client, _data: Any, _flags: DisconnectFlags, code: ReasonCode, _properties: Properties | None
+        self,
+        _client: Client,
+        _data: Any,
+        _flags: DisconnectFlags,
+        code: ReasonCode,
+        _properties: Properties | None,
     ) -> None:
         self._window.set_open(False)
         self._back_off()
@@ -321,8 +331,14 @@ class MqttTransport:
         header = getattr(message.properties, "CorrelationData", b"")
         mid, qos = message.mid, message.qos
         self._deliver(
-            Message(message.topic, message.payload, header, message.retain, lambda: _acknowledge(client, mid, qos))
+            Message(
+                message.topic, bytes(message.payload), header, message.retain, lambda: _acknowledge(client, mid, qos)
+            )
         )
+
+
+def _properties(packet: int) -> Any:
+    return Properties(packet)  # type: ignore[no-untyped-call]  # paho does not type it
 
 
 def _acknowledge(client: Client, mid: int, qos: int) -> None:

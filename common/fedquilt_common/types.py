@@ -105,15 +105,13 @@ class Trained:
 class Learner(Protocol):
     """Trains and evaluates a model given as arrays. The torch one is in ``learner.py``."""
 
-    def train(
-        self, arrays: Arrays, data: Examples, *, seed: int, penalty: Penalty | None = None
-    ) -> Trained: ...
+    def train(self, arrays: Arrays, data: Examples, *, seed: int, penalty: Penalty | None = None) -> Trained: ...
 
     def evaluate(self, arrays: Arrays, data: Examples) -> dict[str, float]: ...
 
 
 class Penalty(Protocol):
-    """A term added to the loss of every batch: (parameters by name, the same at the start of training) -> scalar tensor."""
+    """A term added to each batch's loss: (parameters by name, the same before training) -> scalar tensor."""
 
     def __call__(self, now: Mapping[str, Any], start: Mapping[str, Any]) -> Any: ...
 

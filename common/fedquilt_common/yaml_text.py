@@ -113,9 +113,7 @@ def load_yaml(text: str, source: str) -> Any:
     read.
     """
     if len(text) > MAX_CHARACTERS:
-        raise ExperimentError(
-            f"{source}: is longer than {MAX_CHARACTERS} characters; is it an experiment file?"
-        )
+        raise ExperimentError(f"{source}: is longer than {MAX_CHARACTERS} characters; is it an experiment file?")
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - _Loader is a SafeLoader with fewer powers
     except yaml.MarkedYAMLError as error:

@@ -42,7 +42,11 @@ class Measured:
         for name in ("broker", "coordinator"):
             memory.get(name, {}).pop("worker_peak_bytes", None)
         own = self.result.coordinator_memory
-        memory["coordinator"] = {"idle_bytes": own.idle, "peak_bytes": own.peak, "growth_bytes": own.peak - own.idle}
+        memory["coordinator"] = {
+            "idle_bytes": own.idle,
+            "peak_bytes": own.peak,
+            "growth_bytes": own.peak - own.idle,
+        }
         return memory
 
     def print(self) -> None:

@@ -49,5 +49,10 @@ class Boards:
 
 def _board(name: str, clients: list[int], profile: Profile, now: float) -> BoardStatus:
     return BoardStatus(
-        agent=name, kind=profile.kind, clients=clients, cores=profile.cores, memory_total=profile.memory, last_seen=now
+        agent=name,
+        kind=profile.kind,
+        clients=clients,
+        cores=profile.cores,
+        memory_total=profile.memory,
+        last_seen=now,
     )

@@ -70,7 +70,9 @@ def broker_config(port: int) -> str:
         "log_type error",
         "log_type warning",
         "# max_packet_size stays unset, so that what works here works with the broker's defaults elsewhere.",
-        "# user stays unset: started by root, Mosquitto reads this file and then gives its rights up.",
+        "# Matters only when started by root: after a change of user the kernel would no longer end this child",
+        "# together with its parent, and a killed run would leave its broker behind.",
+        "user root",
     ]
     return "\n".join(lines) + "\n"
 

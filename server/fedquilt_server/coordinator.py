@@ -30,6 +30,7 @@ from fedquilt_common.topics import Address, Topics
 from fedquilt_common.transport import Connected, Deliver, Disconnected, Incoming, Message, Transport, Will
 from fedquilt_common.types import Profile
 from fedquilt_server.boards import Boards
+from fedquilt_server.display import Display
 from fedquilt_server.downlink import Downlink
 from fedquilt_server.events import (
     Checkpoint,
@@ -45,7 +46,7 @@ from fedquilt_server.events import (
     Ticked,
 )
 from fedquilt_server.run import Run
-from fedquilt_server.snapshot import RejectedReply, SnapshotBoard
+from fedquilt_server.snapshot import SnapshotBoard
 from fedquilt_server.uplink import Transfer, Uplink, questions
 
 MakeTransport = Callable[[Deliver, Will], Transport]
@@ -86,9 +87,8 @@ class Coordinator:
         self._downlink = Downlink(self._transport, self.topics, run.store, run.journal, wire.down, int(wire.chunk))
         self._uplink = Uplink(run.id, run.store)
         self._boards = Boards()
-        self._rejections: list[RejectedReply] = []
+        self._display = Display(board)
         self._rejected_this_round = 0
-        self._totals: dict[Outcome, int] = dict.fromkeys(("late", "duplicate", "rejected"), 0)
         self._connected = False
 
     # -- the life of a run ---------------------------------------------------------------------
@@ -103,11 +103,11 @@ class Coordinator:
         run = self.run
         run.watch_traffic(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
         self._boards.restore(self.machine.agents, time.time())
-        self._show_start()
+        self._display.start(run, self._boards.list())
         self._transport.connect()
         self._await_broker()
         try:
-            self._carry_out(run.recover())
+            self._recover()
             while not self.machine.finished and not should_stop():
                 self._step()
             if self.machine.finished:
@@ -264,7 +264,14 @@ class Coordinator:
         now = self.run.watch.last_reply = time.time()
         self._happen(
             Replied(
-                now, address.agent, address.client, address.round, address.exchange, blob.digest, said.weight, said.metrics
+                now,
+                address.agent,
+                address.client,
+                address.round,
+                address.exchange,
+                blob.digest,
+                said.weight,
+                said.metrics,
             )
         )
 
@@ -275,9 +282,7 @@ class Coordinator:
                 Receipt(address.agent, address.client, address.round, address.exchange, digest, outcome, reason)
             )
 
-    def _reject(
-        self, agent: str, client: int | None, number: int, reason: str, outcome: Outcome = "rejected"
-    ) -> bool:
+    def _reject(self, agent: str, client: int | None, number: int, reason: str, outcome: Outcome = "rejected") -> bool:
         self._rejected_this_round += 1
         if self._rejected_this_round > REJECTIONS_PER_ROUND:
             return False
@@ -313,30 +318,31 @@ class Coordinator:
             raise RunFailedError(f"round {self.machine.round} cannot be closed: {error}") from error
         if any(isinstance(command, Checkpoint | Send) for command in commands):
             self.run.watch.averaging += time.perf_counter() - started
-        self._count(event)
-        self._carry_out([(seq, command) for command in commands])
+        self._display.happened(event, self.machine)
+        self._carry_out(seq, commands)
 
-    def _count(self, event: Event) -> None:
-        if isinstance(event, Rejected):
-            self._totals[event.outcome] = self._totals.get(event.outcome, 0) + 1
-            if event.outcome == "rejected":
-                latest = RejectedReply(
-                    at=event.at, agent=event.agent, client=event.client, round=event.round, reason=event.reason
-                )
-                self._rejections = [latest, *self._rejections[:19]]
-            self._show_counts()
-        elif self.machine.exchange is not None:
-            self.board.update(replies=len(self.machine.exchange.replies))
+    def _recover(self) -> None:
+        """Handle again what the journal has beyond the last checkpoint, then send what is still open."""
+        self._replay(0, self.run.restore())
+        for seq, event in self.run.missed():
+            self._replay(seq, self.machine.handle(event))
+        if (send := self.machine.current_send()) is not None:
+            self._send(send)
 
-    def _carry_out(self, commands: list[tuple[int, Command]]) -> None:
-        for seq, command in commands:
+    def _replay(self, seq: int, commands: list[Command]) -> None:
+        """What was said then need not be said again; a checkpoint that was not reached must be."""
+        self._carry_out(seq, [c for c in commands if not isinstance(c, Receipt | Send)], replaying=True)
+
+    def _carry_out(self, seq: int, commands: list[Command], *, replaying: bool = False) -> None:
+        for command in commands:
             match command:
                 case Receipt():
                     self._receipt(command)
                 case Send():
                     self._send(command)
                 case Checkpoint():
-                    self._checkpoint(seq, command)
+                    follow = self._checkpoint(seq, command)
+                    (self._replay if replaying else self._carry_out)(seq, follow)
                 case Finish():
                     self.run.finish(self._boards.list())
 
@@ -354,7 +360,7 @@ class Coordinator:
 
     def _send(self, send: Send) -> None:
         self._rejected_this_round = 0
-        self._show_exchange(send)
+        self._display.exchange(send)
         started = time.perf_counter()
         message = self._downlink.publish(self.run.id, send)
         self._uplink.open(questions(message, send.tasks, self.run.experiment.wire.up))
@@ -362,45 +368,12 @@ class Coordinator:
         self.run.watch.sending += time.perf_counter() - started
         self.board.update(phase="training")
 
-    def _checkpoint(self, seq: int, checkpoint: Checkpoint) -> None:
+    def _checkpoint(self, seq: int, checkpoint: Checkpoint) -> list[Command]:
         self.board.update(phase="evaluating")
-        row, blob = self.run.checkpoint(seq, checkpoint, self._downlink.digests, self._boards.list())
-        self._downlink.remember(checkpoint.state.arrays, blob)
+        row, state, blob = self.run.checkpoint(seq, checkpoint, self._downlink.digests, self._boards.list())
+        self._downlink.remember(state.arrays, blob)
         self.board.update(history=[*self.board.current.history, row])
-
-    # -- what the page sees --------------------------------------------------------------------
-
-    def _show_start(self) -> None:
-        experiment = self.run.experiment
-        self.board.update(
-            name=experiment.name,
-            run=self.run.id,
-            algorithm=experiment.algorithm.name,
-            dataset=experiment.data.set,
-            rounds=experiment.rounds,
-            round=self.machine.done,
-            started_at=self.run.started_at,
-            history=self.run.journal.results(),
-            boards=self._boards.list(),
-        )
-
-    def _show_exchange(self, send: Send) -> None:
-        self.board.update(
-            phase="sending",
-            round=send.round,
-            exchange=send.exchange,
-            deadline=send.deadline,
-            tasks=len(send.tasks),
-            replies=0,
-        )
-
-    def _show_counts(self) -> None:
-        self.board.update(
-            late=self._totals["late"],
-            duplicates=self._totals["duplicate"],
-            rejected=self._totals["rejected"],
-            rejections=self._rejections,
-        )
+        return self.machine.proceed(state, checkpoint.at)
 
 
 def _check_sender(address: Address, agent: str) -> None:

@@ -28,7 +28,13 @@ class Downlink:
     """
 
     def __init__(
-        self, transport: Transport, topics: Topics, store: BlobStore, journal: Journal, precision: Precision, chunk: int
+        self,
+        transport: Transport,
+        topics: Topics,
+        store: BlobStore,
+        journal: Journal,
+        precision: Precision,
+        chunk: int,
     ) -> None:
         self._transport = transport
         self._topics = topics

@@ -122,12 +122,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Round ``round`` is done: keep this state, then the machine's snapshot."""
+    """Round ``round`` is done: keep this state and the machine's snapshot, then let the machine ``proceed``."""
 
     round: int
     state: State
     tally: Tally
     snapshot: str
+    at: float
 
 
 @dataclass(frozen=True)

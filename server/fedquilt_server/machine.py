@@ -1,8 +1,10 @@
 """The state of a run as a pure machine: events in, commands out; no clock, no I/O, no threads.
 
     waiting --all clients joined--> open exchange --all replied, or deadline with quorum--+
-                                        ^                                                 |
-                                        +--- next exchange of the round, or next round ---+--> finished
+                                     ^       ^                                            |
+                                     |       +------- next exchange of the round ---------+
+                                     |                                                    | last exchange
+                                     +-- next round -- proceed <-- Checkpoint is durable--+--> finished
 
 The same events in the same order give the same commands, so a journal of events is all that recovery needs.
 """
@@ -82,7 +84,13 @@ class Machine:
     """
 
     def __init__(
-        self, algorithm: Algorithm, policy: Policy, state: State, lab_for: LabFactory, load: Load, done: int = 0
+        self,
+        algorithm: Algorithm,
+        policy: Policy,
+        state: State,
+        lab_for: LabFactory,
+        load: Load,
+        done: int = 0,
     ) -> None:
         self.policy = policy
         self.state = state
@@ -138,11 +146,16 @@ class Machine:
         """What must survive besides the state, as JSON; see ``restore``."""
         agents = {name: asdict(agent) for name, agent in self.agents.items()}
         accepted = sorted(key for key in self._accepted if key[1] >= self.done)
-        kept = {"agents": agents, "silent": sorted(self._silent), "opened_at": self._opened_at, "accepted": accepted}
+        kept = {
+            "agents": agents,
+            "silent": sorted(self._silent),
+            "opened_at": self._opened_at,
+            "accepted": accepted,
+        }
         return json.dumps(kept)
 
     def restore(self, snapshot: str) -> list[Command]:
-        """Go on from a snapshot taken at a checkpoint; returns what that checkpoint was followed by."""
+        """Go on from a snapshot taken at a checkpoint, as ``proceed`` did after it."""
         kept = json.loads(snapshot)
         self.agents = {
             name: Agent(a["boot"], tuple(a["clients"]), a["workers"], Profile(**a["profile"]))
@@ -151,6 +164,11 @@ class Machine:
         self._silent = set(kept["silent"])
         self._accepted = {(client, number, exchange) for client, number, exchange in kept["accepted"]}
         return self._next_round(kept["opened_at"])
+
+    def proceed(self, state: State, at: float) -> list[Command]:
+        """The last checkpoint is durable and ``state`` is how it is read back: open the next round."""
+        self.state = state
+        return self._next_round(at)
 
     def current_send(self) -> Send | None:
         """The open exchange as a command, to be sent again after a restart."""
@@ -279,9 +297,9 @@ class Machine:
 
     def _finish_round(self, state: State, clients: int, asked: int, at: float) -> list[Command]:
         tally = self._tally(clients, asked)
-        self.state, self.done, self.exchange = state, self.done + 1, None
-        follow = self._next_round(at)
-        return [Checkpoint(self.done, state, tally, self.snapshot()), *follow]
+        self.state, self.done, self.exchange, self._round = state, self.done + 1, None, None
+        self._opened_at = at
+        return [Checkpoint(self.done, state, tally, self.snapshot(), at)]
 
     def _tally(self, clients: int, asked: int) -> Tally:
         workers = {name: agent.workers for name, agent in self.agents.items()}

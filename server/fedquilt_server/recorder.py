@@ -38,7 +38,13 @@ class Stopwatch:
 
 
 def round_result(
-    number: int, tally: Tally, watch: Stopwatch, now: float, traffic: Traffic, model_bytes: int, scores: dict[str, float]
+    number: int,
+    tally: Tally,
+    watch: Stopwatch,
+    now: float,
+    traffic: Traffic,
+    model_bytes: int,
+    scores: dict[str, float],
 ) -> RoundResult:
     """The row of a finished round."""
     seconds = max(0.0, now - tally.opened_at)

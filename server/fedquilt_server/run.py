@@ -1,4 +1,4 @@
-"""A run's folder: experiment.yaml, journal.sqlite, blobs/, and what ``recorder`` writes. Opening, recovery, checkpoints."""
+"""A run's folder: experiment.yaml, journal.sqlite, blobs/, what ``recorder`` writes; recovery and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from fedquilt_common.chunks import Blob
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment import Experiment, dump_experiment
 from fedquilt_common.types import ClientId, Lab, Profile, State
-from fedquilt_server.events import Checkpoint, Command, Event, Receipt, Send
+from fedquilt_server.events import Checkpoint, Command, Event
 from fedquilt_server.journal import Journal, StoredCheckpoint, Traffic, peek_meta
 from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import Machine, Policy
@@ -115,19 +115,20 @@ class Run:
         return self.store.put(state.arrays), extra
 
     def _make_machine(self) -> Machine:
-        part, last = self.experiment.participation, self._last
-        extra = self.store.arrays(last.extra) if last.extra != _ARRAYS_OF_NOTHING else {}
+        part = self.experiment.participation
         policy = Policy(
             self.experiment.rounds, self.experiment.data.clients, part.quorum, part.deadline, part.shortfall
         )  # fmt: skip
-        state = State(self.store.arrays(last.arrays), extra)
-        return Machine(
-            make_algorithm(self.experiment), policy, state, self._lab, self.store.reply, done=last.round
-        )  # fmt: skip
+        algorithm = make_algorithm(self.experiment)
+        return Machine(algorithm, policy, self._state(), self._lab, self.store.reply, done=self._last.round)
 
     def _lab(self, number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
         return RunLab(
-            number, fleet, self.experiment.seed, self.experiment.participation.per_round, self.workbench.evaluate
+            number,
+            fleet,
+            self.experiment.seed,
+            self.experiment.participation.per_round,
+            self.workbench.evaluate,
         )
 
     # -- traffic -------------------------------------------------------------------------------
@@ -147,21 +148,21 @@ class Run:
     def append(self, event: Event) -> int:
         return self.journal.append(event, self.traffic())
 
-    def recover(self) -> list[tuple[int, Command]]:
-        """Replay what came after the last checkpoint; returns the checkpoints it makes up for and what is still open."""
-        commands: list[tuple[int, Command]] = []
-        if self._last.machine:
-            commands += [(self._last.seq, c) for c in self.machine.restore(self._last.machine)]
-        for seq, event in self.journal.events_after(self._last.seq):
-            commands += [(seq, c) for c in self.machine.handle(event)]
-        kept = [(seq, c) for seq, c in commands if not isinstance(c, Receipt | Send)]
-        send = self.machine.current_send()
-        return [*kept, (0, send)] if send else kept
+    def restore(self) -> list[Command]:
+        """Put the machine back to where it was after the last checkpoint."""
+        return self.machine.restore(self._last.machine) if self._last.machine else []
+
+    def missed(self) -> Iterator[tuple[int, Event]]:
+        """The events since the last checkpoint, to be handled again."""
+        return self.journal.events_after(self._last.seq)
 
     def checkpoint(
         self, seq: int, done: Checkpoint, published: set[str], boards: Sequence[BoardStatus]
-    ) -> tuple[RoundResult, Blob]:
-        """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies."""
+    ) -> tuple[RoundResult, State, Blob]:
+        """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies.
+
+        Returns its row, the state as it is read back from disk, and the blob of its arrays.
+        """
         started = time.perf_counter()
         scores = self.machine.evaluate(done.state) if self.workbench.learns else {}
         self.watch.evaluating = time.perf_counter() - started
@@ -173,7 +174,11 @@ class Run:
         self.store.clean({arrays.digest, extra, *published})
         self.watch = Stopwatch(traffic)
         self._write(boards)
-        return row, arrays
+        return row, self._state(), arrays
+
+    def _state(self) -> State:
+        extra = self.store.arrays(self._last.extra) if self._last.extra != _ARRAYS_OF_NOTHING else {}
+        return State(self.store.arrays(self._last.arrays), extra)
 
     def finish(self, boards: Sequence[BoardStatus]) -> None:
         """Write the last files and say that the run is finished."""
@@ -198,7 +203,6 @@ class Run:
 
     def _write(self, boards: Sequence[BoardStatus]) -> None:
         write_results(self.folder, self.result(), boards)
-
 
 
 def _peak_memory() -> int:

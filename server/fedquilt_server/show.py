@@ -77,7 +77,15 @@ def print_table(result: Result) -> None:
     """The rounds of a run, on standard output."""
     regression = any(row.r2 is not None for row in result.rounds)
     table = Table(title=f"{result.name}: {result.algorithm} on {result.dataset}")
-    for name in ("round", "R2" if regression else "accuracy", "loss", "seconds", "bytes down", "bytes up", "clients"):
+    for name in (
+        "round",
+        "R2" if regression else "accuracy",
+        "loss",
+        "seconds",
+        "bytes down",
+        "bytes up",
+        "clients",
+    ):
         table.add_column(name, justify="right")
     for row in result.rounds:
         table.add_row(
@@ -94,5 +102,3 @@ def print_table(result: Result) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-

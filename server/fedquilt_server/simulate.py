@@ -92,9 +92,7 @@ def run_simulation(
     return Simulated(Result.model_validate_json((plan.folder / "result.json").read_text()), memory)
 
 
-def _watch(
-    plan: Plan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]
-) -> bool:
+def _watch(plan: Plan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]) -> bool:
     with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
         last_look = 0.0
         while not children.watch():
@@ -127,8 +125,8 @@ def _fedquilt(*arguments: str) -> tuple[str, ...]:
 
 def _coordinator(plan: Plan) -> ChildSpec:
     argv = _fedquilt(
-        "coordinator", str(plan.folder / "experiment.yaml"), "--broker", plan.url, "--out", str(plan.folder), "--resume",
-        "--federation", FEDERATION, "--port", str(plan.page_port),
+        "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
+        "--broker", plan.url, "--federation", FEDERATION, "--port", str(plan.page_port),
     )  # fmt: skip
     return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log")
 

@@ -27,7 +27,7 @@ class BoardStatus(BaseModel):
     temperature: float | None = None
     power: float | None = None
     training: dict[int, float] = Field(default_factory=dict, description="client -> progress from 0 to 1")
-    last_seen: float = Field(0.0, description="Unix time of the last message")
+    last_seen: float = Field(default=0.0, description="Unix time of the last message")
 
 
 class RejectedReply(BaseModel):
@@ -47,7 +47,7 @@ class Snapshot(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    version: int = Field(0, description="grows with every change")
+    version: int = Field(default=0, description="grows with every change")
     name: str = ""
     run: str = ""
     algorithm: str = ""
@@ -58,12 +58,13 @@ class Snapshot(BaseModel):
     round: int = 0
     rounds: int = 0
     exchange: int = 0
-    tasks: int = Field(0, description="clients asked in this exchange")
-    replies: int = Field(0, description="replies accepted in this exchange")
-    deadline: float | None = Field(None, description="Unix time at which the exchange closes with a quorum")
+    tasks: int = Field(default=0, description="clients asked in this exchange")
+    replies: int = Field(default=0, description="replies accepted in this exchange")
+    deadline: float | None = Field(default=None, description="Unix time at which the exchange closes with a quorum")
     started_at: float = 0.0
     boards: list[BoardStatus] = Field(default_factory=list)
     history: list[RoundResult] = Field(default_factory=list)
+    accepted: int = Field(default=0, description="replies accepted since the coordinator started")
     late: int = 0
     duplicates: int = 0
     rejected: int = 0

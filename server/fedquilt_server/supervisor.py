@@ -142,7 +142,7 @@ def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             env=dict(spec.env) if spec.env is not None else None,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+
 from fedquilt_common.averages import BLOCK
 from fedquilt_common.chunks import Assembly, Blob, ChunkHeader
 from fedquilt_common.codec import DTYPES, FileArrays, Precision, wire_dtype

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fedquilt_server.results import RoundResult
 from fedquilt_server.snapshot import BoardStatus, RejectedReply, Snapshot, SnapshotBoard
 from fedquilt_server.web.server import PageServer
@@ -214,9 +215,7 @@ def test_a_silent_stream_is_opened_anew(visit: Visit, board: SnapshotBoard) -> N
     assert sum(url.endswith("/events") for url in visit.requests) == 2
 
 
-def test_the_end_of_a_run_is_no_lost_connection(
-    visit: Visit, server: PageServer, board: SnapshotBoard
-) -> None:
+def test_the_end_of_a_run_is_no_lost_connection(visit: Visit, server: PageServer, board: SnapshotBoard) -> None:
     board.update(phase="finished")
     visit.expect("phase", "finished")
     server.stop()

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from torch import nn
+
 from fedquilt_common.algorithms import ALGORITHMS
 from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.types import Examples
-from numpy.typing import NDArray
-from torch import nn
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("FEDQUILT_SHARED", REPOSITORY.parent / "shared"))

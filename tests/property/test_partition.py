@@ -7,12 +7,13 @@ import time
 
 import numpy as np
 import pytest
-from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.partition import partition
-from fedquilt_common.errors import ExperimentError
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.partition import partition
+from fedquilt_common.errors import ExperimentError
 
 labels_of = st.lists(st.integers(0, 9), min_size=1, max_size=300).map(lambda y: np.array(y, dtype=np.int64))
 alphas = st.floats(1e-4, 1e4)

@@ -18,9 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 NOBODY = 65534
 
-needs_apt = pytest.mark.skipif(
-    not shutil.which("apt-get"), reason="there is no apt-get to unpack packages with"
-)
+needs_apt = pytest.mark.skipif(not shutil.which("apt-get"), reason="there is no apt-get to unpack packages with")
 
 
 @pytest.fixture
@@ -86,9 +84,7 @@ def test_mosquitto_is_unpacked_without_rights_and_runs(place: Path) -> None:
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="Debian's own python3 is not installed")
 def test_a_python_without_ensurepip_gets_a_pip(place: Path) -> None:
     """Debian without python3-venv, played by an interpreter that refuses to import ensurepip."""
-    python = _script(
-        place / "python3", 'case "$*" in *ensurepip*) exit 1 ;; esac; exec /usr/bin/python3 "$@"'
-    )
+    python = _script(place / "python3", 'case "$*" in *ensurepip*) exit 1 ;; esac; exec /usr/bin/python3 "$@"')
     result = run(place, "scripts/venv.sh", "venv", PYTHON=str(python))
     skip_without_packages(result)
     assert result.returncode == 0, result.stderr
@@ -97,9 +93,7 @@ def test_a_python_without_ensurepip_gets_a_pip(place: Path) -> None:
 
 
 def test_no_ensurepip_and_no_apt_says_what_to_do(place: Path) -> None:
-    python = _script(
-        place / "python3", 'case "$*" in *ensurepip*) exit 1 ;; esac; exec /usr/bin/python3 "$@"'
-    )
+    python = _script(place / "python3", 'case "$*" in *ensurepip*) exit 1 ;; esac; exec /usr/bin/python3 "$@"')
     result = run(place, "scripts/venv.sh", "venv", PYTHON=str(python), PATH=str(_tools(place)))
     assert result.returncode == 2
     assert "python3-venv" in result.stderr
@@ -120,9 +114,7 @@ def test_no_python_is_named(place: Path) -> None:
 
 
 def test_no_broker_to_be_had_is_code_3(place: Path) -> None:
-    result = run(
-        place, "scripts/mosquitto.sh", "venv", PATH=str(_tools(place)), FEDQUILT_PRIVATE_MOSQUITTO="1"
-    )
+    result = run(place, "scripts/mosquitto.sh", "venv", PATH=str(_tools(place)), FEDQUILT_PRIVATE_MOSQUITTO="1")
     assert result.returncode == 3
     assert "FEDQUILT_MOSQUITTO" in result.stderr
 

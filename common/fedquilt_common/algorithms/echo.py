@@ -21,4 +21,3 @@ class Echo(FedAvg):
 
     def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
         return {}
-

@@ -40,8 +40,7 @@ def _samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataUnavailableError(
-            "the data set 'digits' comes with scikit-learn, which is not installed; "
-            "pip install 'fedquilt[client]'"
+            "the data set 'digits' comes with scikit-learn, which is not installed; pip install 'fedquilt[client]'"
         ) from error
     pixels, labels = load_digits(return_X_y=True)
     x = pixels.astype(np.float32).reshape(-1, 1, 8, 8) / _DARKEST

@@ -62,9 +62,7 @@ def _labels(path: Path) -> NDArray[np.int64]:
         y = np.frombuffer(read_exactly(stream, count, path), dtype=np.uint8).astype(np.int64)
         check_end(stream, path)
     if y.max() >= CLASSES:
-        raise DataUnavailableError(
-            f"{path}: has the label {y.max()}, above {CLASSES - 1}; fetch the file again"
-        )
+        raise DataUnavailableError(f"{path}: has the label {y.max()}, above {CLASSES - 1}; fetch the file again")
     return y
 
 

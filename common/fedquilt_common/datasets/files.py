@@ -21,8 +21,7 @@ def dataset_folder(folder: Path | None, name: str) -> Path:
     """The data set's own folder below ``folder``. Raises DataUnavailableError where there is none."""
     if folder is None:
         raise DataUnavailableError(
-            f"the data set '{name}' needs a folder of data sets; "
-            f"set FEDQUILT_DATA to the one that holds '{name}/'"
+            f"the data set '{name}' needs a folder of data sets; set FEDQUILT_DATA to the one that holds '{name}/'"
         )
     if not (folder / name).is_dir():
         raise DataUnavailableError(
@@ -76,9 +75,7 @@ def _member(archive: zipfile.ZipFile, path: Path) -> str:
     named = [name for name in files if PurePosixPath(name).name == path.stem]
     found = named or files
     if len(found) != 1:
-        raise DataUnavailableError(
-            f"{path}: holds {len(files)} files and no one called '{path.stem}'; repack it"
-        )
+        raise DataUnavailableError(f"{path}: holds {len(files)} files and no one called '{path.stem}'; repack it")
     return found[0]
 
 

@@ -34,9 +34,7 @@ def partition(
     if alpha is None or not 0 < alpha < float("inf"):
         raise ExperimentError(f"data.partition.alpha = {alpha}: must be a number above 0")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ExperimentError(
-            "data.partition.scheme = dirichlet: the data set has no classes; choose 'uniform'"
-        )
+        raise ExperimentError("data.partition.scheme = dirichlet: the data set has no classes; choose 'uniform'")
     return _dirichlet(labels, clients, alpha, min(min_samples, len(labels) // clients), rng)
 
 
@@ -47,8 +45,7 @@ def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
         )
     if clients > len(labels):
         raise ExperimentError(
-            f"data.clients = {clients}: the data set has {len(labels)} samples, which is too few; "
-            "have fewer clients"
+            f"data.clients = {clients}: the data set has {len(labels)} samples, which is too few; have fewer clients"
         )
 
 

@@ -16,6 +16,8 @@ MODELS: dict[str, str] = {
     "mlp": "fedquilt_common.models.mlp:build",
     "convnet": "fedquilt_common.models.convnet:build",
 }
+DIAGNOSTIC_MODELS: dict[str, str] = {"ballast": "fedquilt_common.models.ballast:ballast"}
+"""Not models: arrays for ``fedquilt bench``, made without torch."""
 _GIVEN = ("input_shape", "classes")
 
 
@@ -80,7 +82,5 @@ def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) 
             "correct its parameters, or choose another model for this data set"
         ) from error
     if not isinstance(module, nn.Module):
-        raise ExperimentError(
-            f"model: '{name}' gave a {type(module).__name__}; it must give a torch.nn.Module"
-        )
+        raise ExperimentError(f"model: '{name}' gave a {type(module).__name__}; it must give a torch.nn.Module")
     return module

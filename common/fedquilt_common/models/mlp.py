@@ -35,6 +35,4 @@ def build(input_shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (1
 def _check(hidden: object) -> None:
     listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)
     if not listed or not all(type(width) is int and width > 0 for width in hidden):  # type: ignore[attr-defined]
-        raise ExperimentError(
-            f"model.hidden = {hidden!r}: must be a list of positive whole numbers, such as [100]"
-        )
+        raise ExperimentError(f"model.hidden = {hidden!r}: must be a list of positive whole numbers, such as [100]")

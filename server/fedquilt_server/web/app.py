@@ -9,12 +9,12 @@ from typing import Annotated
 from fastapi import APIRouter, FastAPI, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
-from fedquilt_common import __version__
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field, TypeAdapter
 from sse_starlette import EventSourceResponse
 
+from fedquilt_common import __version__
 from fedquilt_server.results import RoundResult
 from fedquilt_server.snapshot import Snapshot, SnapshotBoard
 from fedquilt_server.web import view
@@ -23,9 +23,7 @@ from fedquilt_server.web.headers import SafeHeaders
 from fedquilt_server.web.metrics import registry_of
 from fedquilt_server.web.stream import updates
 
-DESCRIPTION = (
-    "What a fedquilt coordinator is doing. Each answer is read from one snapshot; nothing changes the run."
-)
+DESCRIPTION = "What a fedquilt coordinator is doing. Each answer is read from one snapshot; nothing changes the run."
 
 Since = Annotated[int, Query(ge=0, description="Leave out the rounds up to and including this one.")]
 _ROUNDS = TypeAdapter(list[RoundResult])
@@ -68,9 +66,7 @@ def _page(board: SnapshotBoard, renderer: Renderer, closing: threading.Event) ->
         "/events",
         summary="The status page's event stream",
         response_class=EventSourceResponse,
-        responses={
-            200: {"content": {"text/event-stream": {}}, "description": "Server-sent events, without end."}
-        },
+        responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events, without end."}},
     )
     async def events() -> EventSourceResponse:
         """Sends parts of the page that changed, `history` (new points of the curves), `clock` (a heartbeat).
@@ -109,9 +105,7 @@ def _monitoring(board: SnapshotBoard) -> APIRouter:
         "/healthz",
         response_model=HealthReport,
         summary="The health check",
-        responses={
-            503: {"model": HealthReport, "description": "The run failed, or the broker is not connected."}
-        },
+        responses={503: {"model": HealthReport, "description": "The run failed, or the broker is not connected."}},
     )
     async def healthz(response: Response) -> HealthReport:
         """200 while the run goes on or is finished and the broker is there, else 503."""

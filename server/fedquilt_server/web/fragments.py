@@ -22,9 +22,7 @@ JOBS_SHOWN = 16
 def environment() -> Environment:
     """Jinja with our filters; an unknown name in a template is an error, not an empty string."""
     loader = FileSystemLoader(Path(__file__).parent / "templates")
-    env = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters.update(text.FILTERS)
     return env
 

@@ -85,9 +85,7 @@ def _counter(name: str, text: str, value: int) -> Metric:
 
 
 def _boards(boards: Iterable[BoardStatus]) -> Iterator[Metric]:
-    online = GaugeMetricFamily(
-        "fedquilt_board_online", "1 while the agent is online", labels=["agent", "kind"]
-    )
+    online = GaugeMetricFamily("fedquilt_board_online", "1 while the agent is online", labels=["agent", "kind"])
     hot = GaugeMetricFamily(
         "fedquilt_board_temperature_celsius", "Temperature as the board last told", labels=["agent"]
     )

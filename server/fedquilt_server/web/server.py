@@ -8,8 +8,8 @@ import threading
 import time
 
 import uvicorn
-from fedquilt_common.errors import FedquiltError
 
+from fedquilt_common.errors import FedquiltError
 from fedquilt_server.snapshot import SnapshotBoard
 from fedquilt_server.web.app import create_app
 

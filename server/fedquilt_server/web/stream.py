@@ -64,9 +64,7 @@ def _event(name: str, data: str, snapshot: Snapshot) -> ServerSentEvent:
     return ServerSentEvent(data, event=name, id=str(snapshot.version), retry=RETRY_MILLISECONDS)
 
 
-async def updates(
-    board: SnapshotBoard, renderer: Renderer, closing: threading.Event
-) -> AsyncIterator[ServerSentEvent]:
+async def updates(board: SnapshotBoard, renderer: Renderer, closing: threading.Event) -> AsyncIterator[ServerSentEvent]:
     """All events for one reader, until the reader leaves or the server closes.
 
     It looks instead of waiting on the board's condition, for which each reader would hold a thread.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from fedquilt_common.datasets import fashion_mnist, load_dataset
 from fedquilt_common.errors import DataUnavailableError, UnknownNameError
 from fedquilt_common.types import Dataset
@@ -89,9 +90,7 @@ def test_fashion_mnist_in_every_packing(tmp_path: Path, suffix: str) -> None:
     for name, data in idx_files().items():
         PACKINGS[suffix](data, folder / (name + suffix))
     loaded = load_dataset("fashion-mnist", tmp_path)
-    pixels = np.frombuffer(idx_files()["train-images-idx3-ubyte"][16:], np.uint8).reshape(
-        TRAIN, 1, SIDE, SIDE
-    )
+    pixels = np.frombuffer(idx_files()["train-images-idx3-ubyte"][16:], np.uint8).reshape(TRAIN, 1, SIDE, SIDE)
     assert np.array_equal(loaded.train.x, (pixels / np.float32(255)).astype(np.float32))
     assert loaded.train.x.dtype == np.float32
     assert loaded.test.y.tolist() == [0, 1, 2]

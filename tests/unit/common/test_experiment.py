@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import (
     AgentSpec,
@@ -136,9 +137,7 @@ def test_several_contradictions_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["mypackage:build", "my.package:Thing.build"])
 def test_a_users_own_names_are_left_to_the_machine_that_runs_them(name: str) -> None:
-    experiment = parse_experiment(
-        MINIMAL, "f", [f"model.name={name}", f"algorithm={{name: '{name}', x: [1]}}"]
-    )
+    experiment = parse_experiment(MINIMAL, "f", [f"model.name={name}", f"algorithm={{name: '{name}', x: [1]}}"])
     assert (experiment.model.name, experiment.algorithm.fields) == (name, {"x": [1]})
 
 
@@ -228,9 +227,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
     assert type(loaded) is type(value)
 
 
-@pytest.mark.parametrize(
-    "value", ["1e-3", "no", "true", "~", "", "0x1f", "1.", "é\n", " x", 1e-7, 1e22, None, [[]]]
-)
+@pytest.mark.parametrize("value", ["1e-3", "no", "true", "~", "", "0x1f", "1.", "é\n", " x", 1e-7, 1e22, None, [[]]])
 def test_yaml_gives_back_what_it_was_given(value: Any) -> None:
     loaded = load_yaml(dump_yaml({"v": value}), "x")
     assert loaded == {"v": value}

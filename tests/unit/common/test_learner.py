@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import nn
+
 from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
 from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner, set_up_torch
 from fedquilt_common.types import Examples
-from numpy.typing import NDArray
-from torch import nn
 
 RNG = np.random.default_rng(5)
 
@@ -167,10 +168,7 @@ def test_penalty_sees_parameters_and_their_fixed_start() -> None:
     free = one.train(start, data, seed=0).arrays
     held = one.train(start, data, seed=0, penalty=penalty).arrays
     assert seen[0] == 0.0 < seen[-1]
-    assert (
-        np.abs(held["2.weight"] - start["2.weight"]).sum()
-        < np.abs(free["2.weight"] - start["2.weight"]).sum()
-    )
+    assert np.abs(held["2.weight"] - start["2.weight"]).sum() < np.abs(free["2.weight"] - start["2.weight"]).sum()
 
 
 def test_batch_norm_statistics_travel() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from fedquilt_common.errors import ExperimentError, ForbiddenImportError, UnknownNameError
 from fedquilt_common.models import MODELS, build_model
-from torch import nn
 
 
 def size(module: nn.Module) -> int:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
 from fedquilt_common.names import resolve, suggest
 

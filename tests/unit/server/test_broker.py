@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
 from fedquilt_common.errors import BrokerMissingError, BrokerUnreachableError
 from fedquilt_server.broker import (
     broker_command,
@@ -21,10 +30,6 @@ from fedquilt_server.broker import (
     free_port,
     wait_listening,
 )
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
 
 BROKER = Path(__file__).parents[3] / "broker"
 HOST = "127.0.0.1"
@@ -185,6 +190,31 @@ def test_2000_messages_wait_for_a_session_that_is_away(tmp_path: Path) -> None:
             assert board.payloads == [b"%d" % i for i in range(total)]
 
 
+KILLED_PARENT = """
+import ctypes, os, signal, subprocess, sys
+from fedquilt_server.broker import wait_listening
+subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM))
+wait_listening("127.0.0.1", int(sys.argv[1]), 10)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child when its parent dies")
+def test_the_broker_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """Also for root: a broker that changed its user would not be told."""
+    port = free_port()
+    command = [sys.executable, "-c", KILLED_PARENT, str(port), *broker_command(tmp_path, port)]
+    parent = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    assert parent.returncode == -signal.SIGKILL
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, port)):
+                return
+        time.sleep(0.05)
+    pytest.fail(f"the broker on port {port} outlived its parent")
+
+
 def test_the_compose_configuration_starts(tmp_path: Path) -> None:
     port = free_port()
     config = _adapted(
@@ -208,9 +238,7 @@ def _adapted(name: str, folder: Path, changes: dict[str, str]) -> Path:
 @pytest.fixture
 def acl_broker(tmp_path: Path) -> Iterator[int]:
     """The shipped acl on a broker with a password for each user, for want of certificates."""
-    passwd = shutil.which("mosquitto_passwd", path=str(find_mosquitto().parent)) or shutil.which(
-        "mosquitto_passwd"
-    )
+    passwd = shutil.which("mosquitto_passwd", path=str(find_mosquitto().parent)) or shutil.which("mosquitto_passwd")
     if passwd is None:
         pytest.skip("mosquitto_passwd is not installed (Debian has it in the package mosquitto)")
     passwords = tmp_path / "passwords"
@@ -221,7 +249,7 @@ def acl_broker(tmp_path: Path) -> Iterator[int]:
     shutil.copyfile(BROKER / "acl", acl)
     acl.chmod(0o600)
     port = free_port()
-    access = f"allow_anonymous false\npassword_file {passwords}\nacl_file {acl}\nuser root\n"
+    access = f"allow_anonymous false\npassword_file {passwords}\nacl_file {acl}\n"
     config = tmp_path / "acl.conf"
     config.write_text(broker_config(port).replace("allow_anonymous true\n", access))
     with running([str(find_mosquitto()), "-c", str(config)], port):

@@ -12,18 +12,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import fedquilt_server.web
 import httpx
 import pytest
 import schemathesis
+from hypothesis import HealthCheck, settings
+from prometheus_client.parser import text_string_to_metric_families
+
+import fedquilt_server.web
 from fedquilt_common.errors import FedquiltError
 from fedquilt_server.results import RoundResult
 from fedquilt_server.snapshot import BoardStatus, RejectedReply, Snapshot, SnapshotBoard
 from fedquilt_server.web.app import create_app
 from fedquilt_server.web.server import PageAddressError, PageServer, PortInUseError
 from fedquilt_server.web.stream import LOOK_SECONDS
-from hypothesis import HealthCheck, settings
-from prometheus_client.parser import text_string_to_metric_families
 
 WEB = Path(fedquilt_server.web.__file__).parent
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\r\nevent: status\r\ndata: x"
@@ -105,9 +106,7 @@ def test_rounds_since(board: SnapshotBoard, web: httpx.Client) -> None:
         ({"broker_connected": False}, 503, "broker-lost"),
     ],
 )
-def test_health(
-    board: SnapshotBoard, web: httpx.Client, changes: dict[str, object], code: int, word: str
-) -> None:
+def test_health(board: SnapshotBoard, web: httpx.Client, changes: dict[str, object], code: int, word: str) -> None:
     board.update(**changes)
     answer = web.get("/healthz")
     assert answer.status_code == code
@@ -186,9 +185,7 @@ def test_hostile_text_cannot_forge_an_event(board: SnapshotBoard, web: httpx.Cli
     board.update(**dict(hostile_snapshot()))
     with web.stream("GET", "/events") as stream:
         events = read_events(stream, until="history")
-    assert sorted(events) == sorted(
-        ["clock", "status", "summary", "boards", "rounds", "rejections", "history"]
-    )
+    assert sorted(events) == sorted(["clock", "status", "summary", "boards", "rounds", "rejections", "history"])
     assert "<script" not in "".join(text for name, text in events.items() if name != "history")
 
 
@@ -313,9 +310,9 @@ def test_ipv6(board: SnapshotBoard) -> None:
 # --- the schema ------------------------------------------------------------------------------------------
 
 # The event stream has no end, so a generated request would wait for ever; it has its own tests above.
-schema = schemathesis.openapi.from_asgi(
-    "/openapi.json", create_app(SnapshotBoard(hostile_snapshot()))
-).exclude(path="/events")
+schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(SnapshotBoard(hostile_snapshot()))).exclude(
+    path="/events"
+)
 
 
 @schema.parametrize()

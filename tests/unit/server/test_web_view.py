@@ -7,13 +7,14 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fedquilt_server.results import RoundResult
 from fedquilt_server.snapshot import Snapshot
 from fedquilt_server.web import text, view
 from fedquilt_server.web.fragments import PARTS, Renderer
 from fedquilt_server.web.stream import BEAT_SECONDS, Reader
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def row(number: int, **known: Any) -> RoundResult:
@@ -133,8 +134,7 @@ def test_nothing_new_sends_only_the_heartbeat() -> None:
 def test_curves_are_continued_or_begun_again() -> None:
     reader, rows = Reader(Renderer()), [row(1, accuracy=0.1), row(2, loss=math.nan)]
     points = [
-        json.loads(news(reader, snapshot(*history))["history"])
-        for history in (rows[:1], rows, [row(1, accuracy=0.9)])
+        json.loads(news(reader, snapshot(*history))["history"]) for history in (rows[:1], rows, [row(1, accuracy=0.9)])
     ]
     sent = [(p["start"], p["round"], p["value"]) for p in points]
     assert sent == [(0, [1], [0.1]), (1, [2], [None]), (0, [1], [0.9])]

@@ -1,0 +1,71 @@
+"""Turns what happens into what the page shows; decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from fedquilt_server.events import Event, Rejected, Replied, Send
+from fedquilt_server.machine import Machine
+from fedquilt_server.run import Run
+from fedquilt_server.snapshot import BoardStatus, RejectedReply, SnapshotBoard
+
+REJECTIONS_SHOWN: Final = 20
+
+
+class Display:
+    """Keeps the snapshot's counters; they start again with each start of the coordinator."""
+
+    def __init__(self, board: SnapshotBoard) -> None:
+        self._board = board
+        self._totals: Counter[str] = Counter()
+        self._rejections: list[RejectedReply] = []
+
+    def start(self, run: Run, boards: list[BoardStatus]) -> None:
+        """What is known before anything happens."""
+        experiment = run.experiment
+        self._board.update(
+            name=experiment.name,
+            run=run.id,
+            algorithm=experiment.algorithm.name,
+            dataset=experiment.data.set,
+            rounds=experiment.rounds,
+            round=run.machine.done,
+            started_at=run.started_at,
+            history=run.journal.results(),
+            boards=boards,
+        )
+
+    def exchange(self, send: Send) -> None:
+        """An exchange opens."""
+        self._board.update(
+            phase="sending",
+            round=send.round,
+            exchange=send.exchange,
+            deadline=send.deadline,
+            tasks=len(send.tasks),
+            replies=0,
+        )
+
+    def happened(self, event: Event, machine: Machine) -> None:
+        """The machine has taken an event in."""
+        if isinstance(event, Rejected):
+            self._refused(event)
+        elif isinstance(event, Replied):
+            self._totals["accepted"] += 1
+            replies = len(machine.exchange.replies) if machine.exchange else 0
+            self._board.update(replies=replies, accepted=self._totals["accepted"])
+
+    def _refused(self, event: Rejected) -> None:
+        self._totals[event.outcome] += 1
+        if event.outcome == "rejected":
+            latest = RejectedReply(
+                at=event.at, agent=event.agent, client=event.client, round=event.round, reason=event.reason
+            )
+            self._rejections = [latest, *self._rejections][:REJECTIONS_SHOWN]
+        self._board.update(
+            late=self._totals["late"],
+            duplicates=self._totals["duplicate"],
+            rejected=self._totals["rejected"],
+            rejections=self._rejections,
+        )
