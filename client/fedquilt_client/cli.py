@@ -16,6 +16,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 from fedquilt_client.agent import Agent, AgentSettings
 from fedquilt_common.broker_url import parse_broker_url
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.stopping import StopSignal
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
 
@@ -83,6 +84,7 @@ def agent(
         client_id = f"fedquilt-{settings.federation}-{settings.id}"
         return MqttTransport(address, client_id, deliver, will=will)
 
+    return_freed_memory()
     stop = StopSignal()
     Agent(_agent_settings(settings), transport).execute(stop)
     raise typer.Exit(stop.exit_code)

@@ -36,10 +36,10 @@ __all__ = [
     "topic_matches_sub",
 ]  # fmt: skip
 
-QUEUED_BYTES: Final = 8 * 1024 * 1024
+QUEUED_BYTES: Final = 4 * 1024 * 1024
 """Bytes that may wait for the broker's acknowledgement before ``publish`` waits."""
 QUEUED_MESSAGES: Final = 256
-RECEIVE_MAXIMUM: Final = 64
+RECEIVE_MAXIMUM: Final = 16
 """Messages that the broker may have sent us without our acknowledgement."""
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Largest packet that we let the broker send us."""

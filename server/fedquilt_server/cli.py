@@ -15,6 +15,7 @@ import typer
 from fedquilt_common.broker_url import parse_broker_url
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import Experiment, load_experiment, parse_experiment
+from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.stopping import StopSignal
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
 from fedquilt_server.bench import bench_rounds
@@ -114,6 +115,7 @@ def coordinator(
     address = parse_broker_url(broker).with_files(ca, cert, key)
     address = address.with_password(os.environ.get(PASSWORD_VARIABLE, ""))
     loaded = load_experiment(experiment, set_ or ())
+    return_freed_memory()
     board = SnapshotBoard()
     stop = StopSignal()
     server = PageServer(board, host, port) if page else None
