@@ -221,6 +221,8 @@ class Agent:
         current = self._current
         if current is None or current.store.run.run != message.run:
             return
+        if current.round is not None and message.round < current.round.round:
+            return  # a broker that came back with an old memory; rounds never go back
         changed = current.round is None or (current.round.patches, current.round.tasks) != (
             message.patches,
             message.tasks,
@@ -260,7 +262,7 @@ class Agent:
                 log.warning("client %d, round %d: %s: %s", reply.client, reply.round, message.outcome, message.reason)
 
     def _on_end(self, end: EndMessage) -> None:
-        if self._current is None or self._current.store.run.run == end.run:
+        if self._current is not None and self._current.store.run.run == end.run:
             log.info("run %s is over: %s", end.run, end.reason)
             self._leave_run()
             self._ended = True

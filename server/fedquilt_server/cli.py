@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -32,6 +33,7 @@ app.add_typer(bench_app, name="bench")
 
 PASSWORD_VARIABLE = "FEDQUILT_BROKER_PASSWORD"  # noqa: S105 - a name, not a password
 LINGER_STEP = 0.2
+DEMO_LINGER = 20.0
 
 ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
@@ -50,7 +52,8 @@ def demo(
     """Handwritten digits, 8 clients on 2 agents, FedAvg, 20 rounds, over real MQTT on this machine."""
     text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
     experiment = parse_experiment(text, "demo.yaml")
-    _simulate(experiment, out or _fresh_folder(), broker, port, json_)
+    linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # somebody is looking
+    _simulate(experiment, out or _fresh_folder(), broker, port, json_, linger)
 
 
 @app.command()
@@ -60,6 +63,7 @@ def simulate(
     set_: Set = None,
     broker: Broker = None,
     port: Annotated[int, typer.Option(help="Port of the status page; 0 takes a free one.")] = 0,
+    linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     json_: Json = False,
 ) -> None:
     """Run an experiment on this machine: broker, coordinator and all agents as processes, restarted if they die.
@@ -67,15 +71,15 @@ def simulate(
     A run that was interrupted goes on when the same command is given again.
     """
     loaded = load_experiment(experiment, set_ or ())
-    _simulate(loaded, out or Path("runs") / loaded.name, broker, port, json_)
+    _simulate(loaded, out or Path("runs") / loaded.name, broker, port, json_, linger)
 
 
-def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, as_json: bool) -> None:
+def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, as_json: bool, linger: float) -> None:
     if broker is not None:
         parse_broker_url(broker)
-    plan = make_plan(experiment, out, broker, port)
+    plan = make_plan(experiment, out, broker, port, linger)
     stop = StopSignal()
-    with Progress(plan.page_url, experiment.rounds) as progress:
+    with Progress(plan.page_url, experiment.rounds, linger) as progress:
         done = run_simulation(plan, progress.show, stop)
     if done is None:
         print_words(f"Interrupted. The same command goes on from here; the run folder is {out}")

@@ -53,7 +53,9 @@ class Display:
             self._refused(event)
         elif isinstance(event, Replied):
             self._totals["accepted"] += 1
-            replies = len(machine.exchange.replies) if machine.exchange else 0
+            now = machine.exchange
+            still_open = now is not None and (machine.round, now.number) == (event.round, event.exchange)
+            replies = len(now.replies) if now and still_open else self._board.current.replies + 1
             self._board.update(replies=replies, accepted=self._totals["accepted"])
 
     def _refused(self, event: Rejected) -> None:

@@ -23,8 +23,9 @@ def print_words(text: str) -> None:
 class Progress:
     """Live progress on standard error: a bar where there is a terminal, a line a round elsewhere."""
 
-    def __init__(self, page_url: str, rounds: int) -> None:
+    def __init__(self, page_url: str, rounds: int, linger: float) -> None:
         self._page_url = page_url
+        self._farewell = f"All rounds are done. The page stays for {linger:.0f} s; Ctrl-C leaves now." if linger else ""
         self._shown = 0
         self._live = sys.stderr.isatty()
         self._bar = RichProgress(
@@ -56,6 +57,9 @@ class Progress:
             for row in snapshot.history[self._shown :]:
                 print_words(f"round {row.round}/{snapshot.rounds}: {_score(row)}, {row.seconds:.2f} s")
         self._shown = len(snapshot.history)
+        if snapshot.phase == "finished" and self._farewell:
+            print_words(self._farewell)
+            self._farewell = ""
 
 
 def _score(row: RoundResult) -> str:

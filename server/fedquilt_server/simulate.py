@@ -35,14 +35,17 @@ class Simulated:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything of a simulation is. ``broker`` is the URL of a broker to use; None starts one."""
+    """Where everything of a simulation is. ``broker`` is the URL of a broker to use; None starts one.
+
+    ``linger`` is for how many seconds the page stays after the run.
+    """
 
     experiment: Experiment
     folder: Path
     page_port: int
     broker: str | None
     broker_port: int
-    page: bool = True
+    linger: float = 0.0
 
     @property
     def url(self) -> str:
@@ -54,7 +57,9 @@ class Plan:
         return f"http://127.0.0.1:{self.page_port}/"
 
 
-def make_plan(experiment: Experiment, folder: Path, broker: str | None = None, port: int = 0) -> Plan:
+def make_plan(
+    experiment: Experiment, folder: Path, broker: str | None = None, port: int = 0, linger: float = 0.0
+) -> Plan:
     """Check the folder and choose the ports.
 
     Raises:
@@ -65,7 +70,7 @@ def make_plan(experiment: Experiment, folder: Path, broker: str | None = None, p
         raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
     if before.finished:
         raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
-    return Plan(experiment, folder, port or free_port(), broker, free_port())
+    return Plan(experiment, folder, port or free_port(), broker, free_port(), linger)
 
 
 def run_simulation(
@@ -86,7 +91,7 @@ def run_simulation(
         children.start(_coordinator(plan))
         for spec in agent_specs(plan.experiment.fleet):
             children.start(_agent(plan, spec))
-        if not _watch(plan, children, show, should_stop):
+        if not _watch(plan, children, show, should_stop) and not look_at(plan.folder).finished:
             return None
         memory = children.memory()
     return Simulated(Result.model_validate_json((plan.folder / "result.json").read_text()), memory)
@@ -126,7 +131,7 @@ def _fedquilt(*arguments: str) -> tuple[str, ...]:
 def _coordinator(plan: Plan) -> ChildSpec:
     argv = _fedquilt(
         "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
-        "--broker", plan.url, "--federation", FEDERATION, "--port", str(plan.page_port),
+        "--broker", plan.url, "--federation", FEDERATION, "--port", str(plan.page_port), "--linger", str(plan.linger),
     )  # fmt: skip
     return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log")
 

@@ -1,0 +1,98 @@
+"""Measures rounds without training at several sizes and keeps the history in benchmarks/results/round.jsonl.
+
+    python benchmarks/round.py            measure, print, append one line a case
+    python benchmarks/round.py --dry-run  measure and print only
+
+A line holds the command, the commit, the machine and the medians, so that any two can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HISTORY = Path(__file__).parent / "results" / "round.jsonl"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement: agents, clients in all, model size in MB (10**6 bytes), rounds."""
+
+    agents: int
+    clients: int
+    megabytes: float
+    rounds: int
+
+    @property
+    def arguments(self) -> list[str]:
+        pairs = {"agents": self.agents, "clients": self.clients, "megabytes": self.megabytes, "rounds": self.rounds}
+        return ["bench", "round", *(text for k, v in pairs.items() for text in (f"--{k}", str(v))), "--json"]
+
+
+CASES = (Case(4, 4, 0.1, 11), Case(4, 4, 45, 7), Case(2, 4, 45, 5), Case(2, 40, 45, 3))
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Run one case and return its line."""
+    command = [sys.executable, "-m", "fedquilt_common.cli", *case.arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    return {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": " ".join(["fedquilt", *case.arguments]),
+        "commit": commit(),
+        "machine": machine(),
+        "median": found["median"],
+        "seconds": [round(row["seconds"], 3) for row in found["rounds"]],
+        "processes": found["processes"],
+    }
+
+
+def commit() -> str:
+    """The checked-out commit, marked when the tree has changes."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on, and how busy that was before we began."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": psutil.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "load_before": round(psutil.getloadavg()[0], 2),
+        "python": platform.python_version(),
+    }
+
+
+def main() -> None:
+    """Measure every case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
+    dry = parser.parse_args().dry_run
+    for case in CASES:
+        line = measure(case)
+        print(json.dumps({key: line[key] for key in ("command", "median", "processes")}, indent=2))
+        if not dry:
+            HISTORY.parent.mkdir(exist_ok=True)
+            with HISTORY.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
