@@ -113,6 +113,7 @@ class Agent:
         finally:
             self._pool.close()
             self._transport.close((self.topics.presence(self.settings.name), self._gone.encode()))
+            self._store.release()
 
     def _step(self) -> None:
         try:

@@ -34,12 +34,14 @@ class Downloads:
         self._subscribed: set[int] = set()
         self._wanted: dict[int, PatchMessage] = {}
         self._quiet_since = time.monotonic()
+        self._pause = REPAIR_SECONDS
 
     def want(self, patches: Iterable[PatchMessage]) -> None:
         """From now on these patches are needed, and no others."""
         self._wanted = {patch.slot: patch for patch in patches}
         self._store.keep_patches({patch.digest for patch in self._wanted.values()})
         self._quiet_since = time.monotonic()
+        self._pause = REPAIR_SECONDS
         self._follow(set(self._wanted))
 
     def _follow(self, slots: set[int]) -> None:
@@ -96,8 +98,9 @@ class Downloads:
     def repair(self) -> None:
         """Ask again for what has not come although nothing moves."""
         lacking = [patch for patch in self._wanted.values() if not self.has([patch])]
-        if not lacking or time.monotonic() - self._quiet_since < REPAIR_SECONDS:
+        if not lacking or time.monotonic() - self._quiet_since < self._pause:
             return
+        self._pause *= 2  # on a link that is only slow, asking again makes it slower
         self._quiet_since = time.monotonic()
         for patch in lacking:
             self._ask_again(patch)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt_common.chunks import Blob
+from fedquilt_common.locking import lock_folder
 from fedquilt_common.messages import RunMessage
 
 
@@ -61,7 +62,11 @@ class AgentStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_folder(folder)
+
+    def release(self) -> None:
+        """Let another process work in the folder."""
+        self._lock.close()
 
     def next_boot(self) -> int:
         """A number larger than at any start before, also on a board whose clock starts in 1970."""

@@ -77,6 +77,8 @@ class Uploads:
         current = self._current
         if current is None or time.monotonic() < current.probe_at:
             return
+        if current.sent and not self._transport.drain(0.0):
+            return  # a slow link: it is still on its way
         if current.sent:
             log.info("no receipt for client %d, round %d yet: asking", current.reply.client, current.reply.round)
             self._send(current, current.headers[-1:])

@@ -36,8 +36,9 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
 def _shares(replies: Mapping[ClientId, Reply]) -> dict[ClientId, float]:
     if not replies:
         raise PayloadError("there is no reply to average")
-    total = math.fsum(r.weight for r in replies.values())
-    if not (math.isfinite(total) and total > 0 and all(r.weight >= 0 for r in replies.values())):
+    given = [r.weight for r in replies.values()]
+    total = math.fsum(given) if all(0 <= weight < math.inf for weight in given) else 0.0
+    if total <= 0:
         raise PayloadError("the replies' weights must be finite, not negative and not all zero")
     return {client: replies[client].weight / total for client in sorted(replies)}
 

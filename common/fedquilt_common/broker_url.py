@@ -50,7 +50,8 @@ def parse_broker_url(url: str) -> BrokerAddress:
         port = parts.port
     except ValueError:
         raise BrokerUnreachableError(f"broker address {url!r} has no valid host and port: {form}") from None
-    if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/") or parts.query:
+    extra = parts.path not in ("", "/") or parts.query or parts.fragment or port == 0
+    if parts.scheme not in _PORTS or not parts.hostname or extra:
         raise BrokerUnreachableError(f"broker address {url!r} is not understood: {form}")
     return BrokerAddress(
         parts.hostname,

@@ -18,6 +18,8 @@ from fedquilt_common.errors import PayloadError
 
 CHUNK: Final = 256 * 1024
 """Default chunk size in bytes."""
+MAX_CHUNKS: Final = 1 << 20
+"""Most chunks of a transfer: what a receiver keeps in memory about each must not grow without bound."""
 _HEADER: Final = struct.Struct(">B32sIIQ")
 _VERSION: Final = 1
 _READ: Final = 1 << 20
@@ -33,7 +35,8 @@ class ChunkHeader:
     size: int
 
     def __post_init__(self) -> None:
-        if not (0 < self.count <= self.size and self.index < self.count and self.length > 0):
+        fits = 0 < self.count <= MAX_CHUNKS and 0 <= self.index < self.count
+        if not (fits and (self.count - 1) * self.step < self.size):  # not one chunk may be empty
             raise PayloadError(f"chunk {self.index} of {self.count} of a transfer of {self.size} bytes cannot be")
 
     @property
@@ -114,7 +117,8 @@ class Assembly:
         self.digest = first.digest
         self.size = first.size
         self.count = first.count
-        self._missing = set(range(first.count))
+        self._arrived = bytearray(first.count)
+        self._lacking = first.count
         self._hash = hashlib.sha256()
         self._hashed = 0
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,18 +134,25 @@ class Assembly:
             raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
         if len(payload) != header.length:
             raise PayloadError(f"chunk {header.index} has {len(payload)} bytes instead of {header.length}")
-        if header.index in self._missing:
-            os.pwrite(self._file, payload, header.offset)
-            self._missing.discard(header.index)
+        if not self._arrived[header.index]:
+            self._write(payload, header.offset)
+            self._arrived[header.index] = 1
+            self._lacking -= 1
             if header.index == self._hashed:  # in order, as almost always: hash while the bytes are warm
                 self._hash.update(payload)
                 self._hashed += 1
-        return not self._missing
+        return not self._lacking
+
+    def _write(self, payload: bytes, offset: int) -> None:
+        left = memoryview(payload)
+        while left:  # a disk that is nearly full takes a part first, and says so only the next time
+            written = os.pwrite(self._file, left, offset)
+            left, offset = left[written:], offset + written
 
     @property
     def missing(self) -> set[int]:
         """Indices that have not come yet."""
-        return set(self._missing)
+        return {index for index, arrived in enumerate(self._arrived) if not arrived}
 
     def finish(self, target: Path, *, durable: bool = False) -> Blob:
         """Verify the digest and move the file to ``target``; ``durable`` waits for the disk.

@@ -5,6 +5,7 @@ Files are read through memory maps, one tensor or one block of it at a time.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,9 @@ from fedquilt_common.types import Arrays
 Precision = Literal["fp32", "fp16", "bf16"]
 
 MAX_HEADER: Final = 16 * 1024 * 1024
+MAX_DIMENSIONS: Final = 32
+MAX_ELEMENTS: Final = 1 << 48
+"""Also where one dimension is 0 and the others could be anything."""
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "F32": np.dtype("<f4"), "F64": np.dtype("<f8"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
@@ -54,13 +58,13 @@ def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 
 def _narrow(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-    if dtype == "BF16":
-        return to_bf16(x)
+    kind = DTYPES["F32" if dtype == "BF16" else dtype]
     with np.errstate(over="ignore"):
-        narrowed = np.asarray(x, dtype=DTYPES[dtype], order="C")
-    if dtype == "F16" and not np.array_equal(np.isfinite(narrowed), np.isfinite(x)):
-        raise PayloadError(f"array {name!r} holds numbers beyond fp16's 65504: send it as fp32 or bf16")
-    return narrowed
+        narrowed = np.asarray(x, dtype=kind, order="C")
+    if kind.itemsize < x.dtype.itemsize and not np.array_equal(np.isfinite(narrowed), np.isfinite(x)):
+        advice = "fp16's 65504: send it as fp32 or bf16" if dtype == "F16" else "fp32's 3.4e38"
+        raise PayloadError(f"array {name!r} holds numbers beyond {advice}")
+    return to_bf16(narrowed) if dtype == "BF16" else narrowed
 
 
 _SPEC_DTYPE: Final = {
@@ -151,7 +155,7 @@ class FileArrays(Mapping[str, NDArray[Any]]):
 
 
 def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
+    return math.prod(shape)
 
 
 def _data_start(path: Path) -> int:
@@ -169,6 +173,8 @@ def _entries(layout: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[str, tu
         dtype, shape = info.get_dtype(), tuple(info.get_shape())
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype} of {name[:80]!r} is not one that fedquilt sends")
+        if len(shape) > MAX_DIMENSIONS or math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
+            raise ValueError(f"shape of {name[:80]!r} is not one that an array can have")
         yield name, (dtype, shape, offset)
         offset += _size(shape) * DTYPES[dtype].itemsize
 

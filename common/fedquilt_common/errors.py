@@ -36,6 +36,12 @@ class DataUnavailableError(FedquiltError):
     exit_code = 5
 
 
+class FolderInUseError(FedquiltError):
+    """Another process works in the folder."""
+
+    exit_code = 6
+
+
 class RunFolderError(FedquiltError):
     """The run folder cannot be used: it holds another run, or is damaged."""
 

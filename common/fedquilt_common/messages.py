@@ -20,7 +20,10 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Client = Annotated[int, Field(ge=0, lt=1_000_000)]
 Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
+Big = Annotated[int, Field(ge=0, lt=2**63)]
 Text = Annotated[str, Field(max_length=500)]
+ClientKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
+"""A client as a key of a JSON object."""
 
 
 class Part(BaseModel):
@@ -97,7 +100,7 @@ class ProfileMessage(Part):
 
     kind: Name = "generic"
     cores: Number = 1
-    memory: Annotated[int, Field(ge=0)] = 0
+    memory: Big = 0
     gpu: Text = ""
     machine: Text = ""
 
@@ -107,7 +110,7 @@ class AgentPresence(Message):
 
     agent: Name
     online: bool
-    boot: Annotated[int, Field(ge=0)]
+    boot: Big
     clients: list[Client] = Field(default_factory=list, max_length=100_000)
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
     profile: ProfileMessage = Field(default_factory=ProfileMessage)
@@ -118,11 +121,11 @@ class Telemetry(Message):
     """``agents/<agent>/telemetry``: memory in bytes, degrees Celsius, watts, progress 0 to 1."""
 
     agent: Name
-    boot: Annotated[int, Field(ge=0)]
-    memory_used: Annotated[int, Field(ge=0)] | None = None
+    boot: Big
+    memory_used: Big | None = None
     temperature: float | None = None
     power: float | None = None
-    training: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    training: dict[ClientKey, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
 
 
 Outcome = Literal["accepted", "duplicate", "late", "rejected"]

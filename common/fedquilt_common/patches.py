@@ -44,7 +44,10 @@ def plan(tasks: Mapping[ClientId, Task]) -> Plan:
 
 
 def _question(task: Task) -> tuple[object, ...]:
-    return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(sorted(task.scalars.items())))
+    scalars = sorted(
+        (key, repr(value)) for key, value in task.scalars.items()
+    )  # 1, 1.0 and True are equal, not the same
+    return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(scalars))
 
 
 def _group(tasks: Mapping[ClientId, Task], clients: list[ClientId], position: Mapping[int, int]) -> TaskGroup:

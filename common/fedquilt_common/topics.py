@@ -10,6 +10,7 @@ from fedquilt_common.errors import ProtocolError
 
 ROOT: Final = "fedquilt/v1"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 Kind = Literal[
     "coordinator", "run", "round", "end", "slices", "soft-labels", "presence", "replies", "telemetry", "inbox"
@@ -157,6 +158,6 @@ def _address(levels: list[str]) -> Address | None:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+    if not _NUMBER.fullmatch(text):  # as ``str`` writes it, so that no two topics mean the same
         raise ValueError(text)
     return int(text)

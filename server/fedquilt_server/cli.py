@@ -21,6 +21,7 @@ from fedquilt_common.stopping import StopSignal
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
 from fedquilt_server.bench import bench_rounds
 from fedquilt_server.coordinator import Coordinator
+from fedquilt_server.display import show_finished
 from fedquilt_server.run import Run
 from fedquilt_server.show import Progress, print_table, print_words
 from fedquilt_server.simulate import make_plan, run_simulation
@@ -132,7 +133,9 @@ def coordinator(
 
     try:
         run = Run(loaded, out or Path("runs") / loaded.name, resume=resume)
-        if not run.finished:
+        if run.closed:
+            show_finished(run, board)
+        else:
             Coordinator(run, federation, transport, board).execute(stop)
         if run.finished:
             _finished(run, json_)

@@ -6,6 +6,7 @@ is on disk and in the journal before its last chunk is acknowledged to the broke
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
@@ -135,10 +136,8 @@ class Coordinator:
         now = time.time()
         wake = self.machine.wake_at
         wait = 0.5 if wake is None else min(0.5, max(0.0, wake - now))
-        try:
+        with contextlib.suppress(queue.Empty):
             self._take(self._inbox.get(timeout=wait))
-        except queue.Empty:
-            self._ask_again()
         now = time.time()
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._happen(Ticked(now))
@@ -177,6 +176,7 @@ class Coordinator:
         reason = EndMessage(run=self.run.id, reason="all rounds are done")
         self._transport.publish(self.topics.end, reason.encode(), retain=True)
         self._transport.drain(DRAIN_SECONDS)
+        self.run.close()
 
     # -- what comes in -------------------------------------------------------------------------
 
@@ -220,10 +220,23 @@ class Coordinator:
             )
             self._boards.presence(presence, now)
             if known is None or known != self.machine.agent_of(joined):
+                self._check_claims(presence)
                 self._happen(joined)
         elif known is not None and presence.boot >= known.boot:
             self._boards.presence(presence, now)
             self._happen(Left(now, presence.agent, presence.boot))
+
+    def _check_claims(self, presence: AgentPresence) -> None:
+        """Say on the page what an agent claims in vain."""
+        hosts, clients = self.machine.host_of, self.machine.policy.clients
+        taken = [c for c in presence.clients if hosts.get(c, presence.agent) != presence.agent]
+        unknown = [c for c in presence.clients if c >= clients]
+        if taken:
+            self._reject(presence.agent, taken[0], self.machine.round, f"clients {taken[:8]} have another agent")
+        if unknown:
+            self._reject(
+                presence.agent, unknown[0], self.machine.round, f"the experiment has clients 0 to {clients - 1} only"
+            )
 
     def _client_failed(self, said: Failed) -> None:
         if said.run == self.run.id and said.round == self.machine.round:
@@ -255,9 +268,10 @@ class Coordinator:
             self.run.watch.first_chunk = now
         blob = self._uplink.take(address, header, payload, now)
         if blob is None:
-            if header.index == header.count - 1:
-                for transfer in self._uplink.gaps(now, after=(address, header.digest)):
-                    self._ask_for(transfer)
+            # chunks come in order: what is missing when the last has come is lost
+            transfer = self._uplink.under_way(address, header.digest)
+            if transfer is not None and header.index == header.count - 1:
+                self._ask_for(transfer)
             return
         said = self._uplink.verify(address, blob)
         self._uplink.drop(address.client)
@@ -289,10 +303,6 @@ class Coordinator:
         now = time.time()
         self._happen(Rejected(now, agent, client, number, reason[:300], outcome))
         return True
-
-    def _ask_again(self) -> None:
-        for transfer in self._uplink.gaps(time.time()):
-            self._ask_for(transfer)
 
     def _ask_for(self, transfer: Transfer) -> None:
         address, assembly = transfer.address, transfer.assembly

@@ -71,3 +71,9 @@ class Display:
             rejected=self._totals["rejected"],
             rejections=self._rejections,
         )
+
+
+def show_finished(run: Run, board: SnapshotBoard) -> None:
+    """What is known of a run that was over before this program started."""
+    Display(board).start(run, [])
+    board.update(phase="finished", message="all rounds are done")

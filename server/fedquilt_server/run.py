@@ -15,6 +15,7 @@ import psutil
 from fedquilt_common.chunks import Blob
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment import Experiment, dump_experiment
+from fedquilt_common.locking import lock_folder
 from fedquilt_common.types import ClientId, Lab, Profile, State
 from fedquilt_server.events import Checkpoint, Command, Event
 from fedquilt_server.journal import Journal, StoredCheckpoint, Traffic, peek_meta
@@ -69,7 +70,7 @@ class Run:
         text = dump_experiment(experiment)
         if before.experiment is not None and before.experiment != text:
             raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
-        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_folder(folder)
         write_atomically(folder / "experiment.yaml", text)
         self.journal = Journal(folder / "journal.sqlite")
         self.journal.set_meta("experiment", text)
@@ -88,6 +89,20 @@ class Run:
     def finished(self) -> bool:
         """Whether the results are all written."""
         return self.journal.meta("finished") is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the broker has been told of the end and holds nothing of the run any more."""
+        return self.journal.meta("closed") is not None
+
+    def close(self) -> None:
+        """The broker has been told."""
+        self.journal.set_meta("closed", "yes")
+
+    def release(self) -> None:
+        """Let another process work in the folder."""
+        self.journal.close()
+        self._lock.close()
 
     def _identity(self) -> tuple[str, int, float]:
         journal = self.journal

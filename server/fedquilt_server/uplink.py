@@ -7,8 +7,8 @@ the names, shapes and dtypes asked for, and every number is finite.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,6 @@ from fedquilt_common.topics import Address
 from fedquilt_common.types import ClientId, Task
 from fedquilt_server.store import BlobStore
 
-STALE_SECONDS: Final = 2.0
 TRANSFERS_PER_CLIENT: Final = 3
 
 
@@ -47,7 +46,6 @@ class Transfer:
     address: Address
     assembly: Assembly
     last_chunk_at: float
-    asked_again_at: float = field(default=0.0)
 
 
 def questions(message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precision) -> dict[ClientId, Question]:
@@ -136,17 +134,9 @@ class Uplink:
             oldest = min(mine, key=lambda key: self._transfers[key].last_chunk_at)
             self._transfers.pop(oldest).assembly.discard()
 
-    def gaps(self, now: float, *, after: tuple[Address, str] | None = None) -> Iterator[Transfer]:
-        """Transfers to ask again for: that of ``after`` (its last chunk came), or all that have gone quiet."""
-        if after is not None:
-            transfer = self._transfers.get((after[0].agent, after[0].client, after[1]))
-            if transfer is not None:
-                yield transfer
-            return
-        for transfer in self._transfers.values():
-            if now - max(transfer.last_chunk_at, transfer.asked_again_at) >= STALE_SECONDS:
-                transfer.asked_again_at = now
-                yield transfer
+    def under_way(self, address: Address, digest: str) -> Transfer | None:
+        """The unfinished transfer that a chunk belongs to."""
+        return self._transfers.get((address.agent, address.client, digest))
 
     def verify(self, address: Address, blob: Blob) -> ReplyHeader:
         """What the reply says of itself, once everything about it is as asked.

@@ -105,10 +105,10 @@ def _monitoring(board: SnapshotBoard) -> APIRouter:
         "/healthz",
         response_model=HealthReport,
         summary="The health check",
-        responses={503: {"model": HealthReport, "description": "The run failed, or the broker is not connected."}},
+        responses={503: {"model": HealthReport, "description": "The run failed, or goes on without its broker."}},
     )
     async def healthz(response: Response) -> HealthReport:
-        """200 while the run goes on or is finished and the broker is there, else 503."""
+        """200 when the run is finished, or goes on with its broker there; else 503."""
         snapshot = board.current
         status = view.health(snapshot)
         response.status_code = 200 if status == "ok" else 503

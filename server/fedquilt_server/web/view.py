@@ -124,4 +124,4 @@ def health(snapshot: Snapshot) -> Health:
     """One word for a health check."""
     if snapshot.phase == "failed":
         return "failed"
-    return "ok" if snapshot.broker_connected else "broker-lost"
+    return "ok" if snapshot.broker_connected or snapshot.phase == "finished" else "broker-lost"

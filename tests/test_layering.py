@@ -1,0 +1,186 @@
+"""The arrows of the design: who may import whom, read from the source (also inside functions) and tried at run time."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {name: ROOT / name.removeprefix("fedquilt_") / name for name in (
+    "fedquilt_common", "fedquilt_server", "fedquilt_client",
+)}  # fmt: skip
+LONGEST_FILE = 400
+IO_MODULES = frozenset({
+    "asyncio", "concurrent", "fcntl", "glob", "http", "httpx", "io", "logging", "mmap", "multiprocessing", "os",
+    "paho", "pathlib", "psutil", "queue", "random", "requests", "sched", "secrets", "select", "selectors",
+    "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile", "threading", "time",
+    "torch", "urllib",
+})  # fmt: skip
+IO_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
+TORCH_USERS = ("fedquilt_common.learner", "fedquilt_common.models", "fedquilt_common.datasets",
+               "fedquilt_common.algorithms")  # fmt: skip
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Module name and file of everything that is shipped."""
+    for name, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            inside = path.relative_to(folder).with_suffix("")
+            parts = [part for part in inside.parts if part != "__init__"]
+            yield ".".join([name, *parts]), path
+
+
+def imports(text: str, module: str, *, is_package: bool = False, lazy: bool = True) -> set[str]:
+    """Dotted names that ``text`` imports; without ``lazy`` only those that importing the module executes."""
+    return set(_imported(ast.parse(text), module.split(".") if is_package else module.split(".")[:-1], lazy))
+
+
+def _imported(node: ast.AST, package: list[str], lazy: bool) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = package[: len(package) - node.level + 1] if node.level else []
+        source = ".".join([*base, *([node.module] if node.module else [])])
+        yield from (f"{source}.{alias.name}" for alias in node.names)
+    elif lazy or not (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_for_types(node)):
+        for child in ast.iter_child_nodes(node):
+            yield from _imported(child, package, lazy)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imports_of(module: str, path: Path, *, lazy: bool = True) -> set[str]:
+    return imports(path.read_text(), module, is_package=path.name == "__init__.py", lazy=lazy)
+
+
+def is_below(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def users_of(package: str) -> set[str]:
+    """The shipped modules that import ``package`` or something below it."""
+    return {module for module, path in sources() if any(is_below(name, package) for name in imports_of(module, path))}
+
+
+def test_the_reader_of_imports_sees_them_all() -> None:
+    text = """
+import os.path, json
+from typing import TYPE_CHECKING
+from . import near
+from ..up import thing
+if TYPE_CHECKING:
+    from heavy import Kind
+class A:
+    async def f(self):
+        try:
+            import torch.nn
+        except ImportError:
+            from fedquilt_server import cli
+"""
+    eager = {"os.path", "json", "typing.TYPE_CHECKING", "a.b.near", "a.up.thing"}
+    hidden = {"torch.nn", "heavy.Kind", "fedquilt_server.cli"}
+    assert imports(text, "a.b.c") == eager | hidden
+    assert imports(text, "a.b.c", lazy=False) == eager
+    assert imports("from . import x", "a.b", is_package=True) == {"a.b.x"}
+    names = {module for module, _ in sources()}
+    assert {"fedquilt_common.algorithms.fedavg", "fedquilt_server.machine", "fedquilt_client.agent"} <= names
+
+
+@pytest.mark.parametrize(
+    ("side", "forbidden"),
+    [
+        ("fedquilt_common", ("fedquilt_server", "fedquilt_client")),
+        ("fedquilt_server", ("fedquilt_client",)),
+        ("fedquilt_client", ("fedquilt_server",)),
+    ],
+)
+def test_the_sides_meet_in_common_only(side: str, forbidden: tuple[str, ...]) -> None:
+    for other in forbidden:
+        assert not {module for module in users_of(other) if is_below(module, side)}
+
+
+def test_only_the_command_finds_the_other_side_by_name() -> None:
+    """A text such as "fedquilt_server.cli" is an import in disguise."""
+    found = set()
+    for module, path in sources():
+        mine = module.partition(".")[0]
+        texts = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+        foreign = [side for side in ("fedquilt_server", "fedquilt_client") if side != mine]
+        if any(isinstance(text, str) and text.startswith(f"{side}.") for text in texts for side in foreign):
+            found.add(module)
+    assert found == {"fedquilt_common.cli"}
+
+
+def test_only_the_transport_knows_paho() -> None:
+    assert users_of("paho") == {"fedquilt_common.transport"}
+
+
+def test_only_what_trains_or_evaluates_knows_torch() -> None:
+    users = users_of("torch") | users_of("opacus") | users_of("torchvision")
+    assert "fedquilt_common.learner" in users
+    assert {user for user in users if not any(is_below(user, allowed) for allowed in TORCH_USERS)} == set()
+
+
+def test_nobody_unpickles() -> None:
+    assert {user for name in ("pickle", "dill", "cloudpickle", "joblib", "shelve") for user in users_of(name)} == set()
+
+
+def test_the_machine_does_no_io() -> None:
+    path = PACKAGES["fedquilt_server"] / "machine.py"
+    assert {name for name in imports_of("fedquilt_server.machine", path) if name.split(".")[0] in IO_MODULES} == set()
+    calls = {n.func.id for n in ast.walk(ast.parse(path.read_text()))
+             if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}  # fmt: skip
+    assert calls & IO_CALLS == set()
+
+
+def test_nothing_below_the_machine_does_io_either() -> None:
+    """What the machine imports of fedquilt, and what that imports when it is loaded."""
+    files = dict(sources())
+    seen: set[str] = set()
+    waiting = ["fedquilt_server.machine"]
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        names = imports_of(module, files[module], lazy=False)
+        assert {name for name in names if name.split(".")[0] in IO_MODULES} == set(), module
+        waiting += [m for name in names for m in (name, name.rpartition(".")[0]) if m in files]
+    assert {"fedquilt_server.events", "fedquilt_common.types"} <= seen
+
+
+@pytest.mark.parametrize(("module", "path"), [pytest.param(m, p, id=m) for m, p in sources()])
+def test_no_file_is_too_long(module: str, path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE, module
+
+
+HEAVY = ("torch", "sklearn", "scipy", "fastapi", "uvicorn", "fedquilt_server", "fedquilt_common.learner")
+
+
+@pytest.mark.parametrize("module", ["fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_common.experiment"])
+def test_an_idle_agent_loads_nothing_heavy(module: str) -> None:
+    assert loaded_by(module) == set()
+
+
+@pytest.mark.parametrize("module", ["fedquilt_server.cli", "fedquilt_server.coordinator"])
+def test_a_waiting_coordinator_has_not_loaded_torch(module: str) -> None:
+    assert not {"torch", "sklearn"} & loaded_by(module)
+
+
+def test_what_is_loaded_would_be_seen() -> None:
+    assert {"torch", "fedquilt_common.learner"} <= loaded_by("fedquilt_common.learner")
+
+
+def loaded_by(module: str) -> set[str]:
+    """Which of the heavy modules a fresh process has once it imported ``module``."""
+    code = f"import {module}, sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
