@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 MakeTransport = Callable[[Deliver, Will], Transport]
 WILL_DELAY: Final = 20
 """Seconds that a board may be away before the coordinator hears of it: a restart of the agent takes fewer."""
-TELEMETRY_SECONDS: Final = 5.0
+TELEMETRY_SECONDS: Final = 2.0
 IDLE_TELEMETRY_SECONDS: Final = 30.0
 
 
@@ -248,6 +248,8 @@ class Agent:
     def _on_coordinator(self, presence: CoordinatorPresence) -> None:
         back = presence.online and presence.epoch != self._epoch
         self._epoch = presence.epoch if presence.online else -1
+        if back:
+            self._telemetry_at = 0.0
         if back and self._current is not None:
             self._current.uploads.hurry()
 
@@ -284,6 +286,7 @@ class Agent:
                 current.uploads.offer(stored)
             elif key not in busy and key not in self._failed and current.downloads.has(_patches(message, [task])):
                 self._pool.submit(self._job(current.store, message, task, client))
+                self._telemetry_at = min(self._telemetry_at, time.monotonic() + TELEMETRY_SECONDS)
 
     def _job(self, store: RunStore, message: RoundMessage, task: TaskMessage, client: int) -> Job:
         self._job_number += 1

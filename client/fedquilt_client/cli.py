@@ -14,14 +14,13 @@ import yaml
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from fedquilt_client.agent import Agent, AgentSettings
-from fedquilt_common.broker_url import parse_broker_url
+from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.stopping import StopSignal
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-PASSWORD_VARIABLE = "FEDQUILT_BROKER_PASSWORD"  # noqa: S105 - a name, not a password
 
 
 class AgentConfig(BaseModel):
@@ -78,7 +77,7 @@ def agent(
     settings = _merge(config, options)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     address = parse_broker_url(settings.broker).with_files(settings.ca, settings.cert, settings.key)
-    address = address.with_password(os.environ.get(PASSWORD_VARIABLE, ""))
+    address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
 
     def transport(deliver: Deliver, will: Will) -> Transport:
         client_id = f"fedquilt-{settings.federation}-{settings.id}"

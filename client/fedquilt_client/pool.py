@@ -116,7 +116,7 @@ class WorkerPool:
         if slot.process is not event.process:
             return None
         if isinstance(event, Died):
-            return self._died(slot)
+            return self._died(slot, event.process)
         return self._spoke(slot, event.line)
 
     def _spoke(self, slot: _Slot, line: str) -> JobEvent | None:
@@ -133,11 +133,12 @@ class WorkerPool:
             return Finished(job, Done.model_validate(said))
         return GaveUp(job, str(said["reason"]))
 
-    def _died(self, slot: _Slot) -> JobEvent | None:
-        process, job = slot.process, slot.job
+    def _died(self, slot: _Slot, process: subprocess.Popen[str]) -> JobEvent | None:
+        _close_stdin(process)
+        job = slot.job
         slot.process, slot.job = None, None
         lost: JobEvent | None = None
-        if job is not None and process is not None:
+        if job is not None:
             self._tried[job.number] += 1
             if self._tried[job.number] < ATTEMPTS:
                 self._waiting.appendleft(job)
@@ -180,8 +181,9 @@ class WorkerPool:
 
     def _listen(self, number: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
-        for line in process.stdout:
-            self._post(Spoke(number, process, line))
+        with process.stdout as lines:
+            for line in lines:
+                self._post(Spoke(number, process, line))
         process.wait()
         self._post(Died(number, process))
 
@@ -191,9 +193,13 @@ class WorkerPool:
             return
         process.kill()
         process.wait()
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+        _close_stdin(process)
+
+
+def _close_stdin(process: subprocess.Popen[str]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 def _ending(process: subprocess.Popen[str]) -> str:

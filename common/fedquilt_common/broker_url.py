@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from fedquilt_common.errors import BrokerUnreachableError
 
+BROKER_PASSWORD = "FEDQUILT_BROKER_PASSWORD"  # noqa: S105 - the name of an environment variable
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -26,6 +27,11 @@ class BrokerAddress:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+
+    def without_password(self) -> str:
+        """The URL with user but no password, fit for a command line that others can read."""
+        scheme, _, rest = str(self).partition("://")
+        return f"{scheme}://{quote(self.username, safe='')}@{rest}" if self.username else str(self)
 
     def with_files(self, ca: str, cert: str, key: str) -> BrokerAddress:
         """The same address with TLS files."""

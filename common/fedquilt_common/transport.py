@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -210,6 +211,7 @@ class MqttTransport:
         self._window = _Window(QUEUED_BYTES, QUEUED_MESSAGES)
         self._max_packet = LARGEST_PACKET
         self._session_expiry = session_expiry
+        self._session = 0
         self._client = self._make_client(client_id)
         if will is not None:
             properties = _properties(PacketTypes.WILLMESSAGE)
@@ -304,11 +306,13 @@ class MqttTransport:
             return
         offered = getattr(properties, "MaximumPacketSize", LARGEST_PACKET)
         self._max_packet = min(int(offered), LARGEST_PACKET)
+        self._session += not flags.session_present
         self._window.set_open(True)
         self._deliver(Connected(flags.session_present))
 
     def _on_connect_fail(self, _client: Client, _data: Any) -> None:
-        self._deliver(Disconnected(f"no MQTT broker answers at {self._address}"))
+        error = sys.exc_info()[1]  # paho calls us while it handles it; it may be about the certificate
+        self._deliver(Disconnected(f"no MQTT broker answers at {self._address}: {error}"))
 
     def _on_disconnect(
         self,
@@ -329,21 +333,17 @@ class MqttTransport:
 
     def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
         header = getattr(message.properties, "CorrelationData", b"")
-        mid, qos = message.mid, message.qos
-        self._deliver(
-            Message(
-                message.topic, bytes(message.payload), header, message.retain, lambda: _acknowledge(client, mid, qos)
-            )
-        )
+        session, mid, qos = self._session, message.mid, message.qos
+
+        def acknowledge() -> None:
+            if qos and session == self._session:  # a new session gives the same number to another message
+                client.ack(mid, qos)
+
+        self._deliver(Message(message.topic, bytes(message.payload), header, message.retain, acknowledge))
 
 
 def _properties(packet: int) -> Any:
     return Properties(packet)  # type: ignore[no-untyped-call]  # paho does not type it
-
-
-def _acknowledge(client: Client, mid: int, qos: int) -> None:
-    if qos:
-        client.ack(mid, qos)
 
 
 def _tls_context(address: BrokerAddress) -> ssl.SSLContext:

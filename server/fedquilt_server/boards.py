@@ -33,6 +33,11 @@ class Boards:
             gone = {"online": False, "training": {}}
             self._boards[message.agent] = self._boards[message.agent].model_copy(update=gone)
 
+    def heard(self, agent: str, now: float) -> None:
+        """An agent has sent something."""
+        if agent in self._boards:
+            self._boards[agent] = self._boards[agent].model_copy(update={"last_seen": now})
+
     def telemetry(self, message: Telemetry, now: float) -> None:
         board = self._boards.get(message.agent)
         if board is None:

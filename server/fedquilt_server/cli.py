@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from fedquilt_common.broker_url import parse_broker_url
+from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import Experiment, load_experiment, parse_experiment
 from fedquilt_common.memory import return_freed_memory
@@ -32,7 +32,6 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 bench_app = typer.Typer(no_args_is_help=True, help="Measure rounds without training.")
 app.add_typer(bench_app, name="bench")
 
-PASSWORD_VARIABLE = "FEDQUILT_BROKER_PASSWORD"  # noqa: S105 - a name, not a password
 LINGER_STEP = 0.2
 DEMO_LINGER = 20.0
 
@@ -76,8 +75,6 @@ def simulate(
 
 
 def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, as_json: bool, linger: float) -> None:
-    if broker is not None:
-        parse_broker_url(broker)
     plan = make_plan(experiment, out, broker, port, linger)
     stop = StopSignal()
     with Progress(plan.page_url, experiment.rounds, linger) as progress:
@@ -118,7 +115,7 @@ def coordinator(
     The broker's password may be given in FEDQUILT_BROKER_PASSWORD instead of the URL.
     """
     address = parse_broker_url(broker).with_files(ca, cert, key)
-    address = address.with_password(os.environ.get(PASSWORD_VARIABLE, ""))
+    address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
     loaded = load_experiment(experiment, set_ or ())
     return_freed_memory()
     board = SnapshotBoard()

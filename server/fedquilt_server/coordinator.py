@@ -276,6 +276,8 @@ class Coordinator:
         said = self._uplink.verify(address, blob)
         self._uplink.drop(address.client)
         now = self.run.watch.last_reply = time.time()
+        self._boards.heard(address.agent, now)
+        self.board.update(boards=self._boards.list())
         self._happen(
             Replied(
                 now,

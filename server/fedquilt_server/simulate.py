@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import sys
 import time
@@ -13,6 +13,7 @@ from typing import Final
 
 import httpx
 
+from fedquilt_common.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_server.broker import broker_command, free_port, wait_listening
@@ -21,7 +22,6 @@ from fedquilt_server.run import look_at
 from fedquilt_server.snapshot import Snapshot
 from fedquilt_server.supervisor import ChildSpec, Memory, Supervisor
 
-FEDERATION: Final = "simulation"
 LOOK_SECONDS: Final = 0.1
 
 
@@ -48,9 +48,25 @@ class Plan:
     linger: float = 0.0
 
     @property
-    def url(self) -> str:
+    def address(self) -> BrokerAddress:
         """Of the broker."""
-        return self.broker or f"mqtt://127.0.0.1:{self.broker_port}"
+        return parse_broker_url(self.broker or f"mqtt://127.0.0.1:{self.broker_port}")
+
+    @property
+    def federation(self) -> str:
+        """A name space of the folder's own: two simulations may share a broker."""
+        return f"simulation-{hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all children; a password stands here because everybody can read a command line."""
+        password = {BROKER_PASSWORD: self.address.password} if self.address.password else {}
+        return {**os.environ, "PYTHONUNBUFFERED": "1", **password}
+
+    @property
+    def connection(self) -> tuple[str, ...]:
+        """The options that coordinator and agents share."""
+        return ("--broker", self.address.without_password(), "--federation", self.federation)
 
     @property
     def page_url(self) -> str:
@@ -131,33 +147,21 @@ def _fedquilt(*arguments: str) -> tuple[str, ...]:
 def _coordinator(plan: Plan) -> ChildSpec:
     argv = _fedquilt(
         "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
-        "--broker", plan.url, "--federation", FEDERATION, "--port", str(plan.page_port), "--linger", str(plan.linger),
+        "--port", str(plan.page_port), "--linger", str(plan.linger), *plan.connection,
     )  # fmt: skip
-    return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log")
+    return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)
 
 
 def _agent(plan: Plan, spec: AgentSpec) -> ChildSpec:
     options = {
-        "--broker": plan.url,
         "--id": spec.name,
         "--clients": f"{spec.clients[0]}-{spec.clients[-1]}",
         "--kind": spec.kind,
         "--workers": str(spec.workers),
         "--state": str(plan.folder / "agents" / spec.name),
-        "--federation": FEDERATION,
         "--allow-import": "*",
     }
     if spec.memory is not None:
         options["--memory"] = str(spec.memory)
-    argv = _fedquilt("agent", *(text for pair in options.items() for text in pair))
-    return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", _agent_environment())
-
-
-def _agent_environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONUNBUFFERED": "1"}
-
-
-def read_pids(folder: Path) -> dict[str, object]:
-    """``pids.json`` of a running simulation."""
-    pids: dict[str, object] = json.loads((folder / "pids.json").read_text())
-    return pids
+    argv = _fedquilt("agent", *plan.connection, *(text for pair in options.items() for text in pair))
+    return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", plan.environment)

@@ -1,0 +1,267 @@
+"""What the client half's tests share: a broker, somebody who plays the coordinator, an agent in a thread, jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedquilt_client.agent import Agent, AgentSettings
+from fedquilt_client.worker import Job
+from fedquilt_common.broker_url import parse_broker_url
+from fedquilt_common.chunks import Blob, ChunkHeader
+from fedquilt_common.codec import FileArrays, write_arrays
+from fedquilt_common.experiment import Experiment
+from fedquilt_common.messages import PatchMessage, RoundMessage, RunMessage, TaskMessage
+from fedquilt_common.messages import Message as Words
+from fedquilt_common.topics import Topics
+from fedquilt_common.transport import Connected, Incoming, Message, MqttTransport, Transport, Will
+from fedquilt_common.types import Scalar
+from fedquilt_server.broker import broker_command, free_port, wait_listening
+
+PATIENCE = 30.0
+FEDERATIONS = itertools.count()
+ARRAYS = {"weight": np.arange(600, dtype=np.float32), "bias": np.linspace(-1, 1, 7, dtype=np.float32)}
+
+
+def wait_for(done: Callable[[], Any], what: str = "it", seconds: float = PATIENCE) -> Any:
+    """Poll until ``done`` gives something true, and return that."""
+    end = time.monotonic() + seconds
+    while not (found := done()):
+        assert time.monotonic() < end, f"waited {seconds} seconds for {what}"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture(name="wait_for")
+def wait_for_fixture() -> Callable[..., Any]:
+    return wait_for
+
+
+@contextlib.contextmanager
+def running_broker(folder: Path, port: int) -> Iterator[int]:
+    """A Mosquitto on ``port`` for a while."""
+    with subprocess.Popen(broker_command(folder, port)) as child:
+        try:
+            wait_listening("127.0.0.1", port, timeout=10)
+            yield port
+        finally:
+            child.terminate()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a Mosquitto; tests keep apart by their federation."""
+    with running_broker(tmp_path_factory.mktemp("broker"), free_port()) as port:
+        yield port
+
+
+class Peer:
+    """Plays the coordinator with raw messages, and remembers all that agents say."""
+
+    def __init__(self, port: int, federation: str, folder: Path) -> None:
+        self.topics = Topics(federation)
+        self.port = port
+        self.folder = folder
+        self.heard: list[Message] = []
+        self._connected = threading.Event()
+        self._transport = MqttTransport(
+            parse_broker_url(f"127.0.0.1:{port}"), f"{federation}-{id(self)}", self._deliver
+        )
+        self._transport.connect()
+        assert self._connected.wait(PATIENCE)
+        self._transport.subscribe(self.topics.for_coordinator())
+
+    def _deliver(self, incoming: Incoming) -> None:
+        if isinstance(incoming, Message):
+            self.heard.append(incoming)
+            incoming.ack()
+        elif isinstance(incoming, Connected):
+            self._connected.set()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def say(self, topic: str, words: Words | bytes, *, header: bytes = b"", retain: bool = True) -> None:
+        payload = words if isinstance(words, bytes) else words.encode()
+        assert self._transport.publish(topic, payload, header=header, retain=retain)
+
+    def tell(self, agent: str, words: Words | bytes) -> None:
+        """To an agent's inbox."""
+        self.say(self.topics.inbox(agent), words, retain=False)
+
+    def fill(self, slot: int, blob: Blob, chunk: int = 1024, leave_out: frozenset[int] = frozenset()) -> PatchMessage:
+        """Publish a blob's chunks into a slot."""
+        data = blob.path.read_bytes()
+        for header in blob.headers(chunk):
+            if header.index not in leave_out:
+                part = data[header.offset : header.offset + header.length]
+                self.say(self.topics.slice_chunk(slot, header.index), part, header=header.encode())
+        return PatchMessage(slot=slot, digest=blob.digest, size=blob.size)
+
+    def open(self, run: str, number: int, blob: Blob, clients: list[int], **changes: Any) -> RoundMessage:
+        """Publish a round with one patch and one task."""
+        task = TaskMessage(clients=clients, kind="train", patches=[0], scalars=changes.pop("scalars", {}))
+        patch = self.fill(0, blob)
+        fields = {"phase": "open", "patches": [patch], "tasks": [task], **changes}
+        message = RoundMessage(run=run, round=number, exchange=0, **fields)
+        self.say(self.topics.round, message)
+        return message
+
+    def said(self, kind: str) -> list[Message]:
+        """All messages of one kind so far."""
+        return [message for message in self.heard if self.topics.parse(message.topic).kind == kind]
+
+    def chunks(self, client: int, number: int) -> list[tuple[ChunkHeader, bytes]]:
+        """The chunks of a reply in the order of arrival, repetitions included."""
+        found = []
+        for message in self.said("replies"):
+            address = self.topics.parse(message.topic)
+            if (address.client, address.round) == (client, number):
+                found.append((ChunkHeader.decode(message.header), message.payload))
+        return found
+
+    def reply(self, client: int, number: int) -> FileArrays:
+        """Wait for a whole reply and put it together."""
+
+        def whole() -> dict[int, bytes] | None:
+            parts = {header.index: payload for header, payload in self.chunks(client, number)}
+            return parts if parts and len(parts) == self.chunks(client, number)[0][0].count else None
+
+        parts: dict[int, bytes] = wait_for(whole, f"the reply of client {client} in round {number}")
+        path = self.folder / f"{client}-{number}.reply"
+        path.write_bytes(b"".join(parts[i] for i in sorted(parts)))
+        return FileArrays(path)
+
+
+@pytest.fixture
+def peer(broker: int, tmp_path: Path) -> Iterator[Peer]:
+    """Somebody in a federation of its own."""
+    peer = Peer(broker, f"test-{next(FEDERATIONS)}", tmp_path)
+    yield peer
+    peer.close()
+
+
+@dataclass
+class Hosted:
+    """An agent that runs in a thread."""
+
+    settings: AgentSettings
+    stop: threading.Event = field(default_factory=threading.Event)
+    wills: list[Will] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+
+    def start(self, port: int) -> threading.Thread:
+        def make_transport(deliver: Callable[[Incoming], None], will: Will) -> Transport:
+            self.wills.append(will)
+            name = f"{self.settings.federation}-{self.settings.name}"
+            return MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), name, deliver, will=will)
+
+        agent = Agent(self.settings, make_transport)
+
+        def work() -> None:
+            try:
+                agent.execute(self.stop.is_set)
+            except BaseException as error:
+                self.errors.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+
+@contextlib.contextmanager
+def hosted(peer: Peer, clients: tuple[int, ...] = (0, 1), **changes: Any) -> Iterator[Hosted]:
+    """An agent ``board`` that is online; its state stays in the peer's folder from one to the next."""
+    fields = {"federation": peer.topics.federation, "state": peer.folder / "state", **changes}
+    host = Hosted(AgentSettings("board", clients, **fields))
+    before = len(peer.said("presence"))
+    thread = host.start(peer.port)
+    try:
+        wait_for(lambda: len(peer.said("presence")) > before, "presence")
+        yield host
+    finally:
+        host.stop.set()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert host.errors == []
+
+
+Host = Callable[..., contextlib.AbstractContextManager[Hosted]]
+
+
+@pytest.fixture
+def host(peer: Peer) -> Host:
+    """``with host(clients=(0, 1)): ...`` runs an agent beside the peer."""
+    return lambda **changes: hosted(peer, **changes)
+
+
+@dataclass
+class Kit:
+    """Makes runs, jobs and user packages below a folder."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def run(self, name: str = "run-1", partition: str | None = None, **changes: Any) -> RunMessage:
+        """A run of Echo unless ``changes`` of the experiment say otherwise."""
+        raw = {
+            "name": "test",
+            "data": {"set": "digits", "clients": 4},
+            "model": {"name": "mlp"},
+            "algorithm": {"name": "echo"},
+            "wire": {"chunk": "1KiB"},
+            **changes,
+        }
+        experiment = Experiment.model_validate(raw)
+        return RunMessage(run=name, experiment=experiment.model_dump(mode="json"), partition=partition)
+
+    def blob(self, arrays: Mapping[str, NDArray[Any]] = ARRAYS, name: str = "patch") -> Blob:
+        """Arrays on disk as they are sent."""
+        return write_arrays(self.folder / f"{name}.safetensors", arrays)
+
+    def job(self, run: RunMessage, client: int = 0, patches: list[Path] | None = None, **changes: Any) -> Job:
+        """A job with paths of its own."""
+        number = next(self.numbers)
+        run_file = self.folder / f"{run.run}.json"
+        if not run_file.exists():
+            run_file.write_text(run.model_dump_json())
+        scalars: dict[str, Scalar] = {}
+        fields = {
+            "number": number, "run_file": run_file, "client": client, "round": 1, "exchange": 0, "kind": "train",
+            "scalars": scalars, "fingerprint": "f" * 16, "memory": None, "allowed": [],
+            "patches": [self.blob().path] if patches is None else patches,
+            "reply": self.folder / f"{number}.reply", "memory_out": self.folder / f"{number}.memory", **changes,
+        }  # fmt: skip
+        return Job.model_validate(fields)
+
+    def package(self, name: str, code: str) -> str:
+        """A user's own algorithm ``name:Own`` whose ``work`` has the body ``code``; returns that."""
+        place = self.folder / "packages"
+        place.mkdir(exist_ok=True)
+        body = "\n".join(f"        {line}" for line in code.splitlines())
+        (place / f"{name}.py").write_text(
+            "import os, signal, sys, time\nfrom pathlib import Path\n"
+            "from fedquilt_common.algorithms.echo import Echo\nfrom fedquilt_common.types import Reply\n"
+            f"class Own(Echo):\n    def work(self, task, site):\n{body}\n        return super().work(task, site)\n"
+        )
+        self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
+        self.monkeypatch.syspath_prepend(place)
+        return f"{name}:Own"
+
+
+@pytest.fixture
+def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
+    return Kit(tmp_path, monkeypatch)

@@ -1,0 +1,268 @@
+"""An agent on a real broker, with the test in the coordinator's place."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+
+from fedquilt_client.pool import WorkerPool
+from fedquilt_client.worker import Job
+from fedquilt_common.codec import FileArrays
+from fedquilt_common.messages import (
+    PROTOCOL,
+    REPLY_KEY,
+    AgentPresence,
+    CoordinatorPresence,
+    EndMessage,
+    Failed,
+    Missing,
+    PatchMessage,
+    Receipt,
+    ReplyHeader,
+    RoundMessage,
+    Stop,
+    TaskMessage,
+    bitmap_of,
+    parse_telemetry,
+)
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Host, Kit, Peer
+
+Wait = Callable[..., Any]
+
+
+def presences(peer: Peer) -> list[AgentPresence]:
+    return [AgentPresence.model_validate_json(message.payload) for message in peer.said("presence")]
+
+
+def failures(peer: Peer) -> list[Failed]:
+    said = [parse_telemetry(message.payload, message.topic) for message in peer.said("telemetry")]
+    return [words for words in said if isinstance(words, Failed)]
+
+
+def receipt(peer: Peer, client: int, number: int, outcome: str = "accepted") -> Receipt:
+    digest = peer.chunks(client, number)[0][0].digest
+    fields = {"run": "run-1", "client": client, "round": number, "exchange": 0, "digest": digest, "outcome": outcome}
+    return Receipt.model_validate(fields)
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def plus(step: float, kit: Kit) -> dict[str, Any]:
+    return {name: x + np.float32(step) for name, x in FileArrays(kit.blob().path).items()}
+
+
+def test_presence_is_retained_and_names_the_boot(peer: Peer, host: Host, wait_for: Wait) -> None:
+    with host(clients=(0, 2), kind="jetson", workers=2, memory=1 << 20) as agent:
+        message = peer.said("presence")[0]
+        here = presences(peer)[0]
+        assert (here.agent, here.online, here.clients, here.workers) == ("board", True, [0, 2], 2)
+        assert (here.profile.kind, here.profile.memory) == ("jetson", 1 << 20)
+        assert here.profile.cores >= 1
+        will = agent.wills[0]
+        assert (will.topic, will.delay) == (message.topic, 20)
+        assert AgentPresence.model_validate_json(will.payload) == AgentPresence(
+            agent="board", online=False, boot=here.boot
+        )
+        telemetry = wait_for(lambda: peer.said("telemetry"))[0]
+        assert json.loads(telemetry.payload)["memory_used"] > 0
+    wait_for(lambda: len(presences(peer)) == 2)
+    assert (presences(peer)[1].online, presences(peer)[1].boot) == (False, here.boot)
+    with host():
+        assert presences(peer)[-1].boot > here.boot
+    late = type(peer)(peer.port, peer.topics.federation, peer.folder)
+    try:
+        wait_for(lambda: late.said("presence"), "the retained presence")
+        assert late.said("presence")[0].retained
+        assert not presences(late)[0].online
+    finally:
+        late.close()
+
+
+def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.say(peer.topics.run, kit.run())
+    message = peer.open("run-1", 1, kit.blob(), [0, 1, 3])
+    with host(clients=(0, 1)):
+        for client in (0, 1):
+            reply = peer.reply(client, 1)
+            assert same(reply, plus(0.5, kit))
+            header = ReplyHeader.model_validate_json(reply.metadata[REPLY_KEY])
+            assert (header.run, header.client, header.round, header.exchange) == ("run-1", client, 1, 0)
+            assert header.task == message.fingerprint(message.tasks[0])
+            peer.tell("board", receipt(peer, client, 1))
+        second = kit.blob(plus(0.5, kit), "second")
+        peer.open("run-1", 2, second, [1])
+        assert same(peer.reply(1, 2), plus(1.0, kit))
+    assert not peer.chunks(3, 1)
+    assert not peer.chunks(0, 2)
+
+
+def test_a_repeated_task_is_answered_from_the_store(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer.say(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host():
+        peer.reply(0, 1)
+    before = peer.chunks(0, 1)
+    jobs: list[Job] = []
+    monkeypatch.setattr(WorkerPool, "submit", lambda _, job: jobs.append(job))
+    with host():
+        wait_for(lambda: len(peer.chunks(0, 1)) == 2 * len(before), "the same reply again")
+        assert peer.chunks(0, 1)[len(before) :] == before
+        peer.tell("board", receipt(peer, 0, 1))
+        peer.open("run-1", 1, kit.blob(), [0], scalars={"lr": 0.1})  # another question is another task
+        wait_for(lambda: jobs, "a job")
+    assert [(job.round, job.scalars) for job in jobs] == [(1, {"lr": 0.1})]
+
+
+def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.say(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host():
+        peer.reply(0, 1)
+        sent = peer.chunks(0, 1)
+        first = sent[0][0]
+        bitmap = bitmap_of({0, 2}, first.count)
+        ask = {"run": "run-1", "client": 0, "round": 1, "exchange": 0, "digest": first.digest, "bitmap": bitmap}
+        peer.tell("board", Missing.model_validate(ask))
+        wait_for(lambda: len(peer.chunks(0, 1)) >= len(sent) + 2)
+        assert peer.chunks(0, 1)[len(sent) :] == [sent[0], sent[2]]
+        # a coordinator that has started again hears at once that there is something
+        peer.say(peer.topics.coordinator, CoordinatorPresence(online=True, epoch=5, run="run-1"))
+        wait_for(lambda: len(peer.chunks(0, 1)) >= len(sent) + 3, seconds=2.5)
+        assert peer.chunks(0, 1)[-1] == sent[-1]
+
+
+def test_a_client_that_cannot_do_its_task_says_why_once(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.say(peer.topics.run, kit.run(algorithm={"name": "nonsense:Algorithm"}))
+    peer.open("run-1", 1, kit.blob(), [1])
+    with host():
+        said = wait_for(lambda: failures(peer))[0]
+        assert (said.client, said.round, said.agent) == (1, 1, "board")
+        assert "--allow-import nonsense" in said.reason
+        peer.open("run-1", 1, kit.blob(), [1], deadline=9.0)
+        peer.open("run-1", 2, kit.blob(), [0])
+        wait_for(lambda: failures(peer)[1:])
+    assert [(words.client, words.round) for words in failures(peer)] == [(1, 1), (0, 2)]
+
+
+def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    own = kit.package("dawdling", "Path(os.environ['PID_FILE']).write_text(str(os.getpid()))\ntime.sleep(600)")
+    pid_file = kit.folder / "pid"
+    kit.monkeypatch.setenv("PID_FILE", str(pid_file))
+    peer.say(peer.topics.run, kit.run(algorithm={"name": own}))
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host(allow_import=("dawdling",)):
+        pid = int(wait_for(lambda: pid_file.exists() and pid_file.read_text()))
+        peer.open("run-1", 2, kit.blob(), [3], phase="closed")
+        wait_for(lambda: not psutil.pid_exists(pid), "the worker's end")
+
+
+def test_a_closed_or_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.say(peer.topics.run, kit.run())
+    peer.open("run-1", 5, kit.blob(), [0], phase="closed")
+    with host():
+        peer.open("run-1", 4, kit.blob(), [0])
+        peer.open("run-2", 6, kit.blob(), [0])
+        peer.open("run-1", 6, kit.blob(), [0])
+        peer.reply(0, 6)
+    assert {message.topic.split("/")[-2] for message in peer.said("replies")} == {"6.0"}
+
+
+def test_the_end_of_the_run(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.say(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host(once=True) as agent:
+        peer.reply(0, 1)
+        peer.say(peer.topics.end, EndMessage(run="another", reason="not ours"), retain=False)
+        peer.open("run-1", 2, kit.blob(), [1])
+        peer.reply(1, 2)
+        assert presences(peer)[-1].online
+        peer.say(peer.topics.end, EndMessage(run="run-1", reason="all rounds are done"))
+        wait_for(lambda: not presences(peer)[-1].online, "the agent to leave by itself")
+        assert not agent.stop.is_set()
+
+
+NEWER = PROTOCOL + 1
+
+
+def test_a_newer_protocol_is_ignored_with_advice(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "fedquilt_client")
+    peer.say(peer.topics.run, kit.run().model_copy(update={"v": NEWER, "run": "future"}))
+    with host():
+        wait_for(lambda: "install the same fedquilt version" in caplog.text, "the advice")
+        assert f"speaks protocol {NEWER}" in caplog.text
+        peer.say(peer.topics.run, kit.run())
+        peer.open("run-1", 1, kit.blob(), [0])
+        assert same(peer.reply(0, 1), plus(0.5, kit))
+
+
+NOBODY = "0" * 64
+HOSTILE: dict[str, list[bytes]] = {
+    "run": [
+        b"not json", b"[1]", b"{}", b'{"v":1}', b"\xff\xfe", b"[" * 100_000, b'{"v":true}', b'{"v":"1"}', b'{"v":-1}',
+        b'{"v":1,"run":"../../etc","experiment":{}}', b'{"v":1,"run":"x","experiment":{}}',
+        b'{"v":1,"run":"x","experiment":{"name":"x","rounds":NaN}}',
+    ],
+    "round": [
+        b'{"v":1,"run":"run-1","round":-1,"exchange":0,"phase":"open"}',
+        b'{"v":1,"run":"run-1","round":1e400,"exchange":0,"phase":"open"}',
+        RoundMessage(run="run-1", round=1, exchange=0, phase="open",
+                     tasks=[TaskMessage(clients=[0], kind="train", patches=[7])]).encode(),
+        RoundMessage(run="run-1", round=1, exchange=0, phase="open",
+                     patches=[PatchMessage(slot=0, digest=NOBODY, size=0), PatchMessage(slot=0, digest=NOBODY, size=9)],
+                     tasks=[TaskMessage(clients=[0, 0, 1], kind="train", patches=[1, 0, 1])]).encode(),
+    ],
+    "inbox": [
+        b"", b"{", b'{"v":1,"type":"unknown"}', b'{"v":1,"type":"receipt"}',
+        Stop(run="run-1", clients=[0]).encode(),
+        Receipt(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, outcome="rejected").encode(),
+        Missing(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, bitmap="AAAA").encode(),
+    ],
+    "coordinator": [b"{}", b'{"v":1,"online":1,"epoch":"x"}', CoordinatorPresence(online=False, epoch=0).encode()],
+    "end": [b"0", b'{"v":1,"run":"x"}'],
+    "slice": [b"x", b"y" * 5000],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_words_do_no_harm(peer: Peer, host: Host, kit: Kit, kind: str) -> None:
+    """Whatever is said, the agent lives on and does the next sound task."""
+    topics = peer.topics
+    places = {"run": topics.run, "round": topics.round, "coordinator": topics.coordinator, "end": topics.end,
+              "inbox": topics.inbox("board"), "slice": topics.slice_chunk(0, 0)}  # fmt: skip
+    peer.say(topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host():
+        peer.reply(0, 1)
+        for payload in HOSTILE[kind]:
+            for header in (b"", b"\0" * 49, b"\x01" + b"\xee" * 48):
+                peer.say(places[kind], payload, header=header, retain=False)
+        peer.open("run-1", 2, kit.blob(), [0])
+        assert same(peer.reply(0, 2), plus(0.5, kit))
+
+
+def test_a_reply_with_wrong_missing_bitmap_is_kept(peer: Peer, host: Host, kit: Kit) -> None:
+    peer.say(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host():
+        peer.reply(0, 1)
+        digest = peer.chunks(0, 1)[0][0].digest
+        for bitmap in ("", "AAAAAAAAAAAA", "////////"):
+            peer.tell("board", Missing(run="run-1", client=0, round=1, exchange=0, digest=digest, bitmap=bitmap))
+        peer.tell("board", receipt(peer, 0, 1))
+        peer.open("run-1", 2, kit.blob(), [0])
+        assert same(peer.reply(0, 2), plus(0.5, kit))
+    assert len(peer.chunks(0, 1)) == peer.chunks(0, 1)[0][0].count
