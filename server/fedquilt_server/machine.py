@@ -104,6 +104,7 @@ class Machine:
         self._round: Round | None = None
         self._silent: set[ClientId] = set()
         self._first_joined: float | None = None
+        self._waited = False
         self._opened_at = 0.0
         self._accepted: set[tuple[ClientId, int, int]] = set()
         self._counts: dict[str, int] = defaultdict(int)
@@ -129,7 +130,7 @@ class Machine:
             return None
         if self.exchange is not None:
             return self.exchange.deadline
-        if self.done or self._first_joined is None or self.policy.deadline is None:
+        if self.done or self._waited or self._first_joined is None or self.policy.deadline is None:
             return None
         return self._first_joined + self.policy.deadline
 
@@ -190,8 +191,7 @@ class Machine:
             case Replied():
                 return self._reply(event)
             case Rejected():
-                self._counts[event.outcome] += 1
-                return []
+                return self._refuse(event)
             case Ticked():
                 return self._tick(event.at)
 
@@ -210,8 +210,8 @@ class Machine:
         """Round 1 waits for every client, or for a quorum once the deadline has passed; later rounds for a quorum."""
         if self.exchange is not None or self.finished:
             return []
-        waited = self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
-        enough = self.policy.quorum if waited else self.policy.clients
+        self._waited = self._waited or self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
+        enough = self.policy.quorum if self._waited else self.policy.clients
         return self._open_round(at) if len(self._fleet()) >= enough else []
 
     def _reply(self, event: Replied) -> list[Command]:
@@ -225,8 +225,16 @@ class Machine:
             return [receipt]
         self.exchange.replies[event.client] = event
         self._accepted.add((event.client, event.round, event.exchange))
-        self._train[event.agent] += event.metrics.get("train_seconds", 0.0)
+        said = event.metrics.get("train_seconds", 0.0)
+        self._train[event.agent] += max(0.0, min(said, event.at - self._opened_at))
         return [receipt, *self._close_if_complete(event.at)]
+
+    def _refuse(self, event: Rejected) -> list[Command]:
+        self._counts[event.outcome] += 1
+        if event.client is None or self.host_of.get(event.client) != event.agent:
+            return []
+        self._silent.discard(event.client)  # it cannot count, but it is a sign of life
+        return self._start_if_ready(event.at)
 
     def judge(self, client: ClientId, round: int, exchange: int) -> tuple[Outcome, str]:
         """What a whole and sound reply would be now, and why."""
@@ -311,13 +319,13 @@ class Machine:
 
     def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:
         """The deadline passed without the quorum: wait on, or begin the round again with other clients."""
-        others = set(self._fleet()) - set(exchange.tasks)
+        silent = set(exchange.tasks) - set(exchange.replies)
         if self.policy.shortfall == "wait" or self.policy.deadline is None:
             exchange.deadline = None
-        elif not others:
+        elif len(set(self._fleet()) - silent) < self.policy.quorum:
             exchange.deadline = at + self.policy.deadline
         else:
-            self._silent |= set(exchange.tasks) - set(exchange.replies)
+            self._silent |= silent
             return self._begin_again(exchange, at)
         return []
 
@@ -327,9 +335,11 @@ class Machine:
             self._round.close()
         commands = self._open_round(at)
         now = self.exchange
+        self._accepted = {key for key in self._accepted if key[1] != self.round}
         if now is not None and before.number == now.number:
             same = {c for c, t in now.tasks.items() if c in before.replies and _same(t, before.tasks[c])}
             self.exchange = replace(now, replies={c: before.replies[c] for c in same})
+            self._accepted |= {(c, self.round, now.number) for c in same}
         return [*commands, *self._close_if_complete(at)]
 
 

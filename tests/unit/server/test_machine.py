@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.averages import mean
-from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, Round, State, Task
+from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, State
 from fedquilt_server.events import (
     Checkpoint,
     Command,
     Event,
-    Finish,
     Joined,
     Left,
     Receipt,
@@ -26,17 +24,6 @@ from fedquilt_server.events import (
 )
 from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import LabFactory, Machine, Policy
-
-
-@dataclass(frozen=True)
-class TwoSteps(FedAvg):
-    """Asks for a number, then sends its mean to those who gave one: FedMD's shape."""
-
-    def round(self, state: State, lab: Lab) -> Round:
-        scores = yield {client: Task("score", state.arrays) for client in lab.select()}
-        consensus = mean(scores)
-        digested = yield {client: Task("digest", consensus) for client in scores}
-        return State(mean(digested, like=state.arrays), consensus)
 
 
 def labs(per_round: int) -> LabFactory:
@@ -218,26 +205,36 @@ def test_nobody_else_is_there_so_replacing_waits_for_another_deadline() -> None:
     assert "Finish" in kinds(driver.reply(61, 1))
 
 
-@pytest.mark.parametrize("sign", ["join", "late", "refused"])
-def test_a_silent_client_is_asked_again_once_it_shows_a_sign_of_life(sign: str) -> None:
-    driver = Driver(REPLACE, per_round=3)
-    driver.join(0, 0, 1, agent="pi")
-    driver.join(0, 2, 3, agent="jetson")
-    first = asked(driver)
-    driver.reply(1, first[0])
+@pytest.mark.parametrize("sign", ["joins", "late", "rejected"])
+def test_a_silent_client_is_asked_again_once_it_shows_a_sign_of_life(
+    sign: Literal["joins", "late", "rejected"],
+) -> None:
+    driver = Driver(Policy(2, 3, 1, 60.0, "replace"), per_round=2)
+    for client in range(3):
+        driver.join(0, client, agent=f"pi-{client}")
+    one, two = asked(driver)
+    (other,) = {0, 1, 2} - {one, two}
     driver.do(Ticked(60))
-    silent = first[2]
-    host = driver.machine.host_of[silent]
-    driver.do(Rejected(61, "stranger", silent, 1, "does not host it"))
-    if sign == "join":
-        driver.join(61, *driver.machine.agents[host].clients, agent=host, boot=2)
+    assert asked(driver) == [other]
+    if sign == "joins":
+        driver.join(61, one, agent=f"pi-{one}", boot=2)
     else:
-        driver.do(Rejected(61, host, silent, 1, "was not asked", "late" if sign == "late" else "rejected"))
-    for client in set(asked(driver)) - {first[0]}:
-        driver.reply(62, client)
-    fleet = {0, 1, 2, 3} - ({first[1]} if host != driver.machine.host_of[first[1]] or sign != "join" else set())
-    assert set(asked(driver)) <= fleet
-    assert len(asked(driver)) == 3
+        driver.do(Rejected(61, f"pi-{one}", one, 1, "was not asked", sign))
+    driver.reply(62, other)
+    assert asked(driver) == sorted([one, other])
+
+
+def test_a_sign_of_life_starts_the_round_that_waited_for_a_quorum() -> None:
+    driver = Driver(Policy(2, 3, 1, 60.0, "replace"), per_round=2)
+    for client in range(3):
+        driver.join(0, client, agent=f"pi-{client}")
+    one = asked(driver)[0]
+    (other,) = {0, 1, 2} - set(asked(driver))
+    driver.do(Ticked(60))
+    driver.do(Left(61, f"pi-{other}", 1))
+    driver.reply(62, other)
+    assert driver.machine.exchange is None
+    assert kinds(driver.do(Rejected(63, f"pi-{one}", one, 1, "is closed", "late"))) == ["Send"]
 
 
 def test_a_stranger_cannot_speak_for_a_silent_client() -> None:

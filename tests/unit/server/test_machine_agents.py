@@ -69,14 +69,6 @@ def test_a_will_of_an_earlier_boot_is_ignored() -> None:
     assert play(subject, Left(4, "pi", 5), Left(5, "nobody", 1)) == []
 
 
-def test_an_earlier_boot_cannot_come_back() -> None:
-    """A presence that was delayed must not make the last will of that boot believed."""
-    subject = machine(PLAIN, FedAvg(), 2)
-    play(subject, Joined(0, "pi", 5, (0, 1)), Joined(1, "pi", 4, (0,)), Left(2, "pi", 4))
-    assert subject.agents["pi"].boot == 5
-    assert subject.host_of == {0: "pi", 1: "pi"}
-
-
 def test_who_claimed_a_client_first_has_it_until_it_leaves() -> None:
     subject = machine(PLAIN, FedAvg(), 2)
     play(subject, Joined(0, "pi", 1, (0,)), Joined(1, "thief", 1, (0, 1)))
