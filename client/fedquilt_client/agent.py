@@ -77,9 +77,6 @@ class _Current:
     uploads: Uploads
     round: RoundMessage | None = None
 
-    def is_open(self, round: int, exchange: int) -> bool:
-        return self.round is not None and (self.round.round, self.round.exchange) == (round, exchange)
-
 
 class Agent:
     """One agent; ``execute`` does its work until it is told to stop."""
@@ -224,12 +221,9 @@ class Agent:
             return
         if current.round is not None and message.round < current.round.round:
             return  # a broker that came back with an old memory; rounds never go back
-        changed = current.round is None or (current.round.patches, current.round.tasks) != (
-            message.patches,
-            message.tasks,
-        )
-        current.round = message
-        if changed or not current.is_open(message.round, message.exchange):
+        _patches(message, message.tasks)  # one that is not there: refuse the message before it does harm
+        before, current.round = current.round, message
+        if before is None or _question(before) != _question(message):
             self._begin(current, message)
         self._plan()
 
@@ -354,6 +348,10 @@ class Agent:
             training={str(client): value for client, value in self._progress.items()},
         )
         self._transport.publish(self.topics.telemetry(self.settings.name), said.encode())
+
+
+def _question(message: RoundMessage) -> tuple[object, ...]:
+    return message.round, message.exchange, message.patches, message.tasks
 
 
 def _patches(message: RoundMessage, tasks: list[TaskMessage]) -> list[PatchMessage]:

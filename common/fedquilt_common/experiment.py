@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,8 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from .errors import ExperimentError
-from .yaml_text import dump_yaml, load_yaml
+from fedquilt_common.yaml_text import dump_yaml
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -214,35 +212,6 @@ def agent_specs(fleet: Sequence[FleetLine]) -> list[AgentSpec]:
             named[line.kind] += 1
             first += share
     return specs
-
-
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment in the YAML file at ``path``, changed by ``overrides`` such as ``training.lr=0.05``.
-
-    Raises ExperimentError, which lists every problem, also for a file that cannot be read.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ExperimentError(f"{path}: there is no such file; check the path") from error
-    except IsADirectoryError as error:
-        raise ExperimentError(f"{path}: is a folder; name the experiment file in it") from error
-    except UnicodeDecodeError as error:
-        raise ExperimentError(f"{path}: is not text in UTF-8 (byte {error.start}); save it as such") from error
-    except (OSError, ValueError) as error:
-        raise ExperimentError(f"{path}: cannot be read: {error}; check the path and its permissions") from error
-    return parse_experiment(text, str(path), overrides)
-
-
-def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment in YAML ``text``; ``source`` names it in messages. Raises as ``load_experiment``."""
-    from .experiment_check import apply_overrides, check  # it needs the classes above
-
-    raw = load_yaml(text, source)
-    if not isinstance(raw, dict):
-        found = "empty" if raw is None else f"a {type(raw).__name__}"
-        raise ExperimentError(f"{source}: is {found} where keys such as name, data, model, algorithm must stand")
-    return check(apply_overrides(raw, overrides), source, overrides)
 
 
 def dump_experiment(experiment: Experiment) -> str:

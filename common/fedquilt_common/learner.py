@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .errors import DataUnavailableError, PayloadError, TrainingDivergedError
-from .types import Arrays, Examples, Penalty, Progress, Trained
+from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
+from fedquilt_common.types import Arrays, Examples, Penalty, Progress, Trained
 
 if TYPE_CHECKING:
-    from .experiment import Training
+    from fedquilt_common.experiment import Training
 
 EVALUATION_BATCH = 512
 _SEEDS = 1 << 63

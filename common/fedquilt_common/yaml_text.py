@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from .errors import ExperimentError
+from fedquilt_common.errors import ExperimentError
 
 MAX_DEPTH = 20
 MAX_CHARACTERS = 1 << 20

@@ -15,7 +15,8 @@ import typer
 
 from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import Experiment, load_experiment, parse_experiment
+from fedquilt_common.experiment import Experiment
+from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.stopping import StopSignal
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will

@@ -14,10 +14,9 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.datasets.files import check_end, dataset_folder, find, open_packed, read_exactly
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
-
-from .files import check_end, dataset_folder, find, open_packed, read_exactly
 
 NAME = "fashion-mnist"
 CLASSES = 10

@@ -23,14 +23,14 @@ from fedquilt_common.broker_url import parse_broker_url
 from fedquilt_common.chunks import Blob, ChunkHeader
 from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.experiment import Experiment
-from fedquilt_common.messages import PatchMessage, RoundMessage, RunMessage, TaskMessage
 from fedquilt_common.messages import Message as Words
+from fedquilt_common.messages import PatchMessage, Receipt, RoundMessage, RunMessage, TaskMessage
 from fedquilt_common.topics import Topics
 from fedquilt_common.transport import Connected, Incoming, Message, MqttTransport, Transport, Will
 from fedquilt_common.types import Scalar
 from fedquilt_server.broker import broker_command, free_port, wait_listening
 
-PATIENCE = 30.0
+PATIENCE = 20.0
 FEDERATIONS = itertools.count()
 ARRAYS = {"weight": np.arange(600, dtype=np.float32), "bias": np.linspace(-1, 1, 7, dtype=np.float32)}
 
@@ -132,8 +132,14 @@ class Peer:
                 found.append((ChunkHeader.decode(message.header), message.payload))
         return found
 
-    def reply(self, client: int, number: int) -> FileArrays:
-        """Wait for a whole reply and put it together."""
+    def accept(self, client: int, number: int, run: str = "run-1") -> None:
+        """Send the receipt of a reply."""
+        digest = self.chunks(client, number)[0][0].digest
+        fields = {"run": run, "client": client, "round": number, "exchange": 0, "digest": digest}
+        self.tell("board", Receipt.model_validate({**fields, "outcome": "accepted"}))
+
+    def reply(self, client: int, number: int, *, accept: bool = True) -> FileArrays:
+        """Wait for a whole reply, put it together and accept it."""
 
         def whole() -> dict[int, bytes] | None:
             parts = {header.index: payload for header, payload in self.chunks(client, number)}
@@ -142,6 +148,8 @@ class Peer:
         parts: dict[int, bytes] = wait_for(whole, f"the reply of client {client} in round {number}")
         path = self.folder / f"{client}-{number}.reply"
         path.write_bytes(b"".join(parts[i] for i in sorted(parts)))
+        if accept:
+            self.accept(client, number)
         return FileArrays(path)
 
 

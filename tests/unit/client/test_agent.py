@@ -47,12 +47,6 @@ def failures(peer: Peer) -> list[Failed]:
     return [words for words in said if isinstance(words, Failed)]
 
 
-def receipt(peer: Peer, client: int, number: int, outcome: str = "accepted") -> Receipt:
-    digest = peer.chunks(client, number)[0][0].digest
-    fields = {"run": "run-1", "client": client, "round": number, "exchange": 0, "digest": digest, "outcome": outcome}
-    return Receipt.model_validate(fields)
-
-
 def same(one: Any, other: Any) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
@@ -98,7 +92,6 @@ def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, 
             header = ReplyHeader.model_validate_json(reply.metadata[REPLY_KEY])
             assert (header.run, header.client, header.round, header.exchange) == ("run-1", client, 1, 0)
             assert header.task == message.fingerprint(message.tasks[0])
-            peer.tell("board", receipt(peer, client, 1))
         second = kit.blob(plus(0.5, kit), "second")
         peer.open("run-1", 2, second, [1])
         assert same(peer.reply(1, 2), plus(1.0, kit))
@@ -112,14 +105,14 @@ def test_a_repeated_task_is_answered_from_the_store(
     peer.say(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
-        peer.reply(0, 1)
+        peer.reply(0, 1, accept=False)
     before = peer.chunks(0, 1)
     jobs: list[Job] = []
     monkeypatch.setattr(WorkerPool, "submit", lambda _, job: jobs.append(job))
     with host():
         wait_for(lambda: len(peer.chunks(0, 1)) == 2 * len(before), "the same reply again")
         assert peer.chunks(0, 1)[len(before) :] == before
-        peer.tell("board", receipt(peer, 0, 1))
+        peer.accept(0, 1)
         peer.open("run-1", 1, kit.blob(), [0], scalars={"lr": 0.1})  # another question is another task
         wait_for(lambda: jobs, "a job")
     assert [(job.round, job.scalars) for job in jobs] == [(1, {"lr": 0.1})]
@@ -129,7 +122,7 @@ def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_fo
     peer.say(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
-        peer.reply(0, 1)
+        peer.reply(0, 1, accept=False)
         sent = peer.chunks(0, 1)
         first = sent[0][0]
         bitmap = bitmap_of({0, 2}, first.count)
@@ -157,15 +150,20 @@ def test_a_client_that_cannot_do_its_task_says_why_once(peer: Peer, host: Host, 
 
 
 def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    """Also when the next round asks the same clients for the same: its seed is another."""
     own = kit.package("dawdling", "Path(os.environ['PID_FILE']).write_text(str(os.getpid()))\ntime.sleep(600)")
     pid_file = kit.folder / "pid"
     kit.monkeypatch.setenv("PID_FILE", str(pid_file))
     peer.say(peer.topics.run, kit.run(algorithm={"name": own}))
     peer.open("run-1", 1, kit.blob(), [0])
     with host(allow_import=("dawdling",)):
-        pid = int(wait_for(lambda: pid_file.exists() and pid_file.read_text()))
-        peer.open("run-1", 2, kit.blob(), [3], phase="closed")
-        wait_for(lambda: not psutil.pid_exists(pid), "the worker's end")
+        first = int(wait_for(lambda: pid_file.exists() and pid_file.read_text()))
+        peer.open("run-1", 1, kit.blob(), [0], deadline=1e9)  # said again: goes on
+        peer.open("run-1", 2, kit.blob(), [0])
+        second = int(wait_for(lambda: pid_file.read_text() != str(first) and pid_file.read_text()))
+        assert not psutil.pid_exists(first)
+        peer.open("run-1", 3, kit.blob(), [3])
+        wait_for(lambda: not psutil.pid_exists(second), "the second worker's end")
 
 
 def test_a_closed_or_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
@@ -258,11 +256,11 @@ def test_a_reply_with_wrong_missing_bitmap_is_kept(peer: Peer, host: Host, kit: 
     peer.say(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
-        peer.reply(0, 1)
+        peer.reply(0, 1, accept=False)
         digest = peer.chunks(0, 1)[0][0].digest
         for bitmap in ("", "AAAAAAAAAAAA", "////////"):
             peer.tell("board", Missing(run="run-1", client=0, round=1, exchange=0, digest=digest, bitmap=bitmap))
-        peer.tell("board", receipt(peer, 0, 1))
+        peer.accept(0, 1)
         peer.open("run-1", 2, kit.blob(), [0])
         assert same(peer.reply(0, 2), plus(0.5, kit))
     assert len(peer.chunks(0, 1)) == peer.chunks(0, 1)[0][0].count

@@ -1,5 +1,6 @@
 """Broker addresses as people write them."""
 
+# ruff: noqa: S105, S106 - the passwords are of the test
 from __future__ import annotations
 
 import pytest

@@ -16,9 +16,8 @@ from fedquilt_common.experiment import (
     FleetLine,
     agent_specs,
     dump_experiment,
-    load_experiment,
-    parse_experiment,
 )
+from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.yaml_text import dump_yaml, load_yaml
 
 FULL = """

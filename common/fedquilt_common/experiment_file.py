@@ -1,4 +1,4 @@
-"""From the plain contents of a file to an ``Experiment``, or to one message that lists every problem."""
+"""From an experiment file to an ``Experiment``, or to one message that lists every problem in it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,44 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from .errors import ExperimentError, FedquiltError
-from .experiment import Experiment, Problem
-from .names import is_own, suggest
-from .yaml_text import load_yaml
+from fedquilt_common.errors import ExperimentError, FedquiltError
+from fedquilt_common.experiment import Experiment, Problem
+from fedquilt_common.names import is_own, suggest
+from fedquilt_common.yaml_text import load_yaml
 
 _LONGEST_VALUE = 60
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in the YAML file at ``path``, changed by ``overrides`` such as ``training.lr=0.05``.
+
+    Raises ExperimentError, which lists every problem, also for a file that cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ExperimentError(f"{path}: there is no such file; check the path") from error
+    except IsADirectoryError as error:
+        raise ExperimentError(f"{path}: is a folder; name the experiment file in it") from error
+    except UnicodeDecodeError as error:
+        raise ExperimentError(f"{path}: is not text in UTF-8 (byte {error.start}); save it as such") from error
+    except (OSError, ValueError) as error:
+        raise ExperimentError(f"{path}: cannot be read: {error}; check the path and its permissions") from error
+    return parse_experiment(text, str(path), overrides)
+
+
+def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in YAML ``text``; ``source`` names it in messages. Raises as ``load_experiment``."""
+    raw = load_yaml(text, source)
+    if not isinstance(raw, dict):
+        found = "empty" if raw is None else f"a {type(raw).__name__}"
+        raise ExperimentError(f"{source}: is {found} where keys such as name, data, model, algorithm must stand")
+    return check(apply_overrides(raw, overrides), source, overrides)
 
 
 def check(raw: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> Experiment:
@@ -102,9 +130,9 @@ def _section(annotation: Any) -> type[BaseModel] | None:
 
 def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
     """Names and algorithm fields; of a raw file, so that they are reported beside whatever else is wrong."""
-    from .algorithms import ALGORITHMS, DIAGNOSTICS
-    from .datasets import DATASETS
-    from .models import DIAGNOSTIC_MODELS, MODELS
+    from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
+    from fedquilt_common.datasets import DATASETS
+    from fedquilt_common.models import DIAGNOSTIC_MODELS, MODELS
 
     yield from _unknown_name(raw, "model", "name", MODELS | DIAGNOSTIC_MODELS)
     yield from _unknown_name(raw, "data", "set", DATASETS)

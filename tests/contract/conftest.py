@@ -1,0 +1,245 @@
+"""Peers on a broker: the same for the broker in memory and for a real Mosquitto."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from fedquilt_common.broker_url import BrokerAddress
+from fedquilt_common.errors import BrokerMissingError
+from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
+from fedquilt_common.transport import Connected, Disconnected, Incoming, Message, MqttTransport, Transport, Will
+from fedquilt_server.broker import broker_command, free_port, wait_listening
+
+HOST = "127.0.0.1"
+_numbers = itertools.count()
+
+
+class Inbox:
+    """All that a transport delivered, and a way to wait for it."""
+
+    def __init__(self, *, ack: bool) -> None:
+        self.items: list[Incoming] = []
+        self._ack = ack
+        self._changed = threading.Condition()
+
+    def __call__(self, incoming: Incoming) -> None:
+        if self._ack and isinstance(incoming, Message):
+            incoming.ack()
+        with self._changed:
+            self.items.append(incoming)
+            self._changed.notify_all()
+
+    def wait(self, done: Callable[[], Any], timeout: float = 20) -> None:
+        with self._changed:
+            assert self._changed.wait_for(done, timeout), f"still waiting after {timeout} s; got {self.items[-5:]}"
+
+
+@dataclass
+class Peer:
+    """A transport and all that it was delivered."""
+
+    transport: Transport
+    inbox: Inbox
+    name: str
+    _syncs: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def messages(self) -> list[Message]:
+        return [m for m in self.inbox.items if isinstance(m, Message) and not m.topic.startswith("sync/")]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [message.payload for message in self.messages]
+
+    @property
+    def connections(self) -> list[Connected]:
+        return [item for item in self.inbox.items if isinstance(item, Connected)]
+
+    @property
+    def losses(self) -> list[Disconnected]:
+        return [item for item in self.inbox.items if isinstance(item, Disconnected)]
+
+    def connect(self) -> Peer:
+        self.transport.connect()
+        self.inbox.wait(lambda: self.connections)
+        return self
+
+    def subscribe(self, *filters: str) -> None:
+        """Subscribe, and return once the broker has dealt with it and sent what it retains."""
+        self.transport.subscribe(filters)
+        self.settle()
+
+    def settle(self) -> None:
+        """Return once the broker has dealt with all that was asked before, and we with its answers."""
+        word = f"{next(self._syncs)}".encode()
+        topic = f"sync/{self.name}"
+        self.transport.subscribe([topic])
+        assert self.transport.publish(topic, word)
+        self.inbox.wait(
+            lambda: any(isinstance(m, Message) and (m.topic, m.payload) == (topic, word) for m in self.inbox.items)
+        )
+        for item in self.inbox.items:
+            if isinstance(item, Message) and item.topic == topic:
+                item.ack()
+
+    def says(self, topic: str, payload: bytes = b"x", *, header: bytes = b"", retain: bool = False) -> None:
+        """Publish, and return once the broker has it."""
+        assert self.transport.publish(topic, payload, header=header, retain=retain)
+        assert self.transport.drain(20)
+
+
+class Side(Protocol):
+    """A broker, and how to be its client."""
+
+    def peer(self, name: str = "", *, will: Will | None = None, ack: bool = True) -> Peer: ...
+    def break_off(self, peer: Peer) -> None:
+        """Lose the peer's connection without a word, for good."""
+
+
+class MemorySide:
+    def __init__(self) -> None:
+        self._broker = MemoryBroker()
+
+    def peer(self, name: str = "", *, will: Will | None = None, ack: bool = True) -> Peer:
+        inbox, name = Inbox(ack=ack), name or f"peer-{next(_numbers)}"
+        return Peer(MemoryTransport(self._broker, name, inbox, will=will), inbox, name)
+
+    def break_off(self, peer: Peer) -> None:
+        assert isinstance(peer.transport, MemoryTransport)
+        peer.transport.break_off()
+
+
+class MqttSide:
+    """Closes what it made."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        self.address = address
+        self._made: list[Peer] = []
+
+    def peer(
+        self,
+        name: str = "",
+        *,
+        will: Will | None = None,
+        ack: bool = True,
+        address: BrokerAddress | None = None,
+        **options: Any,
+    ) -> Peer:
+        inbox, name = Inbox(ack=ack), name or f"peer-{next(_numbers)}"
+        transport = MqttTransport(address or self.address, name, inbox, will=will, **options)
+        peer = Peer(transport, inbox, name)
+        self._made.append(peer)
+        return peer
+
+    def break_off(self, peer: Peer) -> None:
+        client = client_of(peer)
+        client.loop_stop()  # or it would connect again by itself
+        client.socket().close()
+
+    def close(self) -> None:
+        for peer in self._made:
+            peer.transport.close()
+
+
+def client_of(peer: Peer) -> Any:
+    """paho's client inside: the only way to cut a connection from this end."""
+    assert isinstance(peer.transport, MqttTransport)
+    return peer.transport._client
+
+
+def cut(peer: Peer) -> None:
+    """Cut the connection under the transport, which will make a new one."""
+    client_of(peer).socket().shutdown(socket.SHUT_RDWR)
+
+
+class Broker:
+    """A Mosquitto child that can be frozen, killed and started again on its port."""
+
+    def __init__(self, folder: Path, more: str = "", *, replace: tuple[str, str] = ("", "")) -> None:
+        self.port = free_port()
+        self._command = broker_command(folder, self.port)
+        config = folder / "mosquitto.conf"
+        config.write_text(config.read_text().replace(*replace) + more if replace[0] else config.read_text() + more)
+        self.address = BrokerAddress(HOST, self.port)
+        self.start()
+
+    def start(self) -> None:
+        self._child = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
+        wait_listening(HOST, self.port, timeout=20)
+
+    def freeze(self) -> None:
+        self._child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        self._child.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._child.wait(timeout=20)
+
+
+@contextlib.contextmanager
+def running(folder: Path, more: str = "", *, replace: tuple[str, str] = ("", "")) -> Iterator[Broker]:
+    """A broker with more lines in its configuration; skips where there is no Mosquitto."""
+    try:
+        broker = Broker(folder, more, replace=replace)
+    except BrokerMissingError as error:
+        pytest.skip(str(error))
+    try:
+        yield broker
+    finally:
+        broker.thaw()
+        broker.kill()
+
+
+Start = Callable[..., Broker]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts brokers for one test, with any configuration."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(running(tmp_path / f"{next(_numbers)}", *args, **options))
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def mqtt(start: Start) -> Iterator[Callable[[Broker], MqttSide]]:
+    """Sides of brokers; their peers are closed before the brokers end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda broker: stack.enter_context(contextlib.closing(MqttSide(broker.address)))
+
+
+@pytest.fixture(params=["memory", "mqtt"])
+def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+    """Either implementation; what the test wrote to the shared Mosquitto is below a topic of its own."""
+    if request.param == "memory":
+        yield MemorySide()
+        return
+    with contextlib.closing(MqttSide(request.getfixturevalue("shared_broker").address)) as made:
+        yield made
+
+
+@pytest.fixture
+def at() -> Callable[[str], str]:
+    """Topics below a level that no other test uses."""
+    root = f"test-{next(_numbers)}"
+    return lambda topic: f"{root}/{topic}"

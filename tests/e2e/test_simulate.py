@@ -1,0 +1,222 @@
+"""``fedquilt simulate`` and ``bench``, as a user runs them: real broker, coordinator, agents and workers.
+
+One short experiment, whose model must come out the same to the bit whatever is killed on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fedquilt_common.codec import FileArrays
+
+EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
+ROUNDS = 8
+# Long enough a round to be hit in the middle, short enough to wait for.
+SHORT = ("--set", f"rounds={ROUNDS}", "--set", "training.epochs=12")
+PATIENCE = 100.0
+COLUMNS = {
+    "round", "accuracy", "loss", "seconds", "train_seconds", "overhead_seconds", "bytes_down", "bytes_up",
+    "model_bytes", "clients", "late", "rejected",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@contextlib.contextmanager
+def fedquilt(*arguments: str, where: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command in the folder ``where``; nothing of it is left afterwards."""
+    command = [sys.executable, "-m", "fedquilt_common.cli", *arguments]
+    with subprocess.Popen(command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+
+
+def finish(process: subprocess.Popen[str]) -> Done:
+    out, err = process.communicate(timeout=PATIENCE)
+    return Done(process.returncode, out, err)
+
+
+def run(*arguments: str, where: Path) -> Done:
+    with fedquilt(*arguments, where=where) as process:
+        return finish(process)
+
+
+def simulate(experiment: str, *options: str) -> tuple[str, ...]:
+    return ("simulate", str(EXPERIMENTS / f"{experiment}.yaml"), "--out", "run", *SHORT, *options)
+
+
+def fingerprint(folder: Path) -> str:
+    return hashlib.sha256((folder / "run" / "global.safetensors").read_bytes()).hexdigest()
+
+
+def result(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "run" / "result.json").read_text())
+    return found
+
+
+def pids(folder: Path) -> dict[str, int]:
+    """Who runs, by name."""
+    found = json.loads((folder / "run" / "pids.json").read_text())
+    return {"broker": found["broker"], "coordinator": found["coordinator"], **found["agents"]}
+
+
+def rounds_done(folder: Path) -> int:
+    return len(result(folder)["rounds"]) if (folder / "run" / "result.json").exists() else 0
+
+
+def wait_for(done: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, f"no {what} after {PATIENCE} seconds"
+        time.sleep(0.01)
+
+
+def process_names(pid: int) -> set[int]:
+    """The process and everything below it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+    return set()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """The experiment run once, with nothing in its way."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, run(*simulate("digits-fedavg", "--json"), where=folder)
+
+
+def test_a_run_leaves_what_is_documented(undisturbed: tuple[Path, Done]) -> None:
+    folder, done = undisturbed
+    assert done.code == 0, done.err
+    names = {path.name for path in (folder / "run").iterdir()}
+    files = {"experiment.yaml", "journal.sqlite", "rounds.csv", "boards.csv", "result.json", "global.safetensors"}
+    assert files | {"blobs"} <= names
+    found = result(folder)
+    assert (found["algorithm"], found["dataset"], len(found["rounds"])) == ("fedavg", "digits", ROUNDS)
+    for number, row in enumerate(found["rounds"], 1):
+        assert row.keys() >= COLUMNS
+        assert (row["round"], row["clients"], row["late"], row["rejected"]) == (number, 8, 0, 0)
+        assert row["seconds"] >= row["train_seconds"] > 0
+        # to the broker once, not once a client; back once a client
+        assert row["model_bytes"] < row["bytes_down"] < 2 * row["model_bytes"]
+        assert 8 * row["model_bytes"] < row["bytes_up"] < 10 * row["model_bytes"]
+    assert found["final"]["accuracy"] == found["rounds"][-1]["accuracy"] > 0.9
+    assert found["final"]["global_sha256"] == fingerprint(folder)
+    lines = (folder / "run" / "rounds.csv").read_text().splitlines()
+    assert len(lines) == ROUNDS + 1
+    assert set(lines[0].split(",")) >= COLUMNS
+    assert len(FileArrays(folder / "run" / "global.safetensors")) == 4
+
+
+def test_json_is_all_there_is_on_stdout(undisturbed: tuple[Path, Done]) -> None:
+    folder, done = undisturbed
+    assert json.loads(done.out) == result(folder)
+    assert "Status page: http://127.0.0.1:" in done.err
+
+
+def test_nothing_runs_on_afterwards(undisturbed: tuple[Path, Done]) -> None:
+    folder, _ = undisturbed
+    assert [name for name, pid in pids(folder).items() if psutil.pid_exists(pid)] == []
+
+
+def test_a_finished_folder_is_refused(undisturbed: tuple[Path, Done]) -> None:
+    folder, _ = undisturbed
+    before = fingerprint(folder)
+    for arguments in (simulate("digits-fedavg"), simulate("digits-fedavg", "--set", "seed=8")):
+        done = run(*arguments, where=folder)
+        assert done.code == 6
+        assert "--out" in done.err
+        assert "Traceback" not in done.err
+    assert fingerprint(folder) == before
+
+
+@pytest.mark.parametrize("who", ["coordinator", "strong-0", "broker"])
+def test_a_kill_changes_no_bit(who: str, undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
+    with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
+        wait_for(lambda: rounds_done(tmp_path) >= 1, "first round")
+        before = pids(tmp_path)
+        os.kill(before[who], signal.SIGKILL)
+        wait_for(lambda: pids(tmp_path)[who] != before[who], "successor")
+        assert rounds_done(tmp_path) < ROUNDS
+        after = pids(tmp_path)
+        done = finish(process)
+    assert done.code == 0, done.err
+    assert {name for name in before if before[name] != after[name]} == {who}
+    assert [row["clients"] for row in result(tmp_path)["rounds"]] == [8] * ROUNDS
+    assert fingerprint(tmp_path) == fingerprint(undisturbed[0])
+
+
+def test_an_interrupted_run_goes_on(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
+    """The same command again, and meanwhile nothing is left running."""
+    with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
+        wait_for(lambda: rounds_done(tmp_path) >= 1, "first round")
+        family = process_names(process.pid)
+        process.send_signal(signal.SIGTERM)
+        done = finish(process)
+    assert done.code == 128 + signal.SIGTERM
+    assert "same command goes on" in done.err
+    assert len(family) >= 6  # simulate, broker, coordinator, two agents, at least one worker
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in family), "end of all processes")
+    reached = rounds_done(tmp_path)
+    assert 1 <= reached < ROUNDS
+    before = result(tmp_path)["rounds"]
+    done = run(*simulate("digits-fedavg"), where=tmp_path)
+    assert done.code == 0, done.err
+    assert result(tmp_path)["rounds"][: len(before)] == before
+    assert fingerprint(tmp_path) == fingerprint(undisturbed[0])
+
+
+def test_fedprox_runs_too(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
+    options = ("--set", "algorithm.name=fedprox", "--set", "algorithm.mu=0.01")
+    done = run(*simulate("digits-fedavg", *options), where=tmp_path)
+    assert done.code == 0, done.err
+    assert result(tmp_path)["algorithm"] == "fedprox"
+    assert result(tmp_path)["final"]["accuracy"] > 0.9
+    assert fingerprint(tmp_path) != fingerprint(undisturbed[0])
+
+
+def bench(clients: int, where: Path) -> dict[str, Any]:
+    arguments = ("--agents", "2", "--clients", str(clients), "--megabytes", "1", "--rounds", "2", "--json")
+    done = run("bench", "round", *arguments, where=where)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def test_what_goes_down_does_not_grow_with_the_clients(tmp_path: Path) -> None:
+    few, many = bench(2, tmp_path), bench(8, tmp_path)
+    for found, clients in ((few, 2), (many, 8)):
+        assert {"broker", "coordinator", "bench-0", "bench-1"} == found["processes"].keys()
+        assert all(numbers["peak_bytes"] > 1e6 for numbers in found["processes"].values())
+        assert [row["round"] for row in found["rounds"]] == [1, 2]
+        for row in found["rounds"]:
+            assert row["seconds"] > 0
+            assert row["clients"] == clients
+            assert clients * 1e6 < row["bytes_up"] < clients * 1.1e6
+    for row, other in zip(few["rounds"], many["rounds"], strict=True):
+        assert row["bytes_down"] > 1e6
+        assert other["bytes_down"] == pytest.approx(row["bytes_down"], rel=0.02)

@@ -1,0 +1,166 @@
+"""The mean of replies: right, whatever the order, the block size and the place where the arrays lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from fedquilt_common import averages
+from fedquilt_common.averages import mean
+from fedquilt_common.codec import FileArrays, write_arrays
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.types import Reply
+
+Arrays = dict[str, NDArray[Any]]
+SHARED = Path(os.environ.get("FEDQUILT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+VECTORS = SHARED / "golden" / "h_optimiser_updates.json"
+
+FLOATS = st.floats(-1e6, 1e6, width=32)
+WEIGHTS = st.floats(0, 1e12) | st.integers(0, 1000).map(float)
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> dict[int, Reply]:
+    """Replies of up to six clients with the same arrays: two of floats, one of integers, one of one number."""
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6))
+    arrays = st.fixed_dictionaries({
+        "w": hnp.arrays(np.float32, shape, elements=FLOATS),
+        "wide": hnp.arrays(np.float64, (5,), elements=st.floats(-1e6, 1e6)),
+        "steps": hnp.arrays(np.int64, (7,), elements=st.integers(-(2**40), 2**40)),
+        "one": hnp.arrays(np.float32, (), elements=FLOATS),
+    })  # fmt: skip
+    clients = draw(st.lists(st.integers(0, 99), min_size=1, max_size=6, unique=True))
+    replies = {client: Reply(draw(arrays), draw(WEIGHTS)) for client in clients}
+    if sum(reply.weight for reply in replies.values()) < 1e-300:
+        replies[clients[0]] = Reply(replies[clients[0]].arrays, 1.0)
+    return replies
+
+
+def naive(replies: dict[int, Reply], name: str) -> NDArray[Any]:
+    stacked = np.stack([reply.arrays[name].astype(np.float64) for reply in replies.values()])
+    return np.asarray(np.average(stacked, axis=0, weights=[reply.weight for reply in replies.values()]))
+
+
+def same_bits(one: Arrays, other: Arrays) -> bool:
+    return list(one) == list(other) and all(
+        (one[n].dtype, one[n].shape, one[n].tobytes()) == (other[n].dtype, other[n].shape, other[n].tobytes())
+        for n in one
+    )
+
+
+@given(exchanges())
+def test_the_mean_is_the_naive_mean(replies: dict[int, Reply]) -> None:
+    found = mean(replies)
+    first = next(iter(replies.values())).arrays
+    assert {name: (x.dtype, x.shape) for name, x in found.items()} == {n: (x.dtype, x.shape) for n, x in first.items()}
+    np.testing.assert_allclose(found["wide"], naive(replies, "wide"), rtol=1e-12, atol=1e-8)
+    for name in ("w", "one"):
+        np.testing.assert_allclose(found[name], naive(replies, name), rtol=1e-6, atol=1e-8)
+    assert (np.abs(found["steps"] - naive(replies, "steps")) <= 0.5 + 1e-3).all()
+
+
+@given(exchanges(), st.randoms())
+def test_the_order_of_arrival_does_not_matter_to_a_bit(replies: dict[int, Reply], random: Any) -> None:
+    arrived = list(replies.items())
+    random.shuffle(arrived)
+    assert same_bits(mean(replies), mean(dict(arrived)))
+
+
+def test_the_order_of_clients_is_that_of_the_sum() -> None:
+    """Were it the order of arrival, these sums would differ."""
+    big, one = np.array([2.0**53]), np.array([1.0])
+    arrays = {0: big, 1: one, 2: -big, 3: one}
+    values = {tuple(mean({c: Reply({"w": arrays[c]}) for c in order})["w"]) for order in ([0, 1, 2, 3], [2, 0, 3, 1])}
+    assert values == {(0.25,)}
+
+
+@given(exchanges(), st.integers(1, 9))
+def test_blocks_change_nothing(replies: dict[int, Reply], size: int) -> None:
+    whole = mean(replies)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(averages, "BLOCK", size)
+        assert same_bits(mean(replies), whole)
+
+
+@settings(deadline=None)
+@given(exchanges(), st.integers(1, 9))
+def test_files_give_the_same_as_memory(replies: dict[int, Reply], size: int) -> None:
+    narrow = {c: Reply({n: x for n, x in r.arrays.items() if n != "wide"}, r.weight) for c, r in replies.items()}
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(averages, "BLOCK", size)
+        stored = {
+            client: Reply(FileArrays(write_arrays(Path(place) / str(client), reply.arrays).path), reply.weight)
+            for client, reply in narrow.items()
+        }
+        like = next(iter(narrow.values())).arrays
+        assert same_bits(mean(stored, like), mean(narrow, like))
+
+
+@pytest.mark.parametrize(
+    ("values", "rounded"), [([0, 1], 0), ([1, 2], 2), ([1, 1, 2], 1), ([-1, -2, -2], -2), ([2, 2, 3, 3, 3], 3)]
+)
+def test_integers_are_rounded_to_nearest(values: list[int], rounded: int) -> None:
+    replies = {i: Reply({"steps": np.array(value)}) for i, value in enumerate(values)}
+    found = mean(replies)["steps"]
+    assert found == rounded
+    assert found.dtype == np.int64
+
+
+@given(exchanges())
+def test_a_weight_of_zero_does_not_count(replies: dict[int, Reply]) -> None:
+    silent = Reply({name: x + x.dtype.type(1) for name, x in next(iter(replies.values())).arrays.items()}, 0.0)
+    assert all(np.array_equal(x, mean(replies)[name]) for name, x in mean(replies | {1000: silent}).items())
+
+
+BAD = {
+    "none": [],
+    "zero": [0.0],
+    "zeros": [0.0, 0.0],
+    "negative": [-1.0],
+    "one negative": [3.0, -1.0],
+    "nan": [float("nan")],
+    "one nan": [1.0, float("nan")],
+    "infinite": [float("inf"), 1.0],
+    "infinite both ways": [float("inf"), float("-inf")],
+}
+
+
+@pytest.mark.parametrize("weights", BAD.values(), ids=BAD)
+def test_weights_that_make_no_mean(weights: list[float]) -> None:
+    with pytest.raises(PayloadError, match=r"no reply to average|must be finite, not negative and not all zero"):
+        mean({i: Reply({"w": np.ones(2)}, weight) for i, weight in enumerate(weights)})
+
+
+def test_like_says_names_and_dtype() -> None:
+    replies = {i: Reply({"w": np.full(2, i, np.float32), "extra": np.ones(1)}) for i in range(2)}
+    found = mean(replies, like={"w": np.zeros(2, np.float64)})
+    assert list(found) == ["w"]
+    assert found["w"].dtype == np.float64
+    assert found["w"].tolist() == [0.5, 0.5]
+
+
+def test_replies_are_left_alone() -> None:
+    replies = {i: Reply({"w": np.full(4, i, np.float32)}, i + 1.0) for i in range(3)}
+    mean(replies)["w"][:] = 9
+    assert [reply.arrays["w"].tolist() for reply in replies.values()] == [[i] * 4 for i in range(3)]
+
+
+def test_fedavg_of_published_code() -> None:
+    if not VECTORS.is_file():
+        pytest.skip("needs h_optimiser_updates.json in ../shared/golden (or FEDQUILT_SHARED)")
+    golden = json.loads(VECTORS.read_text(encoding="utf-8"))["fedavg"]
+    replies = {
+        client: Reply({"w": np.array(params, np.float32)}, float(size))
+        for client, (params, size) in enumerate(zip(golden["client_params"], golden["sizes"], strict=True))
+    }
+    np.testing.assert_allclose(mean(replies)["w"], golden["global"], rtol=0, atol=1e-7)

@@ -1,0 +1,231 @@
+"""Any payload survives any order of its chunks, and no header or chunk can do harm."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedquilt_common.chunks import MAX_CHUNKS, Assembly, Blob, ChunkHeader, digest_file, read_chunk
+from fedquilt_common.errors import PayloadError
+
+DIGEST = "5e" * 32
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder for one example; hypothesis does not renew ``tmp_path``."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def blob_of(place: Path, payload: bytes) -> Blob:
+    path = place / "payload"
+    path.write_bytes(payload)
+    return Blob(path, hashlib.sha256(payload).hexdigest(), len(payload))
+
+
+def cut(payload: bytes, headers: list[ChunkHeader]) -> dict[int, bytes]:
+    return {h.index: payload[h.offset : h.offset + h.length] for h in headers}
+
+
+PAYLOADS = st.binary(min_size=1, max_size=300)
+CHUNKS = st.integers(1, 320)
+
+
+@given(PAYLOADS, CHUNKS)
+def test_headers_tile_the_payload(payload: bytes, chunk: int) -> None:
+    headers = Blob(Path("x"), DIGEST, len(payload)).headers(chunk)
+    ends = [h.offset + h.length for h in headers]
+    assert [h.offset for h in headers] == [0, *ends[:-1]]
+    assert ends[-1] == len(payload)
+    assert all(1 <= h.length <= chunk for h in headers)
+    assert [h.index for h in headers] == list(range(len(headers)))
+    assert {(h.count, h.size, h.digest) for h in headers} == {(len(headers), len(payload), DIGEST)}
+
+
+@given(size=st.integers(1, 2**30), chunk=st.integers(2**21, 2**28))
+def test_the_fewest_chunks_of_equal_size(size: int, chunk: int) -> None:
+    headers = Blob(Path("x"), DIGEST, size).headers(chunk)
+    assert len(headers) <= -(-size // chunk)
+    assert {h.length for h in headers[:-1]} <= {headers[0].step}
+
+
+@settings(deadline=None)
+@given(PAYLOADS, CHUNKS, st.data())
+def test_any_order_with_duplicates_gives_the_same_bytes(payload: bytes, chunk: int, data: st.DataObject) -> None:
+    with folder() as place:
+        blob = blob_of(place, payload)
+        headers = blob.headers(chunk)
+        parts = cut(payload, headers)
+        again = data.draw(st.lists(st.sampled_from(headers), max_size=10))
+        arrivals = data.draw(st.permutations([*headers, *again]))
+        assembly = Assembly(place / "in" / "partial", arrivals[0], len(payload))
+        lacking = set(range(len(headers)))
+        for header in arrivals:
+            assert assembly.missing == lacking
+            lacking.discard(header.index)
+            assert assembly.add(ChunkHeader.decode(header.encode()), parts[header.index]) is (not lacking)
+        finished = assembly.finish(place / "out" / "whole", durable=True)
+        assert finished == Blob(place / "out" / "whole", blob.digest, len(payload))
+        assert finished.path.read_bytes() == payload
+        assert not (place / "in" / "partial").exists()
+
+
+@given(PAYLOADS, CHUNKS)
+def test_chunks_are_read_from_the_file(payload: bytes, chunk: int) -> None:
+    with folder() as place:
+        blob = blob_of(place, payload)
+        descriptor = os.open(blob.path, os.O_RDONLY)
+        try:
+            read = [read_chunk(descriptor, header) for header in blob.headers(chunk)]
+        finally:
+            os.close(descriptor)
+        assert b"".join(read) == payload
+        assert digest_file(blob.path) == blob.digest
+
+
+@given(st.binary(max_size=80) | st.binary(min_size=48, max_size=48).map(lambda rest: b"\x01" + rest))
+def test_random_headers(data: bytes) -> None:
+    try:
+        header = ChunkHeader.decode(data)
+    except PayloadError:
+        return
+    assert header.encode() == data
+    assert 0 < header.count <= MAX_CHUNKS
+    assert 0 <= header.offset < header.offset + header.length <= header.size
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
+def test_random_numbers(index: int, count: int, size: int) -> None:
+    data = struct.pack(">B32sIIQ", 1, bytes.fromhex(DIGEST), index, count, size)
+    try:
+        header = ChunkHeader.decode(data)
+    except PayloadError:
+        return
+    last = replace(header, index=count - 1)
+    assert last.offset + last.length == size  # a transfer that is believed can also be completed
+
+
+IMPOSSIBLE = {
+    "no chunks": (0, 0, 10),
+    "no bytes": (0, 1, 0),
+    "index is count": (2, 2, 10),
+    "more chunks than bytes": (0, 11, 10),
+    "the last chunk would be empty": (0, 6, 10),
+    "too many chunks": (0, MAX_CHUNKS + 1, 2**40),
+}
+
+
+@pytest.mark.parametrize("numbers", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_numbers(numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(PayloadError, match="cannot be"):
+        ChunkHeader(DIGEST, *numbers)
+
+
+def test_negative_index() -> None:
+    with pytest.raises(PayloadError, match="cannot be"):
+        ChunkHeader(DIGEST, -1, 2, 10)
+
+
+def test_other_header_versions() -> None:
+    encoded = ChunkHeader(DIGEST, 0, 1, 1).encode()
+    with pytest.raises(PayloadError, match="version 2, this program speaks 1"):
+        ChunkHeader.decode(b"\x02" + encoded[1:])
+    for data in (encoded[:-1], encoded + b"\x00", b""):
+        with pytest.raises(PayloadError, match="instead of 49"):
+            ChunkHeader.decode(data)
+
+
+def test_the_limit_is_checked_before_a_file_is_made(tmp_path: Path) -> None:
+    with pytest.raises(PayloadError, match="1001 bytes is larger than the 1000 bytes expected"):
+        Assembly(tmp_path / "in" / "partial", ChunkHeader(DIGEST, 0, 1, 1001), 1000)
+    assert list(tmp_path.iterdir()) == []
+    Assembly(tmp_path / "partial", ChunkHeader(DIGEST, 0, 1, 1000), 1000).discard()
+
+
+PAYLOAD = bytes(range(100))
+
+
+@pytest.fixture
+def headers() -> list[ChunkHeader]:
+    return Blob(Path("x"), hashlib.sha256(PAYLOAD).hexdigest(), 100).headers(40)
+
+
+@pytest.mark.parametrize("change", [{"digest": DIGEST}, {"count": 2}, {"size": 101}], ids=str)
+def test_chunks_of_another_transfer(tmp_path: Path, headers: list[ChunkHeader], change: dict[str, Any]) -> None:
+    assembly = Assembly(tmp_path / "partial", headers[0], 100)
+    stray = replace(headers[0], **change)
+    with pytest.raises(PayloadError, match="another transfer"):
+        assembly.add(stray, bytes(stray.length))
+    finish_well(assembly, headers, tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 1, 33, 35, 1000])
+def test_chunks_of_wrong_length(tmp_path: Path, headers: list[ChunkHeader], length: int) -> None:
+    assembly = Assembly(tmp_path / "partial", headers[0], 100)
+    assert headers[0].length == 34
+    with pytest.raises(PayloadError, match=f"chunk 0 has {length} bytes instead of 34"):
+        assembly.add(headers[0], bytes(length))
+    assert (tmp_path / "partial").stat().st_size == 0
+    finish_well(assembly, headers, tmp_path)
+
+
+def finish_well(assembly: Assembly, headers: list[ChunkHeader], place: Path) -> None:
+    """A bad chunk that was refused has done no harm to the good ones."""
+    for header in headers:
+        assembly.add(header, cut(PAYLOAD, headers)[header.index])
+    assert assembly.finish(place / "whole").path.read_bytes() == PAYLOAD
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+def test_wrong_bytes_leave_nothing_behind(tmp_path: Path, headers: list[ChunkHeader], order: list[int]) -> None:
+    assembly = Assembly(tmp_path / "partial", headers[0], 100)
+    for index in order:
+        assembly.add(headers[index], bytes(headers[index].length))
+    with pytest.raises(PayloadError, match="do not have the announced SHA-256"):
+        assembly.finish(tmp_path / "whole")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unfinished_transfer_does_not_pass_for_a_whole(tmp_path: Path, headers: list[ChunkHeader]) -> None:
+    assembly = Assembly(tmp_path / "partial", headers[0], 100)
+    assembly.add(headers[0], PAYLOAD[:34])
+    with pytest.raises(PayloadError):
+        assembly.finish(tmp_path / "whole")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_partial_file_is_replaced(tmp_path: Path, headers: list[ChunkHeader]) -> None:
+    (tmp_path / "partial").write_bytes(b"x" * 500)
+    finish_well(Assembly(tmp_path / "partial", headers[2], 100), headers, tmp_path)
+
+
+def test_a_write_in_pieces(tmp_path: Path, headers: list[ChunkHeader], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is nearly full takes less than it is given, without an error: the hash is not of the disk's bytes."""
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, offset: write(file, bytes(data)[:10], offset))
+    finish_well(Assembly(tmp_path / "partial", headers[0], 100), headers, tmp_path)
+
+
+def test_memory_for_the_smallest_chunks_is_bounded(tmp_path: Path) -> None:
+    first = ChunkHeader(DIGEST, 0, MAX_CHUNKS, 2 * MAX_CHUNKS)
+    tracemalloc.start()
+    try:
+        assembly = Assembly(tmp_path / "partial", first, 2 * MAX_CHUNKS)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assembly.discard()
+    assert peak < 2 * MAX_CHUNKS

@@ -1,0 +1,272 @@
+"""Any order of joins, leaves, replies, refusals and ticks, with crashes anywhere: what the machine must never do.
+
+Two machines take the same events. One never crashes. The other is thrown away at any moment and built again from the
+last checkpoint and the journaled events after it, as the coordinator does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.averages import mean
+from fedquilt_common.types import Arrays, ClientId, Lab, Profile, Reply, Round, State, Task
+from fedquilt_server.events import (
+    Checkpoint,
+    Event,
+    Finish,
+    Joined,
+    Left,
+    Receipt,
+    Rejected,
+    Replied,
+    Ticked,
+    decode_event,
+    encode_event,
+)
+from fedquilt_server.lab import RunLab
+from fedquilt_server.machine import Machine, Policy
+
+CLIENTS = 4
+SPLIT = {"pi": (0, 1), "jetson": (2, 3), "thief": (0, 3)}
+Key = tuple[ClientId, int, int]
+
+
+@dataclass(frozen=True)
+class Watched(FedAvg):
+    """One or two exchanges; ``seen`` gets what the algorithm was handed, in the order of the rounds."""
+
+    two: bool = False
+    seen: list[dict[ClientId, Reply]] = field(default_factory=list)
+
+    def round(self, state: State, lab: Lab) -> Round:
+        replies = yield {client: Task("train", state.arrays) for client in lab.select()}
+        self.seen.append(dict(replies))
+        if self.two:
+            middle = mean(replies)
+            replies = yield {client: Task("digest", middle) for client in replies}
+            self.seen.append(dict(replies))
+        return State(mean(replies, like=state.arrays), {"count": np.array([len(replies)])})
+
+
+def load(event: Replied) -> Arrays:
+    """A reply's digest stands for its numbers; thirds, so that the order of summing shows in the bits."""
+    return {"w": np.full(3, int(event.digest) / 3, np.float32)}
+
+
+def lab(number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
+    return RunLab(number, fleet, 7, 3, lambda _: {})
+
+
+@dataclass
+class Book:
+    """One machine with what its coordinator keeps: the journal, and the newest checkpoint with its place in it."""
+
+    policy: Policy
+    algorithm: Watched
+    machine: Machine
+    journal: list[tuple[str, str]] = field(default_factory=list)
+    checkpoint: tuple[int, Checkpoint] | None = None
+    states: dict[int, State] = field(default_factory=dict)
+    tallies: list[object] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+    finished: int = 0
+
+    def take(self, event: Event) -> None:
+        self.journal.append(encode_event(event))
+        self._carry_out(len(self.journal), event)
+
+    def _carry_out(self, place: int, event: Event, *, replaying: bool = False) -> None:
+        commands = self.machine.handle(event)
+        while commands:
+            command, *commands = commands
+            match command:
+                case Checkpoint():
+                    self.checkpoint = place, command
+                    self.states[command.round] = command.state
+                    self.tallies.append(command.tally)
+                    commands += self.machine.proceed(command.state, command.at)
+                case Receipt() if not replaying:
+                    self.receipts.append(command)
+                case Finish():
+                    self.finished += 1
+
+    def crash(self) -> None:
+        """Forget everything but the journal and the last checkpoint."""
+        place, done = self.checkpoint or (0, None)
+        state = done.state if done else State({"w": np.zeros(3, np.float32)})
+        self.machine = Machine(self.algorithm, self.policy, state, lab, load, done.round if done else 0)
+        again = self.machine.restore(done.snapshot) if done else []
+        self.finished = sum(isinstance(command, Finish) for command in again)
+        for number, (kind, body) in list(enumerate(self.journal, 1))[place:]:
+            self._carry_out(number, decode_event(kind, body), replaying=True)
+
+
+def view(book: Book) -> dict[str, object]:
+    """All that decides what a machine does next."""
+    machine = book.machine
+    exchange = machine.exchange
+    opened = exchange and (exchange.number, sorted(exchange.tasks), exchange.deadline, exchange.overdue)
+    return {
+        "round": (machine.round, machine.finished, machine.wake_at),
+        "exchange": opened,
+        "replies": exchange and exchange.replies,
+        "kept": machine.snapshot(),
+        "order of claims": list(machine.agents),
+        "counts": (machine._counts, machine._train),
+        "tallies": book.tallies,
+    }
+
+
+def same_bits(one: Arrays, other: Arrays) -> bool:
+    return set(one) == set(other) and all(one[n].tobytes() == other[n].tobytes() for n in one)
+
+
+def weight(client: int, number: int) -> float:
+    return 1.0 + (client + number) % 3
+
+
+class Federation(RuleBasedStateMachine):
+    """Hypothesis drives it."""
+
+    two = False
+
+    @initialize(shortfall=st.sampled_from(["wait", "replace"]), quorum=st.integers(1, 3), rounds=st.integers(1, 4))
+    def begin(self, shortfall: str, quorum: int, rounds: int) -> None:
+        assert shortfall in ("wait", "replace")
+        policy = Policy(rounds, CLIENTS, quorum, 60.0, "wait" if shortfall == "wait" else "replace")
+        self.now, self.boots, self.highest = 0.0, Counter[str](), 1
+        self.dies = False
+        self.steady, self.shaken = (self._book(policy) for _ in range(2))
+
+    def _book(self, policy: Policy) -> Book:
+        algorithm = Watched(two=self.two)
+        start = State({"w": np.zeros(3, np.float32)})
+        return Book(policy, algorithm, Machine(algorithm, policy, start, lab, load))
+
+    def _both(self, event: Event) -> None:
+        self.steady.take(event)
+        if self.dies:
+            self.shaken.journal.append(encode_event(event))
+            self.shaken.crash()
+        else:
+            self.shaken.take(event)
+        self.dies = False
+
+    @rule(agent=st.sampled_from(sorted(SPLIT)), workers=st.integers(1, 2))
+    def join(self, agent: str, workers: int) -> None:
+        self.now += 1
+        self.boots[agent] += 1
+        self._both(Joined(self.now, agent, self.boots[agent], SPLIT[agent], workers))
+
+    @rule(agent=st.sampled_from(sorted(SPLIT)), stale=st.booleans())
+    def leave(self, agent: str, stale: bool) -> None:
+        known = self.steady.machine.agents.get(agent)
+        self._both(Left(self.now, agent, self.boots[agent] - stale))
+        if known is not None and stale:
+            assert self.steady.machine.agents[agent] == known
+
+    def _reply(self, client: int, number: int, exchange: int, seconds: float) -> None:
+        self.now += 1
+        host = self.steady.machine.host_of.get(client, "pi")
+        digest = str(100 * number + 10 * exchange + client)
+        metrics = {"train_seconds": seconds}
+        self._both(Replied(self.now, host, client, number, exchange, digest, weight(client, number), metrics))
+
+    @precondition(lambda self: self.steady.machine.exchange is not None)
+    @rule(data=st.data(), seconds=st.floats(0, 9))
+    def reply(self, data: st.DataObject, seconds: float) -> None:
+        exchange = self.steady.machine.exchange
+        assert exchange is not None
+        client = data.draw(st.sampled_from(sorted(exchange.tasks)))
+        self._reply(client, self.steady.machine.round, exchange.number, seconds)
+
+    @rule(client=st.integers(0, CLIENTS), back=st.integers(-1, 2), exchange=st.integers(0, 1))
+    def reply_whatever(self, client: int, back: int, exchange: int) -> None:
+        self._reply(client, max(0, self.steady.machine.round - back), exchange, 1.0)
+
+    @rule(client=st.integers(0, CLIENTS - 1), outcome=st.sampled_from(["rejected", "late", "duplicate"]))
+    def refuse(self, client: int, outcome: str) -> None:
+        assert outcome in ("rejected", "late", "duplicate")
+        host = self.steady.machine.host_of.get(client, "pi")
+        self._both(Rejected(self.now, host, client, self.steady.machine.round, "no", outcome))  # type: ignore[arg-type]
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 61.0]))
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self._both(Ticked(self.now))
+
+    @rule()
+    def crash(self) -> None:
+        self.shaken.crash()
+
+    @rule()
+    def crash_at_the_next_event(self) -> None:
+        """After it is in the journal and before anything is done about it."""
+        self.dies = True
+
+    @invariant()
+    def both_are_the_same(self) -> None:
+        assert view(self.shaken) == view(self.steady)
+        assert self.shaken.states.keys() == self.steady.states.keys()
+        for number, state in self.steady.states.items():
+            other = self.shaken.states[number]
+            assert same_bits(state.arrays, other.arrays)
+            assert same_bits(state.extra, other.extra)
+
+    @invariant()
+    def a_reply_counts_once(self) -> None:
+        """Accepted more often than once only when its round was begun again."""
+        accepted: Counter[Key] = Counter(
+            (r.client, r.round, r.exchange) for r in self.steady.receipts if r.outcome == "accepted"
+        )
+        if self.steady.policy.shortfall == "wait":
+            assert all(count == 1 for count in accepted.values())
+        for replies in self.steady.algorithm.seen:
+            assert replies
+            assert list(replies) == sorted(replies)
+            said = {client: round(float(reply.arrays["w"][0]) * 3) % 10 for client, reply in replies.items()}
+            assert said == {client: client for client in replies}
+
+    @invariant()
+    def rounds_go_forward_and_close_with_a_quorum(self) -> None:
+        machine, policy = self.steady.machine, self.steady.policy
+        assert machine.round >= self.highest
+        self.highest = machine.round
+        assert all(int(s.extra["count"][0]) >= policy.quorum for s in self.steady.states.values())
+        assert sorted(self.steady.states) == list(range(1, machine.done + 1))
+
+    @invariant()
+    def it_finishes_once(self) -> None:
+        for book in (self.steady, self.shaken):
+            assert book.finished == int(book.machine.finished)
+            assert book.machine.finished == (book.machine.done == book.policy.rounds)
+
+    @invariant()
+    def it_never_wakes_for_nothing(self) -> None:
+        """After a tick at its own wake-up time it does not want another one at once."""
+        wake = self.steady.machine.wake_at
+        if wake is not None and wake <= self.now:
+            self._both(Ticked(self.now))
+            wake = self.steady.machine.wake_at
+            assert wake is None or wake > self.now
+
+
+class TwoExchanges(Federation):
+    """The same with two exchanges a round."""
+
+    two = True
+
+
+PROFILE = settings(max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TestOneExchange = Federation.TestCase
+TestOneExchange.settings = PROFILE
+TestTwoExchanges = TwoExchanges.TestCase
+TestTwoExchanges.settings = PROFILE
