@@ -7,7 +7,9 @@ memory (``publish`` waits while too much is under way) and that a message is ack
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
 import ssl
 import sys
 import threading
@@ -47,6 +49,8 @@ LARGEST_PACKET: Final = 16 * 1024 * 1024
 PACKET_OVERHEAD: Final = 1024
 """Room in a packet for topic, properties and framing."""
 _KEEPALIVE: Final = 30
+_FAREWELL: Final = 5.0
+"""Seconds that ``close`` waits for the broker to take what is under way."""
 
 
 @dataclass(frozen=True)
@@ -274,11 +278,21 @@ class MqttTransport:
             self._client.unsubscribe(unwanted)
 
     def close(self, last: tuple[str, bytes] | None = None) -> None:
-        if last is not None and self.publish(*last, retain=True):
-            self.drain(5)
+        reachable = self.drain(_FAREWELL)
+        if reachable and last is not None and self.publish(*last, retain=True):
+            reachable = self.drain(_FAREWELL)
         self._window.set_open(False)
         self._client.disconnect()
+        if not reachable:
+            self._hang_up()
         self._client.loop_stop()
+
+    def _hang_up(self) -> None:
+        # behind what a frozen broker or a dead link does not take, our good-bye would wait for the keepalive to fail
+        connection: Any = self._client.socket()  # paho's type for it lacks shutdown
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def max_payload(self) -> int:

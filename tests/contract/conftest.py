@@ -31,11 +31,11 @@ class Inbox:
 
     def __init__(self, *, ack: bool) -> None:
         self.items: list[Incoming] = []
-        self._ack = ack
+        self.acks = ack
         self._changed = threading.Condition()
 
     def __call__(self, incoming: Incoming) -> None:
-        if self._ack and isinstance(incoming, Message):
+        if self.acks and isinstance(incoming, Message):
             incoming.ack()
         with self._changed:
             self.items.append(incoming)
@@ -83,16 +83,16 @@ class Peer:
 
     def settle(self) -> None:
         """Return once the broker has dealt with all that was asked before, and we with its answers."""
-        word = f"{next(self._syncs)}".encode()
-        topic = f"sync/{self.name}"
+        word, topic = f"{next(self._syncs)}".encode(), f"sync/{self.name}"
         self.transport.subscribe([topic])
         assert self.transport.publish(topic, word)
-        self.inbox.wait(
-            lambda: any(isinstance(m, Message) and (m.topic, m.payload) == (topic, word) for m in self.inbox.items)
-        )
-        for item in self.inbox.items:
-            if isinstance(item, Message) and item.topic == topic:
-                item.ack()
+        self.inbox.wait(lambda: self._synced(topic, word))
+        assert self.transport.drain(20)
+        if not self.inbox.acks:
+            self._synced(topic, word)[0].ack()
+
+    def _synced(self, topic: str, word: bytes) -> list[Message]:
+        return [m for m in self.inbox.items if isinstance(m, Message) and (m.topic, m.payload) == (topic, word)]
 
     def says(self, topic: str, payload: bytes = b"x", *, header: bytes = b"", retain: bool = False) -> None:
         """Publish, and return once the broker has it."""
@@ -159,19 +159,14 @@ def client_of(peer: Peer) -> Any:
     return peer.transport._client
 
 
-def cut(peer: Peer) -> None:
-    """Cut the connection under the transport, which will make a new one."""
-    client_of(peer).socket().shutdown(socket.SHUT_RDWR)
-
-
 class Broker:
     """A Mosquitto child that can be frozen, killed and started again on its port."""
 
-    def __init__(self, folder: Path, more: str = "", *, replace: tuple[str, str] = ("", "")) -> None:
-        self.port = free_port()
+    def __init__(self, folder: Path, more: str = "", *, replace: tuple[str, str] = ("\n", "\n")) -> None:
+        self.folder, self.port = folder, free_port()
         self._command = broker_command(folder, self.port)
         config = folder / "mosquitto.conf"
-        config.write_text(config.read_text().replace(*replace) + more if replace[0] else config.read_text() + more)
+        config.write_text(config.read_text().replace(*replace) + more)
         self.address = BrokerAddress(HOST, self.port)
         self.start()
 
@@ -192,7 +187,7 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running(folder: Path, more: str = "", *, replace: tuple[str, str] = ("", "")) -> Iterator[Broker]:
+def running(folder: Path, more: str = "", *, replace: tuple[str, str] = ("\n", "\n")) -> Iterator[Broker]:
     """A broker with more lines in its configuration; skips where there is no Mosquitto."""
     try:
         broker = Broker(folder, more, replace=replace)
@@ -243,3 +238,9 @@ def at() -> Callable[[str], str]:
     """Topics below a level that no other test uses."""
     root = f"test-{next(_numbers)}"
     return lambda topic: f"{root}/{topic}"
+
+
+@pytest.fixture
+def cut() -> Callable[[Peer], None]:
+    """Cuts the connection under a transport, which will make a new one."""
+    return lambda peer: client_of(peer).socket().shutdown(socket.SHUT_RDWR)

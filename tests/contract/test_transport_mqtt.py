@@ -1,0 +1,278 @@
+"""What only a real broker can do to us: die, freeze, refuse, forget."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fedquilt_common.broker_url import BrokerAddress
+from fedquilt_common.transport import (
+    LARGEST_PACKET,
+    PACKET_OVERHEAD,
+    QUEUED_BYTES,
+    QUEUED_MESSAGES,
+    RECEIVE_MAXIMUM,
+    Connected,
+    Will,
+)
+from fedquilt_server.broker import free_port
+
+if TYPE_CHECKING:
+    from tests.contract.conftest import Broker, MqttSide, Peer, Start
+
+    Mqtt = Callable[[Broker], MqttSide]
+    Cut = Callable[[Peer], None]
+
+
+def test_it_connects_again_by_itself_when_the_broker_was_killed(start: Start, mqtt: Mqtt) -> None:
+    broker = start()
+    peer = mqtt(broker).peer().connect()
+    broker.kill()
+    peer.inbox.wait(lambda: peer.losses)
+    assert f"connection to mqtt://127.0.0.1:{broker.port} lost" in peer.losses[0].reason
+    assert not peer.losses[0].refused
+    assert not peer.transport.publish("x", b"while away")
+    broker.start()
+    peer.inbox.wait(lambda: len(peer.connections) == 2)
+    assert peer.connections[1] == Connected(session_present=False)
+    peer.subscribe("#")
+    peer.says("x", b"again")
+    peer.inbox.wait(lambda: b"again" in peer.payloads)
+    assert b"while away" not in peer.payloads
+
+
+def test_what_was_under_way_when_the_connection_broke_arrives(start: Start, mqtt: Mqtt, cut: Cut) -> None:
+    broker = start()
+    side = mqtt(broker)
+    reader, sender = side.peer().connect(), side.peer().connect()
+    reader.subscribe("x")
+    broker.freeze()
+    for i in range(10):
+        assert sender.transport.publish("x", b"%d" % i)
+    cut(sender)
+    sender.inbox.wait(lambda: sender.losses)
+    broker.thaw()
+    sender.inbox.wait(lambda: len(sender.connections) == 2)
+    assert sender.transport.drain(20)
+    reader.inbox.wait(lambda: len(set(reader.payloads)) == 10)
+
+
+def test_unacknowledged_messages_come_again_on_a_new_connection(start: Start, mqtt: Mqtt, cut: Cut) -> None:
+    side = mqtt(start())
+    sender, reader = side.peer().connect(), side.peer(ack=False).connect()
+    reader.subscribe("x")
+    sender.says("x", b"1")
+    sender.says("x", b"2")
+    reader.inbox.wait(lambda: len(reader.messages) == 2)
+    reader.messages[0].ack()
+    reader.settle()
+    cut(reader)
+    reader.inbox.wait(lambda: len(reader.messages) == 3)
+    assert reader.payloads == [b"1", b"2", b"2"]
+    assert reader.connections[1] == Connected(session_present=True)
+
+
+def test_an_old_acknowledgement_is_not_taken_for_another_message(start: Start, mqtt: Mqtt) -> None:
+    """A broker that forgot us numbers its messages from 1 again."""
+    broker = start()
+    side = mqtt(broker)
+    name = "reader"
+    reader = side.peer(name, ack=False).connect()
+    reader.transport.subscribe(["x"])
+    side.peer().connect().says("x", b"old")
+    reader.inbox.wait(lambda: reader.messages)
+    broker.kill()
+    reader.inbox.wait(lambda: reader.losses)
+    broker.start()
+    reader.inbox.wait(lambda: len(reader.connections) == 2)
+    reader.transport.subscribe(["x"])
+    assert reader.transport.publish("x", b"new")
+    reader.inbox.wait(lambda: len(reader.messages) == 2)
+    reader.messages[0].ack()
+    reader.settle()
+    reader.transport.close()
+    again = side.peer(name, ack=False).connect()
+    again.settle()
+    assert again.payloads == [b"new"]
+
+
+def test_no_more_than_the_window_comes_unacknowledged(start: Start, mqtt: Mqtt) -> None:
+    """A receiver that is busy with the disk is not flooded."""
+    side = mqtt(start())
+    sender, reader = side.peer().connect(), side.peer(ack=False).connect()
+    reader.transport.subscribe(["x"])
+    assert reader.transport.publish("x", b"first")
+    reader.inbox.wait(lambda: reader.messages)
+    reader.messages[0].ack()
+    for i in range(RECEIVE_MAXIMUM + 5):
+        sender.says("x", b"%d" % i)
+    reader.inbox.wait(lambda: len(reader.messages) == 1 + RECEIVE_MAXIMUM)
+    side.peer().connect().settle()
+    assert len(reader.messages) == 1 + RECEIVE_MAXIMUM
+    for message in reader.messages[1:]:
+        message.ack()
+    reader.inbox.wait(lambda: len(reader.messages) == 1 + RECEIVE_MAXIMUM + 5)
+
+
+@pytest.mark.parametrize(
+    ("size", "fitting"),
+    [(256 * 1024, QUEUED_BYTES // (256 * 1024) - 1), (10, QUEUED_MESSAGES)],
+    ids=["bytes", "number"],
+)
+def test_publish_waits_while_too_much_is_under_way(start: Start, mqtt: Mqtt, size: int, fitting: int) -> None:
+    broker = start()
+    peer = mqtt(broker).peer().connect()
+    broker.freeze()
+    published = 0
+
+    def publish() -> None:
+        nonlocal published
+        for _ in range(fitting + 4):
+            assert peer.transport.publish("x", bytes(size))
+            published += 1
+
+    sender = threading.Thread(target=publish)
+    sender.start()
+    end = time.monotonic() + 20
+    while published < fitting and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not peer.transport.drain(0.3)  # as long as it would take to publish too much
+    assert (published, sender.is_alive()) == (fitting, True)
+    broker.thaw()
+    sender.join(20)
+    assert published == fitting + 4
+    assert peer.transport.drain(20)
+
+
+def test_a_sender_that_waits_is_told_when_the_broker_dies(start: Start, mqtt: Mqtt) -> None:
+    broker = start()
+    peer = mqtt(broker).peer().connect()
+    broker.freeze()
+    results: list[bool] = []
+
+    def publish() -> None:
+        while not results or results[-1]:
+            results.append(peer.transport.publish("x", bytes(QUEUED_BYTES // 4)))
+
+    sender = threading.Thread(target=publish)
+    sender.start()
+    broker.kill()
+    sender.join(20)
+    assert results[-1] is False
+    assert not peer.transport.drain(0)
+
+
+def publish_length(topic: str, payload: bytes, header: bytes) -> int:
+    """Bytes of a PUBLISH packet at QoS 1 (MQTT 5, section 3.3)."""
+    properties = 3 + len(header) if header else 0
+    rest = 2 + len(topic) + 2 + 1 + properties + len(payload)
+    return 1 + len([i for i in range(4) if rest >= 128**i]) + rest
+
+
+@pytest.mark.parametrize("header", [b"", bytes(49)], ids=["plain", "header"])
+@pytest.mark.parametrize("size", [0, 100, 200, 70_000])
+def test_bytes_are_those_of_the_packets(start: Start, mqtt: Mqtt, size: int, header: bytes) -> None:
+    side = mqtt(start())
+    sender, reader = side.peer().connect(), side.peer().connect()
+    reader.subscribe("a/b")
+    sent, heard, received = (
+        sender.transport.bytes_sent,
+        sender.transport.bytes_received,
+        reader.transport.bytes_received,
+    )
+    sender.says("a/b", bytes(size), header=header)
+    reader.inbox.wait(lambda: reader.messages)
+    expected = publish_length("a/b", bytes(size), header)
+    assert sender.transport.bytes_sent - sent == expected
+    assert reader.transport.bytes_received - received == expected
+    assert 4 <= sender.transport.bytes_received - heard <= 6  # its PUBACK
+
+
+def test_the_brokers_largest_packet_is_respected(start: Start, mqtt: Mqtt) -> None:
+    side = mqtt(start("max_packet_size 130000\n"))
+    peer = side.peer()
+    assert peer.transport.max_payload == LARGEST_PACKET - PACKET_OVERHEAD
+    peer.connect()
+    assert peer.transport.max_payload == 130_000 - PACKET_OVERHEAD
+    topic = f"fedquilt/v1/{'f' * 64}/agents/{'a' * 64}/replies/999999/999999999.9/999999"
+    peer.subscribe(topic)
+    peer.says(topic, bytes(peer.transport.max_payload), header=bytes(49))
+    peer.inbox.wait(lambda: peer.messages)
+    assert peer.losses == []
+
+
+def test_nobody_at_the_port(start: Start, mqtt: Mqtt) -> None:
+    port = free_port()
+    peer = mqtt(start()).peer(address=BrokerAddress("127.0.0.1", port))
+    peer.transport.connect()
+    peer.inbox.wait(lambda: len(peer.losses) == 2)  # it goes on trying
+    assert f"no MQTT broker answers at mqtt://127.0.0.1:{port}" in peer.losses[0].reason
+    assert not any(loss.refused for loss in peer.losses)
+    assert peer.connections == []
+
+
+def test_refused_credentials(start: Start, mqtt: Mqtt) -> None:
+    salt, broker = b"0123456789ab", start()
+    key = hashlib.pbkdf2_hmac("sha512", b"right", salt, 101)
+    passwords = broker.folder / "passwords"
+    passwords.touch(0o600)
+    passwords.write_text(f"ann:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}\n")
+    closed = start(f"password_file {passwords}\n", replace=("allow_anonymous true", "allow_anonymous false"))
+    side = mqtt(closed)
+    for username, password in (("ann", "wrong"), ("bob", "right"), ("", "")):
+        peer = side.peer(address=replace(closed.address, username=username, password=password))
+        peer.transport.connect()
+        peer.inbox.wait(partial(getattr, peer, "losses"))
+        assert peer.losses[0].refused
+        assert f"mqtt://127.0.0.1:{closed.port} refused the connection: Not authorized" in peer.losses[0].reason
+        assert not peer.transport.publish("x", b"")
+        peer.transport.close()
+    known = replace(closed.address, username="ann", password="right")  # noqa: S106
+    side.peer(address=known).connect().settle()
+
+
+def test_no_will_for_one_who_is_back_within_the_delay(start: Start, mqtt: Mqtt, cut: Cut) -> None:
+    side = mqtt(start())
+    watcher = side.peer().connect()
+    watcher.subscribe("#")
+    steady = side.peer(will=Will("steady", b"gone", delay=1)).connect()
+    lost = side.peer(will=Will("lost", b"gone", delay=1)).connect()
+    cut(steady)
+    steady.inbox.wait(lambda: len(steady.connections) == 2)
+    side.break_off(lost)
+    watcher.inbox.wait(lambda: any(m.topic == "lost" for m in watcher.messages))  # broke later, so due later
+    assert [m.topic for m in watcher.messages if not m.topic.startswith("sync/")] == ["lost"]
+
+
+def test_a_session_is_forgotten_after_its_expiry(start: Start, mqtt: Mqtt) -> None:
+    side = mqtt(start())
+    for expiry, present in ((0, False), (0, False), (600, False), (600, True)):
+        peer = side.peer("same", session_expiry=expiry).connect()
+        assert peer.connections == [Connected(present)]
+        peer.transport.close()
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["away", "frozen"])
+def test_closing_without_a_broker_is_quick(
+    start: Start, mqtt: Mqtt, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedquilt_common.transport._FAREWELL", 0.2)
+    broker = start()
+    peer = mqtt(broker).peer().connect()
+    if frozen:
+        broker.freeze()
+        assert peer.transport.publish("x", bytes(QUEUED_BYTES))
+    else:
+        broker.kill()
+        peer.inbox.wait(lambda: peer.losses)
+    before = time.monotonic()
+    peer.transport.close(last=("presence", b"bye"))
+    assert time.monotonic() - before < 10

@@ -1,0 +1,288 @@
+"""docker-compose.yml: what can be told by reading it, always; the federation itself where FEDQUILT_TEST_COMPOSE=1.
+
+The second half builds both images and takes about three minutes. It needs a Docker engine and the two public images
+that ours are made from; a run of its own project name and port disturbs no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+import yaml
+
+from fedquilt_client.cli import AgentConfig, parse_clients
+from fedquilt_common.experiment_file import load_experiment
+from fedquilt_server.cli import app as server_app
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docker-compose.yml"
+DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text())["services"]
+AGENTS = {name: service for name, service in SERVICES.items() if name.startswith("agent-")}
+EXPERIMENT = ROOT / "deploy" / "experiments" / "digits-fedavg.yaml"
+SIZES = {"m": 2**20, "g": 2**30}
+ENOUGH_FOR_TORCH = 512 * 2**20
+
+
+def defaults(text: str) -> str:
+    """``${NAME:-word}`` -> ``word``, as Compose does where NAME is not set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+def options(service: dict[str, Any]) -> dict[str, str]:
+    """The options of an agent's command."""
+    words = service["command"].split()
+    assert words[0] == "agent"
+    return {name.removeprefix("--"): value for name, value in zip(words[1::2], words[2::2], strict=True)}
+
+
+def memory_limit(service: dict[str, Any]) -> int:
+    """In bytes."""
+    return int(service["mem_limit"][:-1]) * SIZES[service["mem_limit"][-1]]
+
+
+# -- by reading ------------------------------------------------------------------------------------
+
+
+def test_three_kinds_of_boards_have_different_limits_that_torch_fits_into() -> None:
+    assert len({options(service)["kind"] for service in AGENTS.values()}) == len(AGENTS) == 3
+    assert len({options(service)["id"] for service in AGENTS.values()}) == 3
+    limits = [memory_limit(service) for service in AGENTS.values()]
+    assert limits == sorted(set(limits), reverse=True)
+    assert min(limits) >= ENOUGH_FOR_TORCH
+    cpus = [service["cpus"] for service in AGENTS.values()]
+    assert cpus == sorted(set(cpus), reverse=True)
+
+
+@pytest.mark.parametrize("service", AGENTS.values(), ids=AGENTS)
+def test_an_agents_command_is_understood(service: dict[str, Any]) -> None:
+    AgentConfig.model_validate(options(service))
+
+
+def test_the_coordinators_command_is_understood() -> None:
+    name, *words = defaults(SERVICES["coordinator"]["command"]).split()
+    given = typer.main.get_group(server_app).commands[name].make_context(name, words).params
+    assert given["experiment"] == Path("/experiments") / EXPERIMENT.name
+    assert given["resume"], "a coordinator that is started again must go on"
+    assert given["out"].parent == Path("/runs")
+
+
+def test_the_agents_host_each_client_of_the_demo_once() -> None:
+    hosted = [client for service in AGENTS.values() for client in parse_clients(options(service)["clients"])]
+    assert sorted(hosted) == list(range(load_experiment(EXPERIMENT).data.clients))
+
+
+def test_mounts_exist_and_volumes_are_declared() -> None:
+    declared = yaml.safe_load(FILE.read_text())["volumes"]
+    mounts = [defaults(mount).split(":") for service in SERVICES.values() for mount in service["volumes"]]
+    for source, target, *mode in mounts:
+        if source.startswith("."):
+            assert (ROOT / source).exists(), source
+            assert mode == ["ro"], f"{target} could be changed from inside"
+        else:
+            assert source in declared
+
+
+def test_the_page_is_published_to_this_machine_only() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert [defaults(port) for port in published] == ["127.0.0.1:8080:8080"]
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "broker"])
+def test_our_containers_have_no_more_rights_than_they_need(name: str) -> None:
+    service = SERVICES[name]
+    assert (service["read_only"], service["cap_drop"], service["init"]) == (True, ["ALL"], True)
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    stage = DOCKERFILE.read_text().split(f" AS {service['build']['target']}\n")[1].split("\nFROM ")[0]
+    assert "USER fedquilt" in stage
+
+
+def test_the_images_get_every_file_they_are_made_from() -> None:
+    copied = [words.split()[:-1] for words in re.findall(r"^COPY (.+)$", DOCKERFILE.read_text(), re.MULTILINE)]
+    sources = [source for line in copied for source in line]
+    let_in = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert sorted(sources) == sorted(let_in)
+    for part in ("common", "server", "client"):
+        for path in (ROOT / part).rglob("*"):
+            target = path.resolve().relative_to(ROOT)
+            assert any(target.is_relative_to(source) for source in sources), f"{path} leads to {target}"
+
+
+@pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
+@pytest.mark.parametrize("data", ["", "/srv/datasets"])
+def test_docker_compose_takes_the_file(data: str) -> None:
+    environment = {**plain_environment(), "FEDQUILT_DATA": data}
+    command = ["docker-compose", "-f", str(FILE), "config", "-q"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+# -- for real --------------------------------------------------------------------------------------
+
+
+def plain_environment() -> dict[str, str]:
+    """Ours without what changes the federation."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("FEDQUILT_", "COMPOSE_"))}
+
+
+def why_not() -> str:
+    """What keeps the federation from being run here; empty when nothing does."""
+    if os.environ.get("FEDQUILT_TEST_COMPOSE") != "1":
+        return "builds images and takes minutes: set FEDQUILT_TEST_COMPOSE=1 to run it"
+    if not shutil.which("docker") or docker("info", check=False).returncode:
+        return "there is no Docker engine here"
+    bases = [SERVICES["broker"]["image"], *re.findall(r"^FROM (\S+:\S+)", DOCKERFILE.read_text(), re.MULTILINE)]
+    lacking = [name for name in bases if docker("image", "inspect", name, check=False).returncode]
+    return f"the Docker engine has no image {' and '.join(lacking)}: docker pull it" if lacking else ""
+
+
+def docker(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """One docker command, and what it said."""
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=check, timeout=100)
+
+
+class Federation:
+    """The compose file's federation under a project name and port of its own."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self._base = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
+        self._project = f"fedquilt-test-{os.getpid()}"
+        self._more = folder / "more.yml"
+        self._more.write_text('version: "2.4"\n')
+        self._env = {**plain_environment(), "FEDQUILT_PORT": str(port), "FEDQUILT_LINGER": "5", **environment}
+        self.page = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5)
+
+    def train_for(self, rounds: int) -> None:
+        """Other rounds than the experiment file's."""
+        command = f"{SERVICES['coordinator']['command']} --set rounds={rounds}"
+        more = {"version": "2.4", "services": {"coordinator": {"command": command}}}
+        self._more.write_text(yaml.safe_dump(more))
+
+    def compose(self, *words: str) -> str:
+        command = [*self._base, "-p", self._project, "-f", str(FILE), "-f", str(self._more), *words]
+        result = subprocess.run(command, env=self._env, capture_output=True, text=True, check=False, timeout=900)
+        assert result.returncode == 0, result.stderr[-3000:]
+        return result.stdout
+
+    def container(self, service: str) -> str:
+        return self.compose("ps", "-qa", service).strip()
+
+    def status(self) -> dict[str, Any]:
+        """The snapshot; an empty one while the coordinator is not there."""
+        try:
+            answer: dict[str, Any] = self.page.get("/api/status").json()
+        except httpx.HTTPError:
+            return {"phase": "", "round": 0}
+        return answer
+
+    def await_status(self, wanted: Callable[[dict[str, Any]], bool], seconds: float = 120) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        while not wanted(status := self.status()):
+            assert time.monotonic() < end, (status, self.compose("logs", "--no-color", "--tail", "30"))
+            time.sleep(0.1)
+        return status
+
+    def await_round(self, number: int) -> None:
+        self.await_status(lambda status: status["round"] >= number)
+
+    def await_end(self) -> dict[str, Any]:
+        return self.await_status(lambda status: status["phase"] == "finished")
+
+    def exit_code(self, service: str) -> int:
+        return int(docker("wait", self.container(service)).stdout)
+
+    def crash(self, service: str) -> None:
+        """Kill the program as the kernel would; number 1 is the small init that Docker puts before it."""
+        docker("exec", self.container(service), "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)")
+
+    def restarts(self, service: str) -> int:
+        return int(docker("inspect", "-f", "{{.RestartCount}}", self.container(service)).stdout)
+
+    def result(self, folder: Path) -> dict[str, Any]:
+        """``result.json``, fetched as a person would."""
+        docker("cp", f"{self.container('coordinator')}:/runs/{EXPERIMENT.stem}/result.json", str(folder))
+        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+        return found
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    """Nothing runs yet; all of it is gone afterwards, volumes too."""
+    if reason := why_not():
+        pytest.skip(reason)
+    made = Federation(tmp_path)
+    made.compose("build")
+    yield made
+    made.compose("down", "-v", "--remove-orphans")
+    made.page.close()
+
+
+def check_pages(page: httpx.Client) -> None:
+    home = page.get("/")
+    links = re.findall(r'(?:src|href)="(/[^"]*)"', home.text)
+    assert {link.rpartition("/")[2] for link in links} >= {"page.js", "page.css", "htmx.min.js", "uPlot.min.css"}
+    answers = {link: page.get(link).status_code for link in ["/", "/healthz", "/metrics", *links]}
+    assert set(answers.values()) == {200}, answers
+
+
+@pytest.mark.timeout(1200)
+def test_the_demo_runs_to_its_end_and_can_be_shown_again(federation: Federation) -> None:
+    federation.compose("up", "-d")
+    status = federation.await_end()
+    assert [row["round"] for row in status["history"]] == list(range(1, 21))
+    assert status["history"][-1]["accuracy"] >= 0.93
+    told = {board["kind"]: board["memory_total"] for board in status["boards"]}
+    assert told == {options(service)["kind"]: memory_limit(service) for service in AGENTS.values()}
+    check_pages(federation.page)
+    assert federation.exit_code("coordinator") == 0
+
+    federation.compose("up", "-d")
+    again = federation.await_end()
+    assert (again["run"], again["history"]) == (status["run"], status["history"])
+    assert federation.page.get("/healthz").status_code == 200
+    assert federation.exit_code("coordinator") == 0
+    assert federation.restarts("coordinator") == 0
+
+    federation.compose("down", "-v")
+    federation.compose("up", "-d")
+    new = federation.await_end()
+    assert new["run"] != status["run"]
+    assert new["history"][-1]["accuracy"] == status["history"][-1]["accuracy"]
+
+
+@pytest.mark.timeout(1200)
+def test_whatever_dies_the_model_is_the_same(federation: Federation, tmp_path: Path) -> None:
+    federation.train_for(150)
+    federation.compose("up", "-d")
+    federation.await_end()
+    calm = federation.result(tmp_path)["final"]
+    federation.compose("down", "-v")
+
+    federation.compose("up", "-d")
+    federation.await_round(15)
+    federation.crash("agent-weak")
+    federation.await_round(50)
+    federation.crash("coordinator")
+    federation.await_round(80)
+    docker("kill", federation.container("broker"))  # by a person's hand, so Docker does not start it again
+    federation.await_status(lambda status: status["phase"] != "" and not status["broker_connected"])
+    federation.compose("up", "-d")
+    federation.await_end()
+    stormy = federation.result(tmp_path)["final"]
+    assert (stormy["rounds"], stormy["global_sha256"]) == (150, calm["global_sha256"])
+    assert (federation.restarts("agent-weak"), federation.restarts("coordinator")) == (1, 1)

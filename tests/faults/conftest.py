@@ -1,0 +1,255 @@
+"""A coordinator on a broker in memory, and agents played by the test with raw messages, all in one thread."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from fedquilt_common.chunks import Blob, ChunkHeader
+from fedquilt_common.codec import FileArrays, write_arrays
+from fedquilt_common.experiment import Experiment
+from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
+from fedquilt_common.messages import (
+    REPLY_KEY,
+    AgentPresence,
+    Missing,
+    Receipt,
+    ReplyHeader,
+    RoundMessage,
+    bitmap_indices,
+    parse_inbox,
+)
+from fedquilt_common.topics import Topics
+from fedquilt_common.transport import Deliver, Message, Transport, Will
+from fedquilt_common.types import Arrays
+from fedquilt_server.bench import bench_experiment
+from fedquilt_server.coordinator import Coordinator
+from fedquilt_server.run import Run
+from fedquilt_server.snapshot import SnapshotBoard
+
+CHUNK = 4096
+TOPICS = Topics("lab")
+FLEET = {"pi": (0, 1), "jetson": (2,)}
+
+
+def experiment(rounds: int = 2, megabytes: float = 0.012) -> Experiment:
+    """Three clients, a model of a few chunks, nothing to train."""
+    raw = bench_experiment(2, 3, megabytes, rounds).model_dump(mode="json")
+    return Experiment.model_validate({**raw, "wire": {"chunk": CHUNK}})
+
+
+def answer(model: Arrays, client: int) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """What an honest client sends: other numbers for each client, so that the mean shows who was counted how often."""
+    return {name: x + np.float32(1 + client) / np.float32(3) for name, x in model.items()}
+
+
+@dataclass
+class Parcel:
+    """One reply as it goes over the wire: its topic's numbers and its chunks."""
+
+    agent: str
+    client: int
+    round: int
+    exchange: int
+    blob: Blob
+    headers: list[ChunkHeader] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.headers = self.headers or self.blob.headers(CHUNK)
+
+    def topic(self, index: int) -> str:
+        return TOPICS.reply_chunk(self.agent, self.client, self.round, self.exchange, index)
+
+    def bytes_of(self, header: ChunkHeader) -> bytes:
+        return self.blob.path.read_bytes()[header.offset : header.offset + header.length]
+
+
+class Player:
+    """An agent of the test: keeps what it hears, answers rounds when it is told to, sends chunks again when asked."""
+
+    def __init__(self, name: str, folder: Path, make_transport: Callable[[str, Deliver], Transport]) -> None:
+        self.name = name
+        self.folder = folder
+        self.transport = make_transport(f"agent-{name}", self._take)
+        self.inbox: list[Receipt | Missing] = []
+        self.round: RoundMessage | None = None
+        self.ended = False
+        self.sent: dict[str, Parcel] = {}
+        self._incoming: list[Message] = []
+        self._slices: dict[str, dict[int, bytes]] = {}
+
+    def _take(self, incoming: object) -> None:
+        if isinstance(incoming, Message):
+            self._incoming.append(incoming)
+
+    def arrive(self, clients: tuple[int, ...], boot: int = 1) -> None:
+        self.transport.connect()
+        self.appear(clients, boot)
+
+    def appear(self, clients: tuple[int, ...], boot: int = 1) -> None:
+        """Say that we are there, and subscribe."""
+        here = AgentPresence(agent=self.name, online=True, boot=boot, clients=list(clients))
+        self.transport.publish(TOPICS.presence(self.name), here.encode(), retain=True)
+        self.transport.subscribe([*TOPICS.for_agent(self.name), TOPICS.slice_chunks(0)])
+
+    def listen(self) -> None:
+        """Deal with everything that has come."""
+        while self._incoming:
+            message = self._incoming.pop(0)
+            self._hear(message)
+            message.ack()
+
+    def _hear(self, message: Message) -> None:
+        kind = TOPICS.parse(message.topic).kind
+        if kind == "slices" and message.payload:
+            header = ChunkHeader.decode(message.header)
+            self._slices.setdefault(header.digest, {})[header.index] = message.payload
+        elif kind == "round" and message.payload:
+            self.round = RoundMessage.model_validate_json(message.payload)
+        elif kind == "end" and message.payload:
+            self.ended = True
+        elif kind == "inbox":
+            self._obey(parse_inbox(message.payload, message.topic))
+
+    def _obey(self, said: object) -> None:
+        assert isinstance(said, Receipt | Missing)
+        self.inbox.append(said)
+        if isinstance(said, Missing) and said.digest in self.sent:
+            parcel = self.sent[said.digest]
+            self.send_chunks(parcel, [parcel.headers[i] for i in bitmap_indices(said.bitmap, len(parcel.headers))])
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        return [said for said in self.inbox if isinstance(said, Receipt)]
+
+    def model(self) -> FileArrays | None:
+        """The open exchange's model once all of it is here."""
+        if self.round is None or not self.round.patches:
+            return None
+        patch = self.round.patches[0]
+        path = self.folder / f"{self.name}-{patch.digest}"
+        if not path.exists():
+            content = b"".join(data for _, data in sorted(self._slices.get(patch.digest, {}).items()))
+            if hashlib.sha256(content).hexdigest() != patch.digest:
+                return None
+            path.write_bytes(content)
+        return FileArrays(path)
+
+    def pack(
+        self, client: int, /, arrays: Arrays | None = None, header: Callable[[str], str] = str, **changes: Any
+    ) -> Parcel:
+        """A reply to the open exchange, honest unless arrays, fields of its header or the header's text are changed."""
+        assert self.round is not None
+        model = self.model()
+        assert model is not None
+        task = next(t for t in self.round.tasks)
+        known: dict[str, Any] = {
+            "run": self.round.run, "round": self.round.round, "exchange": self.round.exchange, "client": client,
+            "task": self.round.fingerprint(task), "weight": 1.0 + client,
+        }  # fmt: skip
+        text = header(ReplyHeader.model_construct(**{**known, **changes}).model_dump_json())
+        path = self.folder / f"{self.name}-reply-{len(list(self.folder.iterdir()))}"
+        blob = write_arrays(path, answer(model, client) if arrays is None else arrays, "fp32", {REPLY_KEY: text})
+        return Parcel(self.name, client, known["round"], known["exchange"], blob)
+
+    def send(self, parcel: Parcel) -> Parcel:
+        """All chunks, in order."""
+        self.sent[parcel.blob.digest] = parcel
+        self.send_chunks(parcel, parcel.headers)
+        return parcel
+
+    def send_chunks(self, parcel: Parcel, headers: list[ChunkHeader]) -> None:
+        for header in headers:
+            self.say(parcel.topic(header.index), parcel.bytes_of(header), header.encode())
+
+    def say(self, topic: str, payload: bytes, header: bytes = b"") -> None:
+        self.transport.publish(topic, payload, header=header)
+
+
+Turn = Callable[["Player", RoundMessage], None]
+
+
+class Stage:
+    """A run folder, a broker in memory, the coordinator that is driven step by step, and the honest agents."""
+
+    def __init__(self, folder: Path, rounds: int = 2) -> None:
+        self.experiment = experiment(rounds)
+        self.folder = folder / "run"
+        self.scratch = folder / "agents"
+        self.scratch.mkdir(parents=True)
+        self.broker = MemoryBroker()
+        self.board = SnapshotBoard()
+        self.players = {name: self.player(name) for name in FLEET}
+        self._answered: set[tuple[str, int]] = set()
+
+    def player(self, name: str) -> Player:
+        return Player(name, self.scratch, lambda who, deliver: MemoryTransport(self.broker, who, deliver))
+
+    def arrive(self) -> None:
+        for name, player in self.players.items():
+            player.arrive(FLEET[name])
+
+    def coordinator(self, wrap: Callable[[Deliver], Deliver] = lambda deliver: deliver) -> Coordinator:
+        """A new one, as after a restart."""
+
+        def transport(deliver: Deliver, will: Will) -> Transport:
+            return cast(Transport, MemoryTransport(self.broker, "coordinator", wrap(deliver), will=will))
+
+        return Coordinator(Run(self.experiment, self.folder, resume=True), TOPICS.federation, transport, self.board)
+
+    def turn(self, before: Turn | None = None) -> bool:
+        """Every agent deals with what it heard; a new round is first given to ``before``, then answered honestly."""
+        for player in self.players.values():
+            player.listen()
+        for player in self.players.values():
+            message = player.round
+            if message is not None and (player.name, message.round) not in self._answered and player.model():
+                self._answered.add((player.name, message.round))
+                if before is not None:
+                    before(player, message)
+                for client in FLEET.get(player.name, ()):
+                    player.send(player.pack(client))
+        return False
+
+    @contextmanager
+    def closing(self, coordinator: Coordinator) -> Iterator[Coordinator]:
+        try:
+            yield coordinator
+        finally:
+            coordinator.run.release()
+
+    def play(self, before: Turn | None = None) -> Coordinator:
+        """The whole run; ``before`` may misbehave."""
+        self.arrive()
+        coordinator = self.coordinator()
+        with self.closing(coordinator):
+            coordinator.execute(lambda: self.turn(before))
+            self.rows = coordinator.run.journal.results()
+            assert coordinator.run.finished
+        for player in self.players.values():
+            player.listen()
+        return coordinator
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256((self.folder / "global.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """SHA-256 of the global model of a run in which nothing goes wrong."""
+    stage = Stage(tmp_path_factory.mktemp("undisturbed"))
+    stage.play()
+    return stage.sha256

@@ -1,0 +1,229 @@
+"""What a board keeps: whatever is killed when, a client's memory and reply are both there or both not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fedquilt_client import store as module
+from fedquilt_client.store import AgentStore, RunStore, StoredReply, write_durably
+from fedquilt_common.chunks import digest_file
+from fedquilt_common.messages import RunMessage
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Kit
+
+CLIENT = 3
+
+
+class PowerCutError(Exception):
+    """The board is off from here on."""
+
+
+class Disk:
+    """Counts what reaches the disk, and cuts the power before or after step ``last``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int, *, done: bool) -> None:
+        self.steps = 0
+        self._last, self._done = last, done
+        for owner, name in ((Path, "replace"), (Path, "unlink"), (os, "fsync")):
+            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, real: Any) -> Any:
+        def step(*arguments: Any, **options: Any) -> Any:
+            number, self.steps = self.steps, self.steps + 1
+            if number > self._last or (number == self._last and not self._done):
+                raise PowerCutError
+            found = real(*arguments, **options)
+            if number == self._last:
+                raise PowerCutError
+            return found
+
+        return step
+
+
+def open_store(folder: Path, name: str = "run-1") -> RunStore:
+    return AgentStore(folder).open_run(RunMessage(run=name, experiment={}))
+
+
+def commit(store: RunStore, number: int, *, memory: bool = True, text: str = "reply") -> StoredReply:
+    """Round ``number`` as a worker and the agent do it: drafts first, then the commit."""
+    drafts = store.drafts(CLIENT, number, 0)
+    drafts.reply.write_text(f"{text} {number}")
+    if memory:
+        drafts.memory.write_text(f"memory {number}")
+    digest = digest_file(drafts.reply)
+    size = drafts.reply.stat().st_size
+    name = f"reply-{number}.0-{digest[:16]}"
+    reply = StoredReply(store.run.run, CLIENT, number, 0, f"task-{number}", name, digest, size)
+    return store.commit(reply, drafts, memory=memory)
+
+
+def known(store: RunStore, number: int) -> StoredReply | None:
+    return store.reply(CLIENT, number, 0, f"task-{number}")
+
+
+def memory(store: RunStore) -> str | None:
+    path = store.memory(CLIENT)
+    return path.read_text() if path else None
+
+
+def steps_of_a_commit(folder: Path) -> int:
+    store = open_store(folder)
+    commit(store, 1)
+    commit(store, 2)
+    with pytest.MonkeyPatch.context() as patched:
+        disk = Disk(patched, 10**6, done=True)
+        commit(store, 3)
+    return disk.steps
+
+
+def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
+    steps = steps_of_a_commit(tmp_path / "count")
+    assert steps >= 5  # reply, memory, record and its folder to disk; old files away
+    seen = set()
+    for last in range(steps):
+        for done in (False, True):
+            folder = tmp_path / f"{last}-{done}"
+            store = open_store(folder)
+            commit(store, 1)
+            commit(store, 2)
+            with pytest.MonkeyPatch.context() as patched:
+                Disk(patched, last, done=done)
+                with pytest.raises(PowerCutError):
+                    commit(store, 3)
+            seen.add(check_whole(open_store(folder)))
+            again = open_store(folder)
+            commit(again, 3)
+            assert check_whole(open_store(folder)) == 3
+    assert seen == {2, 3}
+
+
+def check_whole(store: RunStore) -> int:
+    """Which round the store is at; fails when memory and replies do not agree."""
+    at = 3 if known(store, 3) else 2
+    assert memory(store) == f"memory {at}"
+    reply = known(store, at)
+    assert reply is not None
+    blob = store.blob(reply)
+    assert blob.path.read_text() == f"reply {at}"
+    assert (digest_file(blob.path), blob.path.stat().st_size) == (blob.digest, blob.size)
+    return at
+
+
+def test_what_is_committed_was_synced_before_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    real_replace, real_fsync = Path.replace, os.fsync
+
+    def replace(self: Path, target: Path) -> Path:
+        order.append(f"name {Path(target).name}")
+        return real_replace(self, target)
+
+    def fsync(descriptor: int) -> None:
+        order.append("sync folder" if Path(f"/proc/self/fd/{descriptor}").is_dir() else "sync file")
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_durably(tmp_path / "file", "text")
+    expected = ["sync file", "name file", "sync folder"]
+    assert order == (expected if Path("/proc/self/fd").exists() else ["sync file", "name file", "sync file"])
+
+
+def test_only_an_answer_to_the_same_question_is_found(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    reply = commit(store, 2)
+    assert known(store, 2) == reply
+    assert store.reply(CLIENT, 2, 0, "another task") is None
+    assert store.reply(CLIENT, 2, 1, reply.task) is None
+    assert store.reply(CLIENT, 3, 0, reply.task) is None
+    assert store.reply(CLIENT + 1, 2, 0, reply.task) is None
+    assert store.memory(CLIENT + 1) is None
+
+
+def test_memory_stays_when_a_task_does_not_touch_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    commit(store, 1)
+    commit(store, 2, memory=False)
+    commit(store, 9, memory=False)
+    assert memory(open_store(tmp_path)) == "memory 1"
+
+
+def test_old_files_go(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    replies = {number: commit(store, number) for number in range(1, 6)}
+    names = {path.name for path in (store.folder / "clients" / str(CLIENT)).iterdir()}
+    memory_file = store.memory(CLIENT)
+    assert memory_file is not None
+    assert names == {"committed.json", memory_file.name, replies[4].file, replies[5].file}
+    assert list((store.folder / "drafts").iterdir()) == []
+
+
+def test_an_answer_to_a_second_question_in_a_round_replaces_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    first = commit(store, 1)
+    second = commit(store, 1, text="other")
+    assert first.file != second.file
+    assert store.blob(first).path.read_text() == "reply 1"
+    assert store.blob(second).path.read_text() == "other 1"
+
+
+def test_boot_grows_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time=lambda: 3.0)
+    monkeypatch.setattr(module, "time", clock)
+    boots = [AgentStore(tmp_path).next_boot() for _ in range(3)]
+    clock.time = lambda: 1.7e9
+    boots += [AgentStore(tmp_path).next_boot() for _ in range(2)]
+    clock.time = lambda: 0.0
+    boots += [AgentStore(tmp_path).next_boot() for _ in range(2)]
+    assert boots == [3, 4, 5, 1_700_000_000, 1_700_000_001, 1_700_000_002, 1_700_000_003]
+    (tmp_path / "boot").write_text("torn\0")
+    clock.time = lambda: 1.8e9
+    assert AgentStore(tmp_path).next_boot() == 1_800_000_000
+
+
+def test_a_boot_that_loses_power_is_not_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 0.0))
+    assert AgentStore(tmp_path).next_boot() == 1
+    for last in range(3):
+        with pytest.MonkeyPatch.context() as patched:
+            Disk(patched, last, done=True)
+            with pytest.raises(PowerCutError):
+                AgentStore(tmp_path).next_boot()
+    assert AgentStore(tmp_path).next_boot() >= 2
+
+
+def test_an_old_run_leaves_its_memory_only(tmp_path: Path) -> None:
+    old = open_store(tmp_path, "old")
+    commit(old, 1)
+    old.patch("a" * 64).write_text("patch")
+    old.drafts(CLIENT, 2, 0).reply.write_text("draft")
+    new = open_store(tmp_path, "new")
+    assert not old.patches.exists()
+    assert not (old.folder / "drafts").exists()
+    assert memory(old) == "memory 1"
+    assert memory(new) is None
+    assert memory(open_store(tmp_path, "old")) == "memory 1"
+
+
+def test_the_same_run_opened_again_has_what_it_had(tmp_path: Path) -> None:
+    first = open_store(tmp_path)
+    first.patch("a" * 64).write_text("patch")
+    commit(first, 1)
+    again = open_store(tmp_path)
+    assert again.patch("a" * 64).read_text() == "patch"
+    assert known(again, 1) is not None
+    assert RunMessage.model_validate_json(again.message.read_text()).run == "run-1"
+
+
+def test_patches_are_kept_while_wanted(tmp_path: Path, kit: Kit) -> None:
+    store = open_store(tmp_path)
+    wanted, other = "a" * 64, "b" * 64
+    for name in (wanted, f"{wanted}.part", other, f"{other}.part"):
+        (store.patches / name).write_text(name)
+    store.keep_patches({wanted})
+    assert {path.name for path in store.patches.iterdir()} == {wanted, f"{wanted}.part"}
