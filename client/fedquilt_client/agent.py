@@ -35,6 +35,7 @@ from fedquilt_common.messages import (
     Receipt,
     RoundMessage,
     RunMessage,
+    Stop,
     TaskMessage,
     Telemetry,
     parse,
@@ -85,14 +86,15 @@ class Agent:
         self.settings = settings
         self.topics = Topics(settings.federation)
         self._events: queue.SimpleQueue[Message | Connected | Disconnected | WorkerEvent] = queue.SimpleQueue()
+        name = check_name(settings.name, "agent")
         self._store = AgentStore(settings.state)
         self._boot = self._store.next_boot()
-        name = check_name(settings.name, "agent")
         self._gone = AgentPresence(agent=name, online=False, boot=self._boot)
         will = Will(self.topics.presence(name), self._gone.encode(), WILL_DELAY)
         self._transport = make_transport(self._events.put, will)
         self._pool = WorkerPool(settings.workers, settings.threads, self._events.put)
         self._current: _Current | None = None
+        self._early: RoundMessage | None = None
         self._progress: dict[int, float] = {}
         self._failed: set[tuple[int, str]] = set()
         self._job_number = 0
@@ -205,6 +207,8 @@ class Agent:
             Downloads(store, self._transport, self.topics),
             Uploads(self.settings.name, self._transport, self.topics, store.blob, chunk),
         )
+        if self._early is not None and self._early.run == run.run:
+            self._on_round(self._early)
         log.info("run %s: %s on %s", run.run, experiment.algorithm.name, experiment.data.set)
 
     def _leave_run(self) -> None:
@@ -218,10 +222,10 @@ class Agent:
     def _on_round(self, message: RoundMessage) -> None:
         current = self._current
         if current is None or current.store.run.run != message.run:
+            self._early = message  # `run` and `round` may come in any order
             return
         if current.round is not None and message.round < current.round.round:
             return  # a broker that came back with an old memory; rounds never go back
-        _patches(message, message.tasks)  # one that is not there: refuse the message before it does harm
         before, current.round = current.round, message
         if before is None or _question(before) != _question(message):
             self._begin(current, message)
@@ -253,10 +257,19 @@ class Agent:
             return
         if isinstance(message, Missing):
             current.uploads.missing(message)
+        elif isinstance(message, Stop):
+            self._on_stop(message)
         elif isinstance(message, Receipt):
             reply = current.uploads.receipt(message)
             if reply is not None and message.outcome != "accepted":
                 log.warning("client %d, round %d: %s: %s", reply.client, reply.round, message.outcome, message.reason)
+
+    def _on_stop(self, stop: Stop) -> None:
+        """Leave the tasks of an exchange that has closed without us."""
+        clients, exchange = set(stop.clients), (stop.round, stop.exchange)
+        log.info("clients %s stop: %s", sorted(clients), stop.reason)
+        self._pool.cancel(lambda job: job.client in clients and (job.round, job.exchange) == exchange)
+        self._progress = {client: value for client, value in self._progress.items() if client not in clients}
 
     def _on_end(self, end: EndMessage) -> None:
         if self._current is not None and self._current.store.run.run == end.run:
@@ -355,7 +368,4 @@ def _question(message: RoundMessage) -> tuple[object, ...]:
 
 
 def _patches(message: RoundMessage, tasks: list[TaskMessage]) -> list[PatchMessage]:
-    wanted = sorted({i for task in tasks for i in task.patches})
-    if wanted and wanted[-1] >= len(message.patches):
-        raise PayloadError(f"round {message.round} names a patch that it does not have")
-    return [message.patches[i] for i in wanted]
+    return [message.patches[i] for i in sorted({i for task in tasks for i in task.patches})]

@@ -83,7 +83,7 @@ class Downloads:
 
     def _assembly(self, slot: int, header: ChunkHeader) -> Assembly:
         known = self._assemblies.get(slot)
-        if known is None or known.digest != header.digest:
+        if known is None or not known.fits(header):
             self._drop(slot)
             free = psutil.disk_usage(str(self._store.folder)).free - DISK_RESERVE
             path = self._store.patches / f"{header.digest}.part"

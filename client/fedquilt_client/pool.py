@@ -164,8 +164,8 @@ class WorkerPool:
 
     def _spawn(self, number: int) -> subprocess.Popen[str]:
         threads = str(self._threads)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fedquilt_client.worker"],
+        process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "fedquilt_client.worker", threads],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -28,6 +28,7 @@ class Bench:
     run: RunMessage
     experiment: Experiment
     allowed: Collection[str]
+    threads: int = 1
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -80,7 +81,7 @@ class TaskSite:
         )
         from fedquilt_common.models import build_model
 
-        set_up_torch()
+        set_up_torch(self.bench.threads)
         model, data = self.bench.experiment.model, self.bench.dataset
         build = build_model(model.name, model.params, data.input_shape, data.classes, self.bench.allowed)
         return TorchLearner(build, self.bench.experiment.training, data.classes, self.on_progress)

@@ -7,7 +7,6 @@ all, whatever is killed when.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt_common.chunks import Blob
+from fedquilt_common.durable import write_durably
 from fedquilt_common.locking import lock_folder
 from fedquilt_common.messages import RunMessage
 
@@ -39,22 +39,6 @@ class Drafts:
 
     reply: Path
     memory: Path
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Replace a small file; after a crash it holds the old text or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)  # the rename itself
-    finally:
-        os.close(descriptor)
 
 
 class AgentStore:

@@ -17,7 +17,8 @@ from typing import Any, TextIO
 from pydantic import BaseModel, ConfigDict
 
 from fedquilt_common.codec import FileArrays, write_arrays
-from fedquilt_common.errors import FedquiltError
+from fedquilt_common.durable import sync
+from fedquilt_common.errors import FedquiltError, PayloadError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage
 from fedquilt_common.seeds import derive_seed
@@ -57,8 +58,9 @@ class Done(BaseModel):
 class Worker:
     """Does jobs one after the other and keeps data set and torch between them."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, threads: int = 1) -> None:
         self._out = out
+        self._threads = threads
         self._bench: Any = None
         self._run_file: tuple[Path, int] | None = None
 
@@ -88,9 +90,9 @@ class Worker:
         reply = bench.algorithm.work(task, site)
         if site.memory_touched:
             write_arrays(job.memory_out, site.memory)
-            _sync(job.memory_out)
+            sync(job.memory_out)
         blob = write_arrays(job.reply, reply.arrays, bench.experiment.wire.up, _header(job, bench.run, reply))
-        _sync(job.reply)
+        sync(job.reply)
         return Done(digest=blob.digest, size=blob.size, memory=site.memory_touched)
 
     def _bench_for(self, job: Job) -> Any:
@@ -100,7 +102,7 @@ class Worker:
         if self._run_file != version:
             run = RunMessage.model_validate_json(job.run_file.read_bytes())
             experiment = Experiment.model_validate_json(json.dumps(run.experiment))
-            self._bench, self._run_file = Bench(run, experiment, tuple(job.allowed)), version
+            self._bench, self._run_file = Bench(run, experiment, tuple(job.allowed), self._threads), version
         return self._bench
 
     def _progress(self, number: int) -> Any:
@@ -116,6 +118,8 @@ class Worker:
 
 
 def _received(patches: list[Path]) -> Arrays:
+    if len(patches) > 1:
+        raise PayloadError("the task is made of several patches, which this version cannot put together: update it")
     return FileArrays(patches[0]) if patches else {}
 
 
@@ -132,11 +136,6 @@ def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
     return {REPLY_KEY: header.model_dump_json()}
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def _leave_with_parent(parent: int) -> None:
     """Leave when the agent is gone, also in the middle of a job."""
     while os.getppid() == parent:
@@ -150,7 +149,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
-    worker = Worker(out)
+    worker = Worker(out, int(sys.argv[1]) if len(sys.argv) > 1 else 1)
     for line in sys.stdin:
         worker.do(Job.model_validate_json(line))
 

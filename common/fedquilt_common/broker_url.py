@@ -51,14 +51,15 @@ def parse_broker_url(url: str) -> BrokerAddress:
         BrokerUnreachableError: when the text is no such address; the message shows the form.
     """
     form = "write mqtt://host[:1883] or mqtts://[user:password@]host[:8883]"
+    shown = url if "@" not in url else f"...@{url.rpartition('@')[2]}"  # a password must not end in a log
     try:
         parts = urlsplit(url if "://" in url else f"mqtt://{url}")
         port = parts.port
     except ValueError:
-        raise BrokerUnreachableError(f"broker address {url!r} has no valid host and port: {form}") from None
+        raise BrokerUnreachableError(f"broker address {shown!r} has no valid host and port: {form}") from None
     extra = parts.path not in ("", "/") or parts.query or parts.fragment or port == 0
     if parts.scheme not in _PORTS or not parts.hostname or extra:
-        raise BrokerUnreachableError(f"broker address {url!r} is not understood: {form}")
+        raise BrokerUnreachableError(f"broker address {shown!r} is not understood: {form}")
     return BrokerAddress(
         parts.hostname,
         port or _PORTS[parts.scheme],

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.durable import replace_durably
 from fedquilt_common.errors import PayloadError
 
 CHUNK: Final = 256 * 1024
@@ -124,13 +125,17 @@ class Assembly:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
+    def fits(self, header: ChunkHeader) -> bool:
+        """Whether a chunk belongs to this transfer; the same bytes cut otherwise are another one."""
+        return (header.digest, header.size, header.count) == (self.digest, self.size, self.count)
+
     def add(self, header: ChunkHeader, payload: bytes) -> bool:
         """Write one chunk; True once nothing is missing. A chunk that came before is ignored.
 
         Raises:
             PayloadError: when the chunk does not belong here or has the wrong length.
         """
-        if (header.digest, header.size, header.count) != (self.digest, self.size, self.count):
+        if not self.fits(header):
             raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
         if len(payload) != header.length:
             raise PayloadError(f"chunk {header.index} has {len(payload)} bytes instead of {header.length}")
@@ -163,11 +168,12 @@ class Assembly:
         if self._actual_digest() != self.digest:
             self.discard()
             raise PayloadError("the bytes received do not have the announced SHA-256")
-        if durable:
-            os.fsync(self._file)
         os.close(self._file)
         target.parent.mkdir(parents=True, exist_ok=True)
-        self.path.replace(target)
+        if durable:
+            replace_durably(self.path, target)
+        else:
+            self.path.replace(target)
         return Blob(target, self.digest, self.size)
 
     def discard(self) -> None:

@@ -35,10 +35,13 @@ _DROPOUT_STREAM = 0x5DEECE66D
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
 
 
-def set_up_torch() -> None:
-    """Make torch here reproducible: one thread, and an error for operations that are not deterministic."""
+def set_up_torch(threads: int = 1) -> None:
+    """Make torch reproducible: a fixed number of threads, and an error for operations that are not deterministic.
+
+    Sums are split over the threads, so another number of threads gives other bits.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     # Says the same as use_deterministic_algorithms(True), which imports the compiler as a side effect.
     torch.set_deterministic_debug_mode("error")
 

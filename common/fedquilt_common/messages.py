@@ -7,7 +7,7 @@ import json
 from base64 import b64decode, b64encode
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
 from fedquilt_common.types import Scalar
@@ -86,6 +86,12 @@ class RoundMessage(Message):
     patches: list[PatchMessage] = Field(default_factory=list)
     tasks: list[TaskMessage] = Field(default_factory=list)
 
+    @model_validator(mode="after")
+    def _patches_are_there(self) -> RoundMessage:
+        if any(position >= len(self.patches) for task in self.tasks for position in task.patches):
+            raise ValueError("a task names a patch that the round does not have")
+        return self
+
     def fingerprint(self, task: TaskMessage) -> str:
         """What exactly is asked: replies carry it, so an answer to another question is never counted."""
         asked = [
@@ -157,11 +163,13 @@ class Missing(Message):
 
 
 class Stop(Message):
-    """Inbox: leave the task of these clients."""
+    """Inbox: the exchange has closed without these clients; what they are doing for it is of no use any more."""
 
     type: Literal["stop"] = "stop"
     run: Name
     clients: list[Client]
+    round: Number
+    exchange: Number
     reason: Text = ""
 
 

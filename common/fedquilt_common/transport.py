@@ -48,6 +48,8 @@ LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Largest packet that we let the broker send us."""
 PACKET_OVERHEAD: Final = 1024
 """Room in a packet for topic, properties and framing."""
+MESSAGE_EXPIRY: Final = 600
+"""Seconds for which the broker keeps a message that is not retained; what still matters then is sent again."""
 _KEEPALIVE: Final = 30
 _FAREWELL: Final = 5.0
 """Seconds that ``close`` waits for the broker to take what is under way."""
@@ -256,10 +258,11 @@ class MqttTransport:
         size = len(payload) + len(header) + len(topic)
         if not self._window.reserve(size):
             return False
-        properties = None
+        properties = _properties(PacketTypes.PUBLISH)
         if header:
-            properties = _properties(PacketTypes.PUBLISH)
             properties.CorrelationData = header
+        if not retain:
+            properties.MessageExpiryInterval = MESSAGE_EXPIRY
         info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
         self._window.sent(info.mid, size)
         return True

@@ -22,7 +22,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Profile:
-    """What a board says of itself. Memory in bytes, power in watts, temperature in degrees Celsius."""
+    """What a board says of itself. ``memory`` in bytes: what it has, what its cgroup or its owner allows."""
 
     kind: str = "generic"
     cores: int = 1

@@ -22,10 +22,6 @@ SBIN_PLACES = (Path("/usr/sbin"), Path("/usr/local/sbin"), Path("/opt/homebrew/s
 # (nothing is delivered) and up to 2.0.21 (sometimes nothing is queued).
 MAX_QUEUED = 100_000
 
-# Chunks on their way to one client at a time: 64 of 256 KiB are 16 MiB, enough to fill a fast link while
-# the receiver acknowledges each only when it is on disk; Mosquitto's own 20 stalls on that.
-MAX_INFLIGHT = 64
-
 
 def find_mosquitto() -> Path:
     """The broker program: ``FEDQUILT_MOSQUITTO``, else this environment's own, else the machine's."""
@@ -62,7 +58,6 @@ def broker_config(port: int) -> str:
         "# The run's own journal is what survives a crash; a broker that restarts is filled again from it.",
         "persistence false",
         f"max_queued_messages {MAX_QUEUED}",
-        f"max_inflight_messages {MAX_INFLIGHT}",
         "# Receipts are small; waiting to fill a packet would cost 40 ms each.",
         "set_tcp_nodelay true",
         "sys_interval 10",

@@ -111,7 +111,7 @@ class Coordinator:
             self._recover()
             while not self.machine.finished and not should_stop():
                 self._step()
-            if self.machine.finished:
+            while self.machine.finished and not self.run.closed and not should_stop():
                 self._end()
         finally:
             self._transport.close((self.topics.coordinator, self._will.encode()))
@@ -136,11 +136,14 @@ class Coordinator:
         now = time.time()
         wake = self.machine.wake_at
         wait = 0.5 if wake is None else min(0.5, max(0.0, wake - now))
-        with contextlib.suppress(queue.Empty):
-            self._take(self._inbox.get(timeout=wait))
+        self._take_next(wait)
         now = time.time()
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._happen(Ticked(now))
+
+    def _take_next(self, wait: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._take(self._inbox.get(timeout=wait))
 
     def _take(self, incoming: Incoming) -> None:
         match incoming:
@@ -175,8 +178,10 @@ class Coordinator:
         self._transport.publish(self.topics.run, b"", retain=True)
         reason = EndMessage(run=self.run.id, reason="all rounds are done")
         self._transport.publish(self.topics.end, reason.encode(), retain=True)
-        self._transport.drain(DRAIN_SECONDS)
-        self.run.close()
+        if self._connected and self._transport.drain(DRAIN_SECONDS):
+            self.run.close()
+        else:  # the broker is away: say it all again when it is back
+            self._take_next(1.0)
 
     # -- what comes in -------------------------------------------------------------------------
 
@@ -250,8 +255,8 @@ class Coordinator:
         except _RefusalError as refusal:
             if header.index == header.count - 1:  # once a transfer, not once a chunk
                 self._answer(address, header.digest, refusal.outcome, refusal.reason)
-        except PayloadError as error:
-            self._uplink.refuse(address, header.digest)
+        except ProtocolError as error:
+            self._uplink.refuse(address, header.digest, str(error))
             self._answer(address, header.digest, "rejected", str(error))
 
     def _check_open(self, address: Address, header: ChunkHeader) -> None:
@@ -268,28 +273,25 @@ class Coordinator:
             self.run.watch.first_chunk = now
         blob = self._uplink.take(address, header, payload, now)
         if blob is None:
-            # chunks come in order: what is missing when the last has come is lost
-            transfer = self._uplink.under_way(address, header.digest)
-            if transfer is not None and header.index == header.count - 1:
-                self._ask_for(transfer)
+            if header.index == header.count - 1:
+                self._say_what_is_missing(address, header.digest)
             return
         said = self._uplink.verify(address, blob)
         self._uplink.drop(address.client)
         now = self.run.watch.last_reply = time.time()
         self._boards.heard(address.agent, now)
         self.board.update(boards=self._boards.list())
-        self._happen(
-            Replied(
-                now,
-                address.agent,
-                address.client,
-                address.round,
-                address.exchange,
-                blob.digest,
-                said.weight,
-                said.metrics,
-            )
-        )
+        numbers = address.agent, address.client, address.round, address.exchange
+        self._happen(Replied(now, *numbers, blob.digest, said.weight, said.metrics))
+
+    def _say_what_is_missing(self, address: Address, digest: str) -> None:
+        """Chunks come in order: what has not come when the last has is lost, or the sender asks for its receipt."""
+        transfer, reason = self._uplink.under_way(address, digest), self._uplink.refusal(address, digest)
+        if transfer is not None:
+            self._ask_for(transfer)
+        elif reason is not None:
+            numbers = address.agent, address.client, address.round, address.exchange
+            self._receipt(Receipt(*numbers, digest, "rejected", reason))
 
     def _answer(self, address: Address, digest: str, outcome: Outcome, reason: str) -> None:
         """Count what cannot count, and tell its sender."""

@@ -54,8 +54,7 @@ class Downlink:
 
     def remember(self, arrays: Arrays, blob: Blob) -> None:
         """``arrays`` lie on disk in fp32 as ``blob``: if that is how they are sent, they need not be written again."""
-        if self._precision == "fp32":
-            self._known = {id(arrays): (arrays, blob)}
+        self._known = {id(arrays): (arrays, blob)} if self._precision == "fp32" else {}
 
     def publish(self, run: str, send: Send) -> RoundMessage:
         """Open an exchange at the broker; returns its manifest."""
@@ -73,6 +72,8 @@ class Downlink:
         blobs, self._filled = self._filled, {}
         for slot, blob in blobs.items():
             self._fill(slot, blob)
+        if self._message is not None:
+            self._clear_from(len(blobs))
         self._send_manifest()
 
     def clear(self) -> None:
@@ -104,9 +105,11 @@ class Downlink:
             os.close(descriptor)
 
     def _note(self, slot: int, chunks: int) -> None:
-        for chunk in range(chunks, self._chunks.get(slot, 0)):
-            self._transport.publish(self._topics.slice_chunk(slot, chunk), b"", retain=True)
-        if self._chunks.get(slot) != chunks:
+        held = self._chunks.get(slot, 0)
+        surplus = [self._topics.slice_chunk(slot, chunk) for chunk in range(chunks, held)]
+        if not all(self._transport.publish(topic, b"", retain=True) for topic in surplus):
+            return  # the connection is gone: they are still there, and must not be forgotten
+        if held != chunks:
             self._chunks[slot] = chunks
             self._journal.set_meta(_SLOTS, json.dumps(self._chunks))
 

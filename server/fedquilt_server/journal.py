@@ -60,15 +60,23 @@ class Journal:
         self.path = path
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-            version = int(self.meta("version") or _VERSION)
+            version = self._prepare()
         except (sqlite3.Error, ValueError) as error:
             raise RunFolderError(f"{path} is not a fedquilt journal: {error}. Choose another --out") from None
         if version > _VERSION:
+            self._db.close()
             raise RunFolderError(f"{path} was written by a newer fedquilt (journal version {version}): update this one")
         self.set_meta("version", str(_VERSION))
+
+    def _prepare(self) -> int:
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+            return int(self.meta("version") or _VERSION)
+        except (sqlite3.Error, ValueError):
+            self._db.close()
+            raise
 
     def close(self) -> None:
         self._db.close()
@@ -135,7 +143,9 @@ def peek_meta(path: Path, key: str) -> str | None:
     if not path.exists():
         return None
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+                return None  # killed before its first table was made
             row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     except sqlite3.Error as error:
         raise RunFolderError(f"{path} is not a fedquilt journal: {error}. Choose another --out") from None

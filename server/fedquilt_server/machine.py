@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
@@ -96,6 +96,8 @@ class Machine:
         self.state = state
         self.done = done
         self.agents: dict[str, Agent] = {}
+        self.host_of: dict[ClientId, str] = {}
+        """Which agent hosts each client that is there; who claimed a client first has it."""
         self.exchange: Exchange | None = None
         self.finished = done >= policy.rounds
         self._algorithm = algorithm
@@ -116,12 +118,6 @@ class Machine:
     def round(self) -> int:
         """The open round, or the one that comes next."""
         return self.done + 1
-
-    @property
-    def host_of(self) -> dict[ClientId, str]:
-        """Which agent hosts each client that is there; who claimed a client first has it."""
-        claims = [(client, name) for name, agent in self.agents.items() for client in agent.clients]
-        return dict(reversed(claims))
 
     @property
     def wake_at(self) -> float | None:
@@ -149,6 +145,7 @@ class Machine:
         accepted = sorted(key for key in self._accepted if key[1] >= self.done)
         kept = {
             "agents": agents,
+            "hosts": list(self.host_of.items()),
             "silent": sorted(self._silent),
             "opened_at": self._opened_at,
             "accepted": accepted,
@@ -162,6 +159,7 @@ class Machine:
             name: Agent(a["boot"], tuple(a["clients"]), a["workers"], Profile(**a["profile"]))
             for name, a in kept["agents"].items()
         }
+        self.host_of = dict(kept["hosts"])
         self._silent = set(kept["silent"])
         self._accepted = {(client, number, exchange) for client, number, exchange in kept["accepted"]}
         return self._next_round(kept["opened_at"])
@@ -197,6 +195,9 @@ class Machine:
 
     def _join(self, event: Joined) -> None:
         agent = self.agents[event.agent] = self.agent_of(event)
+        self._release(event.agent, keep=agent.clients)
+        for client in agent.clients:
+            self.host_of.setdefault(client, event.agent)
         self._silent.difference_update(agent.clients)
         if self._first_joined is None:
             self._first_joined = event.at
@@ -205,6 +206,16 @@ class Machine:
         agent = self.agents.get(event.agent)
         if agent is not None and agent.boot <= event.boot:
             del self.agents[event.agent]
+            self._release(event.agent)
+
+    def _release(self, agent: str, keep: Collection[ClientId] = ()) -> None:
+        """An agent's clients, but for ``keep``, go to whoever else claims them, in the order of joining."""
+        for client in {c for c, host in self.host_of.items() if host == agent} - set(keep):
+            others = [name for name, other in self.agents.items() if name != agent and client in other.clients]
+            if others:
+                self.host_of[client] = others[0]
+            else:
+                del self.host_of[client]
 
     def _start_if_ready(self, at: float) -> list[Command]:
         """Round 1 waits for every client, or for a quorum once the deadline has passed; later rounds for a quorum."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from fedquilt_common.durable import replace_durably, write_atomically
 from fedquilt_server.events import Tally
 from fedquilt_server.journal import Traffic
 from fedquilt_server.results import Result, RoundResult
@@ -71,16 +71,6 @@ def round_result(
     )
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, or a crash, sees the old text or the new one."""
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-
-
 def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -> None:
     """``result.json``, ``rounds.csv`` and ``boards.csv``."""
     write_atomically(folder / "result.json", result.model_dump_json(indent=2) + "\n")
@@ -92,7 +82,7 @@ def write_model(folder: Path, blob: Path) -> None:
     """``global.safetensors``: a copy of the last state's arrays in fp32."""
     fresh = folder / ".global.safetensors.new"
     shutil.copyfile(blob, fresh)
-    fresh.replace(folder / "global.safetensors")
+    replace_durably(fresh, folder / "global.safetensors")
 
 
 def _csv(rows: Sequence[BaseModel], kind: type[BaseModel]) -> str:

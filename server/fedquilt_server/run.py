@@ -7,12 +7,14 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from fedquilt_common.chunks import Blob
+from fedquilt_common.durable import write_durably
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment import Experiment, dump_experiment
 from fedquilt_common.locking import lock_folder
@@ -25,7 +27,6 @@ from fedquilt_server.recorder import (
     Stopwatch,
     final_row,
     round_result,
-    write_atomically,
     write_model,
     write_results,
 )
@@ -70,20 +71,22 @@ class Run:
         text = dump_experiment(experiment)
         if before.experiment is not None and before.experiment != text:
             raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
-        self._lock = lock_folder(folder)
-        write_atomically(folder / "experiment.yaml", text)
-        self.journal = Journal(folder / "journal.sqlite")
-        self.journal.set_meta("experiment", text)
-        self.store = BlobStore(folder / "blobs")
-        self.workbench = Workbench(experiment)
-        self.id, self.epoch, self.started_at = self._identity()
-        self._base = self.journal.traffic()
-        self._socket: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._idle_memory = 0
-        self._last = self._first_checkpoint()
-        self.machine = self._make_machine()
-        self.watch = Stopwatch(self._last.traffic)
-        self.partition_digest = self.workbench.partition_digest() if not self.machine.finished else None
+        with ExitStack() as undo:
+            self._lock = undo.enter_context(lock_folder(folder))
+            write_durably(folder / "experiment.yaml", text)
+            self.journal = undo.enter_context(closing(Journal(folder / "journal.sqlite")))
+            self.journal.set_meta("experiment", text)
+            self.store = BlobStore(folder / "blobs")
+            self.workbench = Workbench(experiment)
+            self.id, self.epoch, self.started_at = self._identity()
+            self._base = self.journal.traffic()
+            self._socket: Callable[[], tuple[int, int]] = lambda: (0, 0)
+            self._idle_memory = 0
+            self._last = self._first_checkpoint()
+            self.machine = self._make_machine()
+            self.watch = Stopwatch(self._last.traffic)
+            self.partition_digest = self.workbench.partition_digest() if not self.machine.finished else None
+            undo.pop_all()
 
     @property
     def finished(self) -> bool:

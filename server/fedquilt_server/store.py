@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fedquilt_common.chunks import Blob
 from fedquilt_common.codec import FileArrays, Precision, write_arrays
+from fedquilt_common.durable import replace_durably
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_server.events import Replied
@@ -55,9 +55,7 @@ class BlobStore:
         """Write arrays durably under their digest."""
         written = write_arrays(self.partial / "writing", arrays, precision, metadata)
         target = self.path(written.digest)
-        with written.path.open("rb") as file:
-            os.fsync(file.fileno())
-        written.path.replace(target)
+        replace_durably(written.path, target)
         return Blob(target, written.digest, written.size)
 
     def clean(self, keep: Collection[str]) -> None:

@@ -16,8 +16,8 @@ from typing import Final, Literal
 
 import psutil
 
+from fedquilt_common.durable import write_atomically
 from fedquilt_common.errors import RunFailedError
-from fedquilt_server.recorder import write_atomically
 
 Role = Literal["broker", "coordinator", "agent"]
 SHORT_LIFE: Final = 30.0

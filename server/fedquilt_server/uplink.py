@@ -16,13 +16,14 @@ import numpy as np
 from fedquilt_common.averages import BLOCK
 from fedquilt_common.chunks import Assembly, Blob, ChunkHeader
 from fedquilt_common.codec import DTYPES, FileArrays, Precision, wire_dtype
-from fedquilt_common.errors import PayloadError
+from fedquilt_common.errors import PayloadError, ProtocolError
 from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RoundMessage, parse
 from fedquilt_common.topics import Address
 from fedquilt_common.types import ClientId, Task
 from fedquilt_server.store import BlobStore
 
 TRANSFERS_PER_CLIENT: Final = 3
+REFUSED_KEPT: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Uplink:
         self._store = store
         self._questions: dict[ClientId, Question] = {}
         self._transfers: dict[tuple[str, ClientId, str], Transfer] = {}
-        self._refused: set[tuple[str, ClientId, str]] = set()
+        self._refused: dict[tuple[str, ClientId, str], str] = {}
         self._serial = 0
 
     def open(self, asked: dict[ClientId, Question]) -> None:
@@ -86,12 +87,17 @@ class Uplink:
         self._refused.clear()
         self._questions = asked
 
-    def refuse(self, address: Address, digest: str) -> None:
+    def refuse(self, address: Address, digest: str, reason: str) -> None:
         """Nothing more of this transfer is wanted."""
         transfer = self._transfers.pop((address.agent, address.client, digest), None)
         if transfer is not None:
             transfer.assembly.discard()
-        self._refused.add((address.agent, address.client, digest))
+        if len(self._refused) < REFUSED_KEPT:
+            self._refused[address.agent, address.client, digest] = reason
+
+    def refusal(self, address: Address, digest: str) -> str | None:
+        """Why this transfer was refused, if it was."""
+        return self._refused.get((address.agent, address.client, digest))
 
     def drop(self, client: ClientId) -> None:
         """The client's reply has been counted: give up its other transfers."""
@@ -121,6 +127,9 @@ class Uplink:
 
     def _transfer(self, address: Address, header: ChunkHeader, question: Question, now: float) -> Transfer:
         key = address.agent, address.client, header.digest
+        known = self._transfers.get(key)
+        if known is not None and not known.assembly.fits(header):  # cut otherwise, for a broker with another limit
+            self._transfers.pop(key).assembly.discard()
         if key not in self._transfers:
             self._make_room(address)
             self._serial += 1
@@ -142,11 +151,11 @@ class Uplink:
         """What the reply says of itself, once everything about it is as asked.
 
         Raises:
-            PayloadError: when anything is not; the blob is deleted.
+            ProtocolError: when anything is not; the blob is deleted.
         """
         try:
             return self._checked(address, blob)
-        except PayloadError:
+        except ProtocolError:
             blob.path.unlink(missing_ok=True)
             raise
 

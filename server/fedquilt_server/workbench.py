@@ -42,7 +42,7 @@ class Workbench:
 
     @cached_property
     def dataset(self) -> Dataset:
-        return load_dataset(self.experiment.data.set, None)
+        return load_dataset(self.experiment.data.set, None, ANYWHERE)
 
     @cached_property
     def _learner(self) -> Any:

@@ -173,7 +173,7 @@ class Player:
         self.transport.publish(topic, payload, header=header)
 
 
-Turn = Callable[["Player", RoundMessage], None]
+Turn = Callable[["Player", RoundMessage], object]
 
 
 class Stage:
@@ -187,6 +187,8 @@ class Stage:
         self.broker = MemoryBroker()
         self.board = SnapshotBoard()
         self.players = {name: self.player(name) for name in FLEET}
+        self.ways: dict[int, Turn] = {}
+        """How a client sends its reply when not in order and all at once."""
         self._answered: set[tuple[str, int]] = set()
 
     def player(self, name: str) -> Player:
@@ -215,7 +217,10 @@ class Stage:
                 if before is not None:
                     before(player, message)
                 for client in FLEET.get(player.name, ()):
-                    player.send(player.pack(client))
+                    if client in self.ways:
+                        self.ways[client](player, message)
+                    else:
+                        player.send(player.pack(client))
         return False
 
     @contextmanager
@@ -225,17 +230,20 @@ class Stage:
         finally:
             coordinator.run.release()
 
-    def play(self, before: Turn | None = None) -> Coordinator:
+    def play(self, before: Turn | None = None) -> None:
         """The whole run; ``before`` may misbehave."""
+        self.play_with(lambda: self.turn(before))
+
+    def play_with(self, turn: Callable[[], bool]) -> None:
+        """The whole run; ``turn`` comes before each step of the coordinator."""
         self.arrive()
         coordinator = self.coordinator()
         with self.closing(coordinator):
-            coordinator.execute(lambda: self.turn(before))
+            coordinator.execute(turn)
             self.rows = coordinator.run.journal.results()
             assert coordinator.run.finished
         for player in self.players.values():
             player.listen()
-        return coordinator
 
     @property
     def sha256(self) -> str:
@@ -253,3 +261,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     stage = Stage(tmp_path_factory.mktemp("undisturbed"))
     stage.play()
     return stage.sha256
+
+
+@pytest.fixture(scope="session")
+def make_stage() -> Callable[..., Stage]:
+    """For tests that need more than one."""
+    return Stage

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.faults.conftest import Parcel, Player, Stage
 
 TOPICS = Topics("lab")
-Act = Callable[["Player", RoundMessage], None]
+Act = Callable[["Player", RoundMessage], object]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Case:
     told: bool = True
 
 
-def arrays_with(change: Callable[[dict[str, Any]], None]) -> Act:
+def arrays_with(change: Callable[[dict[str, Any]], object]) -> Act:
     """A reply of client 0 whose arrays have been tampered with."""
 
     def act(player: Player, _: RoundMessage) -> None:
@@ -47,11 +47,11 @@ def arrays_with(change: Callable[[dict[str, Any]], None]) -> Act:
 
 
 def header_with(**changes: Any) -> Act:
-    return lambda player, _: player.send(player.pack(0, **changes)) and None
+    return lambda player, _: player.send(player.pack(0, **changes))
 
 
 def header_text(change: Callable[[str], str]) -> Act:
-    return lambda player, _: player.send(player.pack(0, header=change)) and None
+    return lambda player, _: player.send(player.pack(0, header=change))
 
 
 def moved(**changes: int | str) -> Act:
@@ -151,7 +151,7 @@ CASES: dict[str, Case] = {
     "fp16 unasked": Case(
         arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"].astype(np.int16)})), "has dtype I16"
     ),
-    "missing array": Case(arrays_with(lambda a: a.pop("part0.weight") is None), "such as 'part0.weight'"),
+    "missing array": Case(arrays_with(lambda a: a.pop("part0.weight")), "such as 'part0.weight'"),
     "extra array": Case(arrays_with(lambda a: a.update(zzz=np.zeros(3, np.float32))), "such as 'zzz'"),
     "nan": Case(poison(-1, np.nan), "'part3.weight' holds numbers that are not finite"),
     "infinity": Case(poison(0, -np.inf), "'part3.weight' holds numbers that are not finite"),
@@ -210,7 +210,7 @@ def test_it_does_not_count_and_says_why(name: str, stage: Stage, undisturbed: st
     if case.outcome == "rejected":
         assert re.search(case.reason, shown.rejections[0].reason)
     answers = [r for r in stage.players["pi"].receipts if r.outcome != "accepted"]
-    assert [r.outcome for r in answers] == ([case.outcome] if case.told else [])
+    assert {r.outcome for r in answers} == ({case.outcome} if case.told else set())
     assert all(re.search(case.reason, receipt.reason) for receipt in answers)
     accepted = [(r.client, r.round) for r in stage.players["pi"].receipts if r.outcome == "accepted"]
     assert sorted(accepted) == [(0, 1), (0, 2), (1, 1), (1, 2)]

@@ -36,6 +36,7 @@ from fedquilt_server.machine import Machine, Policy
 
 CLIENTS = 4
 SPLIT = {"pi": (0, 1), "jetson": (2, 3), "thief": (0, 3)}
+MORE = (0, 1, 2, 3)
 Key = tuple[ClientId, int, int]
 
 
@@ -119,7 +120,7 @@ def view(book: Book) -> dict[str, object]:
         "exchange": opened,
         "replies": exchange and exchange.replies,
         "kept": machine.snapshot(),
-        "order of claims": list(machine.agents),
+        "claims": (list(machine.agents), machine.host_of),
         "counts": (machine._counts, machine._train),
         "tallies": book.tallies,
     }
@@ -160,11 +161,15 @@ class Federation(RuleBasedStateMachine):
             self.shaken.take(event)
         self.dies = False
 
-    @rule(agent=st.sampled_from(sorted(SPLIT)), workers=st.integers(1, 2))
-    def join(self, agent: str, workers: int) -> None:
+    @rule(agent=st.sampled_from(sorted(SPLIT)), workers=st.integers(1, 2), greedy=st.booleans())
+    def join(self, agent: str, workers: int, greedy: bool) -> None:
         self.now += 1
         self.boots[agent] += 1
-        self._both(Joined(self.now, agent, self.boots[agent], SPLIT[agent], workers))
+        hosts = dict(self.steady.machine.host_of)
+        clients = MORE if greedy else SPLIT[agent]
+        self._both(Joined(self.now, agent, self.boots[agent], clients, workers))
+        kept = {client: host for client, host in hosts.items() if host != agent or client in clients}
+        assert kept.items() <= self.steady.machine.host_of.items()
 
     @rule(agent=st.sampled_from(sorted(SPLIT)), stale=st.booleans())
     def leave(self, agent: str, stale: bool) -> None:
@@ -244,6 +249,12 @@ class Federation(RuleBasedStateMachine):
         assert sorted(self.steady.states) == list(range(1, machine.done + 1))
 
     @invariant()
+    def every_claimed_client_has_one_host(self) -> None:
+        machine = self.steady.machine
+        assert set(machine.host_of) == {client for agent in machine.agents.values() for client in agent.clients}
+        assert all(client in machine.agents[host].clients for client, host in machine.host_of.items())
+
+    @invariant()
     def it_finishes_once(self) -> None:
         for book in (self.steady, self.shaken):
             assert book.finished == int(book.machine.finished)
@@ -265,7 +276,9 @@ class TwoExchanges(Federation):
     two = True
 
 
-PROFILE = settings(max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PROFILE = settings(
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 TestOneExchange = Federation.TestCase
 TestOneExchange.settings = PROFILE
 TestTwoExchanges = TwoExchanges.TestCase

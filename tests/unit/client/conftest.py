@@ -60,6 +60,12 @@ def running_broker(folder: Path, port: int) -> Iterator[int]:
             child.terminate()
 
 
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Callable[[int], contextlib.AbstractContextManager[int]]:
+    """A Mosquitto when and where the test wants it."""
+    return lambda port: running_broker(tmp_path / "broker", port)
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a Mosquitto; tests keep apart by their federation."""
@@ -154,11 +160,16 @@ class Peer:
 
 
 @pytest.fixture
+def meet(tmp_path: Path) -> Callable[[int, str], contextlib.AbstractContextManager[Peer]]:
+    """A peer at the broker and in the federation that the test wants."""
+    return lambda port, federation: contextlib.closing(Peer(port, federation, tmp_path))
+
+
+@pytest.fixture
 def peer(broker: int, tmp_path: Path) -> Iterator[Peer]:
     """Somebody in a federation of its own."""
-    peer = Peer(broker, f"test-{next(FEDERATIONS)}", tmp_path)
-    yield peer
-    peer.close()
+    with contextlib.closing(Peer(broker, f"test-{next(FEDERATIONS)}", tmp_path)) as peer:
+        yield peer
 
 
 @dataclass

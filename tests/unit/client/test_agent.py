@@ -166,6 +166,29 @@ def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit
         wait_for(lambda: not psutil.pid_exists(second), "the second worker's end")
 
 
+def test_a_stopped_client_works_no_more(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    code = "Path(os.environ['PIDS'], str(site.client)).write_text(str(os.getpid()))\ntime.sleep(600)"
+    kit.monkeypatch.setenv("PIDS", str(kit.folder))
+    peer.say(peer.topics.run, kit.run(algorithm={"name": kit.package("stoppable", code)}))
+    peer.open("run-1", 1, kit.blob(), [0, 1])
+    with host(allow_import=("stoppable",), workers=2):
+        files = [kit.folder / str(client) for client in (0, 1)]
+        pids = [int(wait_for(lambda f=file: f.exists() and f.read_text())) for file in files]
+        peer.tell("board", Stop(run="run-1", clients=[0, 1], round=2, exchange=0))
+        peer.tell("board", Stop(run="run-1", clients=[1], round=1, exchange=0, reason="enough replies"))
+        wait_for(lambda: not psutil.pid_exists(pids[1]), "the worker's end")
+        assert psutil.pid_exists(pids[0])
+        peer.tell("board", Stop(run="run-1", clients=[0], round=1, exchange=0))
+        wait_for(lambda: not psutil.pid_exists(pids[0]), "the other's end")
+
+
+def test_run_and_round_may_come_in_any_order(peer: Peer, host: Host, kit: Kit) -> None:
+    with host():
+        peer.open("run-1", 1, kit.blob(), [0])
+        peer.say(peer.topics.run, kit.run())
+        assert same(peer.reply(0, 1), plus(0.5, kit))
+
+
 def test_a_closed_or_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
     peer.say(peer.topics.run, kit.run())
     peer.open("run-1", 5, kit.blob(), [0], phase="closed")
@@ -218,14 +241,15 @@ HOSTILE: dict[str, list[bytes]] = {
         b'{"v":1,"run":"run-1","round":-1,"exchange":0,"phase":"open"}',
         b'{"v":1,"run":"run-1","round":1e400,"exchange":0,"phase":"open"}',
         RoundMessage(run="run-1", round=1, exchange=0, phase="open",
-                     tasks=[TaskMessage(clients=[0], kind="train", patches=[7])]).encode(),
+                     tasks=[TaskMessage(clients=[0], kind="train", patches=[])]
+                     ).encode().replace(b'"patches":[],"scalars"', b'"patches":[7],"scalars"'),
         RoundMessage(run="run-1", round=1, exchange=0, phase="open",
                      patches=[PatchMessage(slot=0, digest=NOBODY, size=0), PatchMessage(slot=0, digest=NOBODY, size=9)],
                      tasks=[TaskMessage(clients=[0, 0, 1], kind="train", patches=[1, 0, 1])]).encode(),
     ],
     "inbox": [
         b"", b"{", b'{"v":1,"type":"unknown"}', b'{"v":1,"type":"receipt"}',
-        Stop(run="run-1", clients=[0]).encode(),
+        Stop(run="run-1", clients=[0], round=9, exchange=0).encode(),
         Receipt(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, outcome="rejected").encode(),
         Missing(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, bitmap="AAAA").encode(),
     ],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedquilt_client import store as module
-from fedquilt_client.store import AgentStore, RunStore, StoredReply, write_durably
+from fedquilt_client.store import AgentStore, RunStore, StoredReply
 from fedquilt_common.chunks import digest_file
+from fedquilt_common.durable import write_durably
+from fedquilt_common.errors import FolderInUseError
+from fedquilt_common.locking import lock_folder
 from fedquilt_common.messages import RunMessage
 
 if TYPE_CHECKING:
@@ -47,7 +53,23 @@ class Disk:
 
 
 def open_store(folder: Path, name: str = "run-1") -> RunStore:
-    return AgentStore(folder).open_run(RunMessage(run=name, experiment={}))
+    with closing_store(folder) as agent:
+        return agent.open_run(RunMessage(run=name, experiment={}))
+
+
+def next_boot(folder: Path) -> int:
+    with closing_store(folder) as agent:
+        return agent.next_boot()
+
+
+@contextlib.contextmanager
+def closing_store(folder: Path) -> Iterator[AgentStore]:
+    """The folder of an agent that is gone afterwards, dead or alive."""
+    agent = AgentStore(folder)
+    try:
+        yield agent
+    finally:
+        agent.release()
 
 
 def commit(store: RunStore, number: int, *, memory: bool = True, text: str = "reply") -> StoredReply:
@@ -175,26 +197,33 @@ def test_an_answer_to_a_second_question_in_a_round_replaces_nothing(tmp_path: Pa
 def test_boot_grows_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(time=lambda: 3.0)
     monkeypatch.setattr(module, "time", clock)
-    boots = [AgentStore(tmp_path).next_boot() for _ in range(3)]
+    boots = [next_boot(tmp_path) for _ in range(3)]
     clock.time = lambda: 1.7e9
-    boots += [AgentStore(tmp_path).next_boot() for _ in range(2)]
+    boots += [next_boot(tmp_path) for _ in range(2)]
     clock.time = lambda: 0.0
-    boots += [AgentStore(tmp_path).next_boot() for _ in range(2)]
+    boots += [next_boot(tmp_path) for _ in range(2)]
     assert boots == [3, 4, 5, 1_700_000_000, 1_700_000_001, 1_700_000_002, 1_700_000_003]
     (tmp_path / "boot").write_text("torn\0")
     clock.time = lambda: 1.8e9
-    assert AgentStore(tmp_path).next_boot() == 1_800_000_000
+    assert next_boot(tmp_path) == 1_800_000_000
 
 
 def test_a_boot_that_loses_power_is_not_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 0.0))
-    assert AgentStore(tmp_path).next_boot() == 1
+    assert next_boot(tmp_path) == 1
     for last in range(3):
         with pytest.MonkeyPatch.context() as patched:
             Disk(patched, last, done=True)
             with pytest.raises(PowerCutError):
-                AgentStore(tmp_path).next_boot()
-    assert AgentStore(tmp_path).next_boot() >= 2
+                next_boot(tmp_path)
+    assert next_boot(tmp_path) >= 2
+
+
+def test_a_folder_has_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "lock_folder", functools.partial(lock_folder, wait=0.0))
+    with closing_store(tmp_path), pytest.raises(FolderInUseError, match="another process works in"):
+        AgentStore(tmp_path)
+    assert next_boot(tmp_path) > 0
 
 
 def test_an_old_run_leaves_its_memory_only(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class Line:
     def __init__(self) -> None:
         self.sent: list[tuple[int, int, int, int]] = []
         self.room = 10**6
+        self.idle = True
 
     def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
         if not self.room:
@@ -39,6 +40,9 @@ class Line:
         assert payload == content(address.client, address.round)[chunk.offset : chunk.offset + chunk.length]
         self.sent.append((address.client, address.round, address.exchange, address.chunk))
         return True
+
+    def drain(self, timeout: float) -> bool:
+        return self.idle
 
     def take(self) -> list[int]:
         """The chunk numbers sent since the last call."""
@@ -136,6 +140,15 @@ def test_without_a_receipt_the_last_chunk_asks_less_and_less_often(bench: Bench)
         assert bench.later(0.02) == [CHUNKS - 1]
         pause = min(2 * pause, LAST_PROBE_SECONDS)
     assert pause == LAST_PROBE_SECONDS
+
+
+def test_nobody_asks_while_a_slow_link_is_still_sending(bench: Bench) -> None:
+    bench.uploads.offer(bench.reply())
+    bench.line.take()
+    bench.line.idle = False
+    assert bench.later(100) == []
+    bench.line.idle = True
+    assert bench.later(0) == [CHUNKS - 1]
 
 
 def test_who_is_back_is_asked_at_once(bench: Bench) -> None:

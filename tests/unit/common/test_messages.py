@@ -66,7 +66,7 @@ SAMPLES: dict[str, Message] = {
     "Failed": Failed(agent="pi-1", reason="out of memory", **REPLY),
     "Receipt": Receipt(digest=B, outcome="rejected", reason="late by a round", **REPLY),
     "Missing": Missing(digest=B, bitmap=bitmap_of([0, 9], 10), **REPLY),
-    "Stop": Stop(run="digits-1", clients=[3]),
+    "Stop": Stop(run="digits-1", clients=[3], round=7, exchange=1),
     "ReplyHeader": ReplyHeader(task="0123456789abcdef", weight=60.0, metrics={"loss": 0.125}, **REPLY),
     "EndMessage": EndMessage(run="digits-1", reason="all rounds done"),
 }

@@ -79,6 +79,14 @@ def test_who_claimed_a_client_first_has_it_until_it_leaves() -> None:
     assert subject.host_of[0] == "thief"
 
 
+def test_who_was_there_first_cannot_take_a_client_later() -> None:
+    subject = machine(PLAIN, FedAvg(), 2)
+    play(subject, Joined(0, "pi", 1, (0,)), Joined(1, "jetson", 1, (1,)), Joined(2, "pi", 2, (0, 1)))
+    assert subject.host_of == {0: "pi", 1: "jetson"}
+    play(subject, Joined(3, "jetson", 2, ()))
+    assert subject.host_of == {0: "pi", 1: "pi"}
+
+
 def test_clients_that_the_experiment_does_not_have_are_not_asked() -> None:
     subject = machine(PLAIN, FedAvg(), 2)
     (send,) = play(subject, Joined(0, "pi", 1, (1, 0, 2, 99)))

@@ -1,0 +1,282 @@
+"""What is asked of every published algorithm, whoever writes it: both halves run in this process, without a wire.
+
+A new algorithm needs one entry in ``CASES``; a test fails until it has one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedquilt_common.algorithms import ALGORITHMS
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.shares import shares
+from fedquilt_common.experiment import Experiment
+from fedquilt_common.learner import TorchLearner
+from fedquilt_common.models import build_model
+from fedquilt_common.seeds import derive_seed
+from fedquilt_common.types import Algorithm, Arrays, Dataset, Examples, Learner, Profile, State, Task
+from fedquilt_server.events import Checkpoint, Command, Event, Finish, Joined, Replied, Send
+from fedquilt_server.lab import RunLab
+from fedquilt_server.machine import Machine, Policy
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm's fields for learning; the fields at which it must be FedAvg to the bit, and fields at which not.
+
+    ``refused`` are fields that it must not accept, each with a word of the reason.
+    """
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    degenerate: dict[str, Any] = field(default_factory=dict)
+    different: dict[str, Any] | None = None
+    refused: tuple[tuple[dict[str, Any], str], ...] = ()
+    rounds: int = 4
+    accuracy: float = 0.85
+
+
+CASES: dict[str, Case] = {
+    "fedavg": Case(),
+    "fedprox": Case(
+        fields={"mu": 0.01},
+        degenerate={"mu": 1e-30},  # the proximal term vanishes beside any gradient
+        different={"mu": 1.0},
+        refused=(
+            ({"mu": 0.0}, "fedavg"),
+            ({"mu": -0.1}, "positive"),
+            ({"mu": float("nan")}, "positive"),
+            ({"mu": float("inf")}, "positive"),
+        ),
+    ),
+}
+CLIENTS = 4
+NAMES = pytest.mark.parametrize("name", sorted(ALGORITHMS))
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client's site for one task."""
+
+    client: int
+    seed: int
+    data: Examples
+    learner: Learner
+    memory: dict[str, NDArray[Any]]
+
+
+@dataclass
+class Fleet:
+    """All clients of an experiment on digits, with what they keep from task to task."""
+
+    algorithm: Algorithm
+    clients: int = CLIENTS
+    memories: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
+    tasks_done: int = 0
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        raw: dict[str, Any] = {
+            "name": "contract",
+            "seed": 3,
+            "data": {"set": "digits", "clients": self.clients, "partition": {"scheme": "dirichlet", "alpha": 0.5}},
+            "model": {"name": "mlp", "hidden": [32]},
+            "algorithm": {"name": "fedavg"},
+            "training": {"epochs": 2, "batch": 16, "lr": 0.05, "momentum": 0.9},
+        }
+        return Experiment.model_validate(raw)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return load_dataset("digits")
+
+    @cached_property
+    def learner(self) -> TorchLearner:
+        data, model = self.dataset, self.experiment.model
+        build = build_model(model.name, model.params, data.input_shape, data.classes)
+        return TorchLearner(build, self.experiment.training, data.classes)
+
+    @cached_property
+    def data(self) -> list[Examples]:
+        return [self.dataset.train.take(index) for index in shares(self.experiment, self.dataset)]
+
+    def lab(self, round: int, fleet: Mapping[int, Profile]) -> RunLab:
+        return RunLab(round, fleet, self.experiment.seed, self.clients, self.measure)
+
+    def measure(self, arrays: Arrays) -> dict[str, float]:
+        return self.learner.evaluate(arrays, self.dataset.test)
+
+    def first_state(self) -> State:
+        model = self.learner.init(derive_seed(self.experiment.seed, "model"))
+        return self.algorithm.init(model, self.lab(0, {}))
+
+    def do(self, client: int, task: Task, send: Send) -> tuple[Replied, Arrays]:
+        """One task as a board does it; its memory is committed with the reply."""
+        self.tasks_done += 1
+        memory = dict(self.memories.get(client, {}))
+        seed = derive_seed(self.experiment.seed, send.round, send.exchange, client)
+        reply = self.algorithm.work(task, Site(client, seed, self.data[client], self.learner, memory))
+        self.memories[client] = memory
+        digest = f"{client}-{send.round}.{send.exchange}"
+        event = Replied(1.0, "board", client, send.round, send.exchange, digest, reply.weight, dict(reply.metrics))
+        return event, kept(reply.arrays)
+
+
+def kept(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """As if read back from disk."""
+    return {name: np.array(x) for name, x in arrays.items()}
+
+
+@dataclass
+class Driver:
+    """A coordinator without a wire: journal and checkpoint are lists in memory, and it can crash."""
+
+    fleet: Fleet
+    rounds: int
+    journal: list[Event] = field(default_factory=list)
+    replies: dict[str, Arrays] = field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.machine = self._new_machine(self.fleet.first_state(), 0)
+        self._open: list[Send] = []
+
+    def _new_machine(self, state: State, done: int) -> Machine:
+        policy = Policy(self.rounds, self.fleet.clients, self.fleet.clients)
+        return Machine(self.fleet.algorithm, policy, state, self.fleet.lab, lambda e: self.replies[e.digest], done)
+
+    def happen(self, event: Event) -> None:
+        self.journal.append(event)
+        self._carry_out(self.machine.handle(event))
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Send):
+                self._open = [command]
+            elif isinstance(command, Checkpoint):
+                state = State(kept(command.state.arrays), kept(command.state.extra))
+                self.checkpoint = replace(command, state=state)
+                self.journal.clear()
+                self._carry_out(self.machine.proceed(state, command.at))
+            elif isinstance(command, Finish):
+                self.finished = True
+
+    def crash(self) -> None:
+        """Forget all but checkpoint and journal, and take the run up again from those."""
+        last, events = self.checkpoint, list(self.journal)
+        self._open = []
+        if last is None:
+            self.machine = self._new_machine(self.fleet.first_state(), 0)
+        else:
+            self.machine = self._new_machine(last.state, last.round)
+            self.machine.restore(last.snapshot)
+        for event in events:
+            self.machine.handle(event)
+        if (send := self.machine.current_send()) is not None:
+            self._open = [send]
+
+    def steps(self) -> Iterator[int]:
+        """Work to the end; stops for a breath after every event, which it numbers."""
+        self.happen(Joined(0.0, "board", 1, tuple(range(self.fleet.clients))))
+        number = 0
+        while not self.finished:
+            yield (number := number + 1)
+            if self.finished:
+                return
+            send, exchange = self._open[0], self.machine.exchange
+            assert exchange is not None
+            client = min(client for client in send.tasks if client not in exchange.replies)
+            event, arrays = self.fleet.do(client, send.tasks[client], send)
+            self.replies[event.digest] = arrays
+            self.happen(event)
+
+    def run(self, crash_at: Callable[[int], bool] = lambda _: False) -> State:
+        for number in self.steps():
+            if crash_at(number):
+                self.crash()
+        return self.machine.state
+
+
+def make(name: str, fields: Mapping[str, Any]) -> Algorithm:
+    algorithm: Algorithm = ALGORITHMS[name](**fields)
+    return algorithm
+
+
+def bits(state: State) -> list[dict[str, bytes]]:
+    return [{name: x.tobytes() for name, x in sorted(part.items())} for part in (state.arrays, state.extra)]
+
+
+def test_every_algorithm_has_its_case() -> None:
+    assert CASES.keys() == ALGORITHMS.keys()
+
+
+@NAMES
+def test_it_learns(name: str) -> None:
+    case = CASES[name]
+    fleet = Fleet(make(name, case.fields))
+    before = fleet.algorithm.evaluate(fleet.first_state(), fleet.lab(0, {}))["accuracy"]
+    state = Driver(fleet, case.rounds).run()
+    after = fleet.algorithm.evaluate(state, fleet.lab(case.rounds, {}))["accuracy"]
+    assert before < 0.3
+    assert after > case.accuracy
+
+
+@NAMES
+def test_it_replays_to_the_same_bits_after_a_crash(name: str) -> None:
+    """After any event: before the first reply of an exchange, between two replies, right after the last."""
+    case = CASES[name]
+    fleet = Fleet(make(name, case.fields))
+    undisturbed = bits(Driver(fleet, 2).run())
+    asked = fleet.tasks_done
+    assert asked >= 2 * CLIENTS
+    for crashes in (lambda _: True, lambda number: number == asked // 2, lambda number: number % 3 == 0):
+        again = Fleet(fleet.algorithm)
+        assert bits(Driver(again, 2).run(crashes)) == undisturbed
+        assert again.tasks_done == asked  # no journaled reply is asked for again
+
+
+@NAMES
+def test_its_degenerate_case_is_fedavg(name: str) -> None:
+    case = CASES[name]
+    plain = bits(Driver(Fleet(make("fedavg", {})), 2).run())
+    assert bits(Driver(Fleet(make(name, case.degenerate)), 2).run())[0] == plain[0]
+    if case.different is not None:
+        assert bits(Driver(Fleet(make(name, case.different)), 2).run())[0] != plain[0]
+
+
+def test_fedavg_of_one_client_is_plain_training() -> None:
+    fleet = Fleet(make("fedavg", {}), clients=1)
+    arrays: Arrays = fleet.first_state().arrays
+    for round in (1, 2):
+        seed = derive_seed(fleet.experiment.seed, round, 0, 0)
+        arrays = kept(fleet.learner.train(arrays, fleet.data[0], seed=seed).arrays)
+    assert bits(Driver(fleet, 2).run()) == bits(State(arrays))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "word"),
+    [(name, fields, word) for name, case in CASES.items() for fields, word in case.refused],
+)
+def test_it_refuses_senseless_fields(name: str, fields: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word) as told:
+        make(name, fields)
+    assert next(iter(fields)) in str(told.value)
+
+
+PAPER = re.compile(r'[A-Z]\w+ (et al\.|and [A-Z]\w+), "[^"]{10,}", [A-Z][\w &.-]* (19|20)\d\d\b')
+
+
+@NAMES
+def test_its_file_cites_the_paper(name: str) -> None:
+    """As: McMahan et al., "Title", AISTATS 2017."""
+    words = sys.modules[ALGORITHMS[name].__module__].__doc__ or ""
+    assert PAPER.search(" ".join(words.split()))

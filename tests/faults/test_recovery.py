@@ -1,0 +1,159 @@
+"""The coordinator dies at every point where that makes a difference and starts again: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fedquilt_common.transport import Deliver, Message
+from fedquilt_server.events import Replied
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import Stage
+
+    from fedquilt_server.coordinator import Coordinator
+
+
+class DiedError(BaseException):
+    """As if the process had been killed: no handler of the program may see it as one of its errors."""
+
+
+class Reaper:
+    """Counts the points at which a crash makes a difference, and kills at the chosen one."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.points: list[str] = []
+        self.die: Callable[[], None] = lambda: None
+        self.unacknowledged = 0
+        """Accepted replies whose last chunk the broker will deliver again."""
+
+    def reach(self, name: str) -> None:
+        self.points.append(name)
+        if len(self.points) == self.at:
+            self.die()
+            raise DiedError(name)
+
+    def around(self, owner: Any, method: str, name: str | None = None) -> None:
+        """A point before and one after each call of a method."""
+        call = getattr(owner, method)
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            self.reach(f"before {name or method}")
+            result = call(*arguments, **named)
+            if arguments and isinstance(arguments[0], Replied):
+                self.unacknowledged += 1
+            self.reach(f"after {name or method}")
+            return result
+
+        setattr(owner, method, watched)
+
+    def wrap(self, deliver: Deliver) -> Deliver:
+        """A point before and one after the acknowledgement of each message."""
+
+        def watched(incoming: object) -> None:
+            if isinstance(incoming, Message):
+                incoming = replace(incoming, ack=self._ack(incoming.ack))
+            deliver(incoming)  # type: ignore[arg-type]
+
+        return watched
+
+    def _ack(self, ack: Callable[[], None]) -> Callable[[], None]:
+        def watched() -> None:
+            self.reach("before ack")
+            ack()
+            self.unacknowledged = 0
+            self.reach("after ack")
+
+        return watched
+
+
+def attach(reaper: Reaper, coordinator: Coordinator, stage: Stage) -> None:
+    """Watch everything that a coordinator does for good."""
+    run = coordinator.run
+    reaper.around(run.journal, "append")
+    reaper.around(run.journal, "save")
+    reaper.around(run.store, "clean")
+    reaper.around(run, "finish")
+    reaper.around(run, "close")
+
+    def die() -> None:  # the connection breaks, so that nothing more is said, not even goodbye
+        session = stage.broker.sessions["coordinator"]
+        session.client = None
+
+    reaper.die = die
+
+
+def until_it_dies(stage: Stage, at: int) -> Reaper:
+    """Run with a crash at point ``at``; 0 is never reached."""
+    reaper = Reaper(at)
+    coordinator = stage.coordinator(reaper.wrap)
+    attach(reaper, coordinator, stage)
+    with stage.closing(coordinator):
+        if at:
+            with pytest.raises(DiedError):
+                coordinator.execute(stage.turn)
+        else:
+            coordinator.execute(stage.turn)
+    return reaper
+
+
+def go_on(stage: Stage) -> None:
+    coordinator = stage.coordinator()
+    with stage.closing(coordinator):
+        if not coordinator.run.closed:  # as the command line does
+            coordinator.execute(stage.turn)
+        assert coordinator.run.closed
+        stage.rows = coordinator.run.journal.results()
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory, make_stage: Callable[..., Stage]) -> list[str]:
+    """The points of a run without a crash."""
+    stage = make_stage(tmp_path_factory.mktemp("points"))
+    stage.arrive()
+    return until_it_dies(stage, 0).points
+
+
+def test_every_kind_of_point_is_tried(points: list[str]) -> None:
+    assert {name.partition(" ")[2] for name in points} == {"append", "save", "clean", "ack", "finish", "close"}
+    assert points.count("before append") == 2 + 3 * 2
+    assert points.count("after save") == 2
+
+
+def test_a_crash_anywhere_changes_nothing(
+    points: list[str], undisturbed: str, tmp_path_factory: pytest.TempPathFactory, make_stage: Callable[..., Stage]
+) -> None:
+    over = max(number for number, name in enumerate(points, 1) if name == "after append")
+    for at, name in enumerate(points, 1):
+        stage = make_stage(tmp_path_factory.mktemp("run"))
+        stage.arrive()
+        reaper = until_it_dies(stage, at)
+        assert reaper.points == points[:at]
+        go_on(stage)
+        where = f"point {at}: {name}"
+        assert stage.sha256 == undisturbed, where
+        assert [row.clients for row in stage.rows] == [3, 3], where
+        assert [(row.late, row.rejected) for row in stage.rows] == [(0, 0), (0, 0)], where
+        # with the last reply in the journal the run is over, and no more messages are taken
+        expected = 0 if at >= over else reaper.unacknowledged
+        assert sum(row.duplicates for row in stage.rows) == expected, where
+        left = {topic.rpartition("lab/")[2] for topic in stage.broker.retained}
+        assert left == {"coordinator", "end", "agents/pi/presence", "agents/jetson/presence"}, where
+        for player in stage.players.values():
+            player.listen()
+            assert player.ended, where
+
+
+@pytest.mark.parametrize("first", ["after append", "before ack", "before save"])
+def test_two_crashes_in_one_round(first: str, points: list[str], undisturbed: str, stage: Stage) -> None:
+    stage.arrive()
+    at = [number for number, name in enumerate(points, 1) if name == first][-1]
+    until_it_dies(stage, at)
+    until_it_dies(stage, 1)
+    go_on(stage)
+    assert stage.sha256 == undisturbed
+    assert [(row.clients, row.late, row.rejected) for row in stage.rows] == [(3, 0, 0), (3, 0, 0)]

@@ -1,0 +1,254 @@
+"""``fedquilt agent``: options and configuration file, its messages, and the real process beside a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from fedquilt_client import cli as module
+from fedquilt_client.agent import AgentSettings
+from fedquilt_client.cli import parse_clients
+from fedquilt_common import cli
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.messages import AgentPresence
+from fedquilt_common.transport import MqttTransport, Will
+from fedquilt_server.broker import free_port
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Peer
+
+Wait = Callable[..., Any]
+IDLE_BYTES = 70_000_000
+NEEDED = ("--broker", "mqtt://lab", "--id", "pi", "--clients", "0")
+
+
+class Recorded:
+    """Stands in for the agent, and remembers what it was given."""
+
+    settings: AgentSettings
+    transport: MqttTransport
+
+    def __init__(self, settings: AgentSettings, make_transport: Callable[..., MqttTransport]) -> None:
+        Recorded.settings = settings
+        Recorded.transport = make_transport(lambda _: None, Will("topic", b""))
+
+    def execute(self, should_stop: Callable[[], bool]) -> None:
+        assert not should_stop()
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AgentSettings]:
+    """Runs the command with options; gives the settings that it came to."""
+
+    class Never:
+        exit_code = 0
+
+        def __call__(self) -> bool:
+            return False
+
+    monkeypatch.setattr(module, "Agent", Recorded)
+    monkeypatch.setattr(module, "StopSignal", Never)
+    monkeypatch.setattr(module, "return_freed_memory", lambda: None)
+
+    def run(*options: str) -> AgentSettings:
+        assert cli.run(["agent", *options]) == 0
+        return Recorded.settings
+
+    return run
+
+
+def test_options_reach_the_agent(agent: Callable[..., AgentSettings], tmp_path: Path) -> None:
+    found = agent(
+        "--broker", "mqtt://lab:1884", "--id", "pi-7", "--clients", "0-3,7", "--federation", "garden",
+        "--kind", "pi4", "--workers", "2", "--threads", "3", "--memory", "512MiB", "--state", str(tmp_path),
+        "--allow-import", "mine", "--allow-import", "yours", "--once",
+    )  # fmt: skip
+    assert found == AgentSettings(
+        "pi-7", (0, 1, 2, 3, 7), tmp_path, "garden", "pi4", 2, 3, 512 << 20, ("mine", "yours"), once=True
+    )  # fmt: skip
+    assert (Recorded.transport._address.host, Recorded.transport._address.port) == ("lab", 1884)
+
+
+def test_what_is_left_out_has_its_default(
+    agent: Callable[..., AgentSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert agent(*NEEDED) == AgentSettings("pi", (0,), tmp_path / "fedquilt" / "pi")
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "systemd"))
+    assert agent(*NEEDED).state == tmp_path / "systemd"
+
+
+CONFIG = """
+broker: mqtts://from-file
+id: pi-1
+clients: 4-5
+federation: garden
+kind: pi4
+workers: 2
+threads: 3
+memory: 1GiB
+state: {state}
+allow-import: [mine]
+once: true
+"""
+
+
+def test_a_configuration_file_has_the_same_keys(agent: Callable[..., AgentSettings], tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(CONFIG.format(state=tmp_path / "state"))
+    from_file = AgentSettings("pi-1", (4, 5), tmp_path / "state", "garden", "pi4", 2, 3, 1 << 30, ("mine",), once=True)
+    assert agent("--config", str(path)) == from_file
+    path.write_text(path.read_text().replace("allow-import", "allow_import").replace("4-5", "5"))
+    assert agent("--config", str(path)).allow_import == ("mine",)
+    assert agent("--config", str(path)).clients == (5,)
+
+
+def test_options_win_over_the_file(agent: Callable[..., AgentSettings], tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(CONFIG.format(state=tmp_path / "state"))
+    options = ("--broker", "mqtt://lab", "--id", "pi-2", "--workers", "1", "--clients", "9", "--allow-import", "other")
+    found = agent("--config", str(path), *options)
+    assert (found.name, found.workers, found.clients, found.allow_import) == ("pi-2", 1, (9,), ("other",))
+    assert (found.threads, found.kind, found.federation) == (3, "pi4", "garden")
+    assert str(Recorded.transport._address) == "mqtt://lab:1883"
+
+
+def test_the_password_may_come_from_the_environment(
+    agent: Callable[..., AgentSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDQUILT_BROKER_PASSWORD", "of-the-test")
+    agent("--broker", "mqtt://pi@lab", *NEEDED[2:])
+    assert Recorded.transport._address.password == "of-the-test"  # noqa: S105
+    agent("--broker", "mqtt://pi:own@lab", *NEEDED[2:])
+    assert Recorded.transport._address.password == "own"  # noqa: S105
+
+
+@pytest.mark.parametrize(
+    ("text", "clients"), [("0-3,7", (0, 1, 2, 3, 7)), ("5", (5,)), (" 2 , 0-1 ", (0, 1, 2)), ("1,1,0-2", (0, 1, 2))]
+)
+def test_lists_of_clients(text: str, clients: tuple[int, ...]) -> None:
+    assert parse_clients(text) == clients
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "1-2-3", "1.5", "1000000000", "0 1"])
+def test_what_is_no_list_of_clients(text: str) -> None:
+    with pytest.raises(ExperimentError, match="write them as 0-3 or 0,2,5"):
+        parse_clients(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--id", "pi"), 4, "--broker is needed"),
+        (NEEDED[:4], 4, "--clients is needed"),
+        ((*NEEDED, "--clients", "3-1"), 4, "0-3 or 0,2,5"),
+        ((*NEEDED, "--memory", "much"), 4, "memory"),
+        ((*NEEDED, "--workers", "0"), 4, "workers"),
+        ((*NEEDED, "--workers", "many"), 2, "workers"),
+        ((*NEEDED, "--nonsense"), 2, "--nonsense"),
+        ((*NEEDED, "--broker", "http://lab"), 3, "mqtt://host"),
+        ((*NEEDED, "--ca", "ca.pem"), 3, "mqtts://"),
+        ((*NEEDED, "--config", "absent.yaml"), 4, "absent.yaml"),
+        ((*NEEDED, "--config", "unknown.yaml"), 4, "nonsense"),
+        ((*NEEDED, "--config", "list.yaml"), 4, "must hold keys"),
+        ((*NEEDED, "--config", "torn.yaml"), 4, "cannot be read as YAML"),
+        ((*NEEDED, "--id", "a/b"), 1, "cannot be used in a topic"),
+        ((*NEEDED, "--federation", "#"), 1, "cannot be used in a topic"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_without_a_traceback(
+    options: tuple[str, ...], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "StopSignal", lambda: lambda: True)
+    for name, text in (("unknown", "nonsense: 1"), ("list", "[1]"), ("torn", "a: [")):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    assert cli.run(["agent", *options]) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "fedquilt").exists()
+
+
+def test_unusable_certificates_are_told(tmp_path: Path) -> None:
+    options = ("--broker", "mqtts://lab", "--ca", "absent.pem", "--state", str(tmp_path))
+    command = [sys.executable, "-m", "fedquilt_common.cli", "agent", *NEEDED[2:], *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 3
+    assert done.stderr.startswith("fedquilt: the TLS files for mqtts://lab:8883 cannot be used")
+    assert "Traceback" not in done.stderr
+
+
+@contextlib.contextmanager
+def agent_process(port: int, federation: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "fedquilt_common.cli", "agent", "--broker", f"mqtt://127.0.0.1:{port}",
+               "--federation", federation, "--id", "board", "--clients", "0-3", "--state", str(folder / "state"),
+               *options]  # fmt: skip
+    with (folder / "agent.log").open("w") as log, subprocess.Popen(command, stderr=log, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def presences(peer: Peer) -> list[AgentPresence]:
+    return [AgentPresence.model_validate_json(message.payload) for message in peer.said("presence")]
+
+
+def test_an_idle_agent_is_small_and_leaves_in_order(
+    peer: Peer, wait_for: Wait, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    with agent_process(peer.port, peer.topics.federation, tmp_path) as process:
+        wait_for(lambda: presences(peer) and peer.said("telemetry"), "presence and telemetry")
+        agent = psutil.Process(process.pid)
+        size = agent.memory_info().rss
+        record_property("idle_rss_bytes", size)
+        print(f"idle agent: {size / 1e6:.1f} MB")
+        assert size < IDLE_BYTES
+        if sys.platform == "linux":
+            mapped = [entry.path for entry in agent.memory_maps()]
+            assert any("pydantic" in path for path in mapped)
+            assert [path for path in mapped if {"torch", "sklearn", "scipy"} & set(path.split("/"))] == []
+        assert agent.children() == []
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 128 + signal.SIGTERM
+    wait_for(lambda: len(presences(peer)) == 2)
+    assert [words.online for words in presences(peer)] == [True, False]
+    assert "Traceback" not in (tmp_path / "agent.log").read_text()
+
+
+def test_an_agent_waits_for_its_broker(
+    tmp_path: Path, wait_for: Wait, start_broker: Callable[[int], contextlib.AbstractContextManager[int]],
+    meet: Callable[[int, str], contextlib.AbstractContextManager[Peer]],
+) -> None:  # fmt: skip
+    port = free_port()
+    with agent_process(port, "late", tmp_path) as process:
+        log = tmp_path / "agent.log"
+        wait_for(lambda: log.read_text().count("no MQTT broker answers") >= 2, "two attempts")
+        assert process.poll() is None
+        assert f"mqtt://127.0.0.1:{port}" in log.read_text()
+        with start_broker(port), meet(port, "late") as peer:
+            wait_for(lambda: presences(peer), "presence")
+            assert presences(peer)[0].online
+            assert "Traceback" not in log.read_text()
+
+
+def test_the_state_folder_survives_a_kill(peer: Peer, wait_for: Wait, tmp_path: Path) -> None:
+    for round in range(2):
+        with agent_process(peer.port, peer.topics.federation, tmp_path) as process:
+            wait_for(lambda seen=round: len(presences(peer)) == seen + 1)
+            os.kill(process.pid, signal.SIGKILL)
+    first, second = presences(peer)
+    assert second.boot > first.boot

@@ -1,0 +1,299 @@
+"""Patches on their way in: put together from whatever comes, and asked for again when something does not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedquilt_client import downloads as module
+from fedquilt_client.downloads import DISK_RESERVE, REPAIR_SECONDS, SINGLE_REPAIRS, Downloads
+from fedquilt_client.store import RunStore
+from fedquilt_common.chunks import Blob, ChunkHeader
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
+from fedquilt_common.messages import PatchMessage, RunMessage
+from fedquilt_common.topics import Topics
+from fedquilt_common.transport import Incoming, Message
+
+TOPICS = Topics("test")
+
+
+class Noting(MemoryTransport):
+    """Notes what is subscribed to and given up."""
+
+    asked: list[str]
+    left: list[str]
+
+    def subscribe(self, filters: Iterable[str]) -> None:
+        names = list(filters)
+        self.asked += names
+        super().subscribe(names)
+
+    def unsubscribe(self, filters: Iterable[str]) -> None:
+        names = list(filters)
+        self.left += names
+        super().unsubscribe(names)
+
+
+class Board:
+    """Downloads with a broker in memory, a clock in the test's hand, and a line that can lose chunks."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.free = 1000.0, 10**12
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        disk = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=self.free))
+        monkeypatch.setattr(module, "psutil", disk)
+        self.broker = MemoryBroker()
+        self.inbox: list[Message] = []
+        self.transport = Noting(self.broker, "board", self._deliver)
+        self.transport.asked, self.transport.left = [], []
+        self.transport.connect()
+        self.store = RunStore(folder, RunMessage(run="run", experiment={}))
+        self.downloads = Downloads(self.store, self.transport, TOPICS)
+
+    def _deliver(self, incoming: Incoming) -> None:
+        if isinstance(incoming, Message):
+            self.inbox.append(incoming)
+
+    def publish(self, slot: int, data: bytes, chunk: int = 10) -> PatchMessage:
+        """As the coordinator fills a slot."""
+        blob = Blob(Path(), hashlib.sha256(data).hexdigest(), len(data))
+        for header in blob.headers(chunk):
+            part = data[header.offset : header.offset + header.length]
+            self.broker.publish(TOPICS.slice_chunk(slot, header.index), part, header.encode(), True)
+        return PatchMessage(slot=slot, digest=blob.digest, size=blob.size)
+
+    def arrive(self, lose: Iterable[int] = ()) -> list[bool]:
+        """Take in all that was delivered, but for the chunks that get lost."""
+        messages, self.inbox = self.inbox, []
+        addressed = [(TOPICS.parse(message.topic), message) for message in messages]
+        return [
+            self.downloads.take(address, message.header, message.payload)
+            for address, message in addressed
+            if address.chunk not in lose
+        ]
+
+    def bytes_of(self, patch: PatchMessage) -> bytes | None:
+        path = self.store.patch(patch.digest)
+        return path.read_bytes() if path.exists() else None
+
+    def files(self) -> set[str]:
+        return {path.name for path in self.store.patches.iterdir()}
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    return Board(tmp_path, monkeypatch)
+
+
+def data(seed: int, size: int = 95) -> bytes:
+    return hashlib.shake_128(b"%d" % seed).digest(size)
+
+
+def chunk_header(content: bytes, index: int, count: int) -> bytes:
+    return ChunkHeader(hashlib.sha256(content).hexdigest(), index, count, len(content)).encode()
+
+
+def test_patches_of_several_slots_come_whole(board: Board) -> None:
+    patches = [board.publish(slot, data(slot)) for slot in (0, 3)]
+    board.publish(1, data(1))
+    assert not board.downloads.has(patches)
+    board.downloads.want(patches)
+    assert sum(board.arrive()) == 2
+    assert board.downloads.has(patches)
+    assert [board.bytes_of(patch) for patch in patches] == [data(0), data(3)]
+    assert board.files() == {patch.digest for patch in patches}
+    board.now += 1000
+    board.downloads.repair()
+    assert board.inbox == []
+    board.downloads.reconnected(session_present=False)
+    assert not any(board.arrive())  # what is here is not fetched twice
+
+
+def test_chunks_come_in_any_order_and_twice(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.inbox = [*reversed(board.inbox[3:]), *board.inbox, *board.inbox]
+    assert board.arrive().count(True) == 1
+    assert board.bytes_of(patch) == data(0)
+    assert board.files() == {patch.digest}
+
+
+def test_few_lost_chunks_are_asked_for_one_by_one(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.arrive(lose={2, 7})
+    board.now += REPAIR_SECONDS - 0.1
+    board.downloads.repair()
+    assert board.inbox == []
+    board.now += 0.2
+    board.downloads.repair()
+    assert [TOPICS.parse(message.topic).chunk for message in board.inbox] == [2, 7]
+    assert board.arrive() == [False, True]
+    assert board.bytes_of(patch) == data(0)
+    board.broker.publish(TOPICS.slice_chunk(0, 2), b"", b"", True)
+    assert len(board.inbox) == 1  # the slot itself is still followed
+
+
+def test_many_lost_chunks_are_asked_for_at_once(board: Board) -> None:
+    patch = board.publish(0, data(0, 1000))
+    board.downloads.want([patch])
+    board.arrive(lose=range(SINGLE_REPAIRS + 1))
+    board.transport.asked.clear()
+    board.now += REPAIR_SECONDS
+    board.downloads.repair()
+    assert board.transport.asked == [TOPICS.slice_chunks(0)]
+    assert True in board.arrive()
+    assert board.bytes_of(patch) == data(0, 1000)
+
+
+def test_a_slot_of_which_nothing_came_is_asked_for_whole(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.inbox.clear()
+    board.now += REPAIR_SECONDS
+    board.downloads.repair()
+    assert True in board.arrive()
+    assert board.bytes_of(patch) == data(0)
+
+
+def test_repairs_wait_for_each_other_and_for_silence(board: Board) -> None:
+    board.downloads.want([board.publish(0, data(0))])
+    board.arrive(lose={2})
+    asked = []
+    for step in range(8):
+        board.transport.asked.clear()
+        board.now += REPAIR_SECONDS
+        board.downloads.repair()
+        if board.transport.asked:
+            asked.append(step)
+    assert asked == [0, 2, 6]  # each wait is twice the one before
+    board.now += 1000
+    board.inbox = board.inbox[:1]
+    board.arrive(lose=())
+    board.transport.asked.clear()
+    board.downloads.repair()
+    assert board.transport.asked == []
+
+
+def test_a_reused_slot_holds_the_new_patch_only(board: Board) -> None:
+    old = board.publish(0, data(0))
+    board.downloads.want([old])
+    board.arrive(lose={9})
+    new = board.publish(0, data(1))
+    board.downloads.want([new])
+    assert board.arrive().count(True) == 1
+    assert board.bytes_of(old) is None
+    assert board.bytes_of(new) == data(1)
+    assert board.files() == {new.digest}
+
+
+def test_chunks_of_the_round_before_do_not_hinder(board: Board) -> None:
+    """The manifest says the new patch while the slot's old chunks are still coming."""
+    old, content = board.publish(0, data(0)), data(1)
+    new = PatchMessage(slot=0, digest=hashlib.sha256(content).hexdigest(), size=len(content))
+    board.downloads.want([new])
+    board.arrive(lose={9})
+    assert not board.downloads.has([new])
+    assert board.publish(0, content) == new
+    assert True in board.arrive()
+    assert board.bytes_of(new) == content
+    assert board.bytes_of(old) is None
+
+
+def test_slots_no_longer_wanted_are_given_up(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.arrive(lose={1})
+    board.downloads.want([])
+    assert board.transport.left == [TOPICS.slice_chunks(0)]
+    assert board.files() == set()
+    board.publish(0, data(5))
+    assert board.inbox == []
+    board.downloads.want([patch])
+    board.downloads.close()
+    assert board.transport.left == [TOPICS.slice_chunks(0)] * 2
+
+
+def test_other_slots_and_cleared_ones_are_ignored(board: Board) -> None:
+    board.downloads.want([board.publish(0, data(0))])
+    board.arrive(lose={0})
+    assert not board.downloads.take(TOPICS.parse(TOPICS.slice_chunk(1, 0)), chunk_header(b"x", 0, 1), b"x")
+    assert hashlib.sha256(b"x").hexdigest() not in board.files()
+    assert not board.downloads.take(TOPICS.parse(TOPICS.slice_chunk(0, 0)), b"", b"")
+
+
+def test_bytes_of_another_digest_are_refused_and_asked_for_again(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    good = board.inbox.pop(4)
+    board.arrive()
+    with pytest.raises(PayloadError, match="SHA-256"):
+        board.downloads.take(TOPICS.parse(good.topic), good.header, b"\0" * len(good.payload))
+    assert board.files() == set()
+    board.now += REPAIR_SECONDS
+    board.downloads.repair()
+    assert True in board.arrive()
+    assert board.bytes_of(patch) == data(0)
+
+
+@pytest.mark.parametrize("header", [b"", b"x" * 48, b"\x02" + b"\0" * 48, b"\x01" + b"\0" * 48])
+def test_what_is_no_chunk_is_refused(board: Board, header: bytes) -> None:
+    board.downloads.want([board.publish(0, data(0))])
+    with pytest.raises(PayloadError):
+        board.downloads.take(TOPICS.parse(TOPICS.slice_chunk(0, 0)), header, b"payload")
+    assert board.files() == set()
+
+
+def test_a_patch_that_comes_again_in_other_chunks_is_begun_anew(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.arrive(lose={9})
+    assert board.publish(0, data(0), chunk=20) == patch
+    assert True in board.arrive()
+    assert board.bytes_of(patch) == data(0)
+
+
+def test_a_chunk_of_the_wrong_length_is_refused(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.arrive(lose={0})
+    address = TOPICS.parse(TOPICS.slice_chunk(0, 0))
+    with pytest.raises(PayloadError, match="9 bytes instead of 10"):
+        board.downloads.take(address, chunk_header(data(0), 0, 10), data(0)[:9])
+    assert board.downloads.take(address, chunk_header(data(0), 0, 10), data(0)[:10])
+    assert board.bytes_of(patch) == data(0)
+
+
+def test_what_the_disk_cannot_hold_is_refused(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.free = DISK_RESERVE + len(data(0)) - 1
+    with pytest.raises(PayloadError, match="95 bytes is larger than the 94 bytes"):
+        board.arrive()
+    board.free = 0
+    with pytest.raises(PayloadError, match="larger than the 0 bytes"):
+        board.downloads.take(TOPICS.parse(TOPICS.slice_chunk(0, 0)), chunk_header(data(0), 0, 10), data(0)[:10])
+    assert board.files() == set()
+    board.free = DISK_RESERVE + len(data(0))
+    board.now += REPAIR_SECONDS
+    board.downloads.repair()
+    assert True in board.arrive()
+    assert board.bytes_of(patch) == data(0)
+
+
+def test_a_broker_that_forgot_us_is_asked_again(board: Board) -> None:
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.inbox.clear()
+    board.transport.asked.clear()
+    board.downloads.reconnected(session_present=True)
+    assert board.transport.asked == []
+    board.downloads.reconnected(session_present=False)
+    assert board.transport.asked == [TOPICS.slice_chunks(0)]
+    assert True in board.arrive()
+    assert board.downloads.has([patch])

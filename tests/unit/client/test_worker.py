@@ -1,0 +1,249 @@
+"""The training process: what a job leaves on disk, what it refuses, and that it never outlives its agent."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+
+from fedquilt_client.worker import Done, Job, Worker
+from fedquilt_common.chunks import digest_file
+from fedquilt_common.codec import FileArrays, write_arrays
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.shares import digest, shares
+from fedquilt_common.experiment import Experiment, Training
+from fedquilt_common.learner import TorchLearner
+from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage
+from fedquilt_common.models import build_model
+from fedquilt_common.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Kit
+
+FEDAVG: dict[str, Any] = {
+    "algorithm": {"name": "fedavg"},
+    "training": {"epochs": 2, "batch": 16, "lr": 0.05, "momentum": 0.9},
+}
+
+
+def do(job: Job) -> dict[str, Any]:
+    """The worker's last words about a job."""
+    out = io.StringIO()
+    Worker(out).do(job)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert {line["number"] for line in lines} == {job.number}
+    last: dict[str, Any] = lines[-1]
+    return last
+
+
+def done(job: Job) -> Done:
+    said = do(job)
+    assert said["event"] == "done", said
+    return Done.model_validate(said)
+
+
+def experiment_of(run: RunMessage) -> Experiment:
+    return Experiment.model_validate_json(json.dumps(run.experiment))
+
+
+def learner(run: RunMessage) -> TorchLearner:
+    data = load_dataset("digits")
+    return TorchLearner(
+        build_model("mlp", {}, data.input_shape, data.classes),
+        Training.model_validate(run.experiment["training"]),
+        data.classes,
+    )
+
+
+@pytest.fixture
+def model(kit: Kit) -> Path:
+    """A first model of the digits."""
+    return write_arrays(kit.folder / "model.safetensors", learner(kit.run(**FEDAVG)).init(4)).path
+
+
+def test_a_fedavg_job_is_the_learners_work_on_the_clients_share(kit: Kit, model: Path) -> None:
+    run = kit.run(seed=11, **FEDAVG)
+    job = kit.job(run, 2, [model], round=5, exchange=1)
+    told = done(job)
+    assert (told.digest, told.size, told.memory) == (digest_file(job.reply), job.reply.stat().st_size, False)
+    data = load_dataset("digits")
+    own = data.train.take(shares(experiment_of(run), data)[2])
+    expected = learner(run).train(FileArrays(model), own, seed=derive_seed(11, 5, 1, 2))
+    reply = FileArrays(job.reply)
+    assert reply.keys() == expected.arrays.keys()
+    assert all(reply[name].tobytes() == x.tobytes() for name, x in expected.arrays.items())
+    header = ReplyHeader.model_validate_json(reply.metadata[REPLY_KEY])
+    assert (header.run, header.client, header.round, header.exchange) == ("run-1", 2, 5, 1)
+    assert (header.task, header.weight) == (job.fingerprint, len(own))
+    assert header.metrics["loss"] == pytest.approx(expected.loss)
+    assert header.metrics["train_seconds"] > 0
+    assert not job.memory_out.exists()
+
+
+def test_the_same_job_gives_the_same_bits_and_another_round_others(kit: Kit, model: Path) -> None:
+    run = kit.run(**FEDAVG)
+
+    def bits(**changes: Any) -> dict[str, bytes]:
+        job = kit.job(run, 1, [model], **changes)
+        done(job)
+        return {name: x.tobytes() for name, x in FileArrays(job.reply).items()}
+
+    assert bits() == bits()
+    assert bits() != bits(round=2)
+    assert bits() != bits(exchange=1)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", "F16"), ("bf16", "BF16")])
+def test_replies_go_up_in_the_experiments_precision(kit: Kit, precision: str, dtype: str) -> None:
+    job = kit.job(kit.run(wire={"up": precision}))
+    done(job)
+    reply = FileArrays(job.reply)
+    assert {reply.dtype(name) for name in reply} == {dtype}
+
+
+def test_progress_is_told_between_0_and_1(kit: Kit, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedquilt_client.worker.PROGRESS_SECONDS", 0.0)
+    out = io.StringIO()
+    Worker(out).do(kit.job(kit.run(**FEDAVG), 0, [model]))
+    *steps, last = [json.loads(line) for line in out.getvalue().splitlines()]
+    values = [said["value"] for said in steps]
+    assert {said["event"] for said in steps} == {"progress"}
+    assert values == sorted(values)
+    assert (values[-1], last["event"]) == (1.0, "done")
+
+
+def test_private_memory_is_handed_on(kit: Kit) -> None:
+    code = "site.memory['count'] = site.memory.get('count', task.arrays['bias'][:1] * 0) + 1"
+    run = kit.run(algorithm={"name": kit.package("remembering", code)})
+    first = kit.job(run, allowed=["remembering"])
+    assert done(first).memory
+    second = kit.job(run, allowed=["remembering"], memory=first.memory_out)
+    assert done(second).memory
+    assert [FileArrays(job.memory_out)["count"].tolist() for job in (first, second)] == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("field", ["algorithm", "model", "data"])
+def test_a_strangers_code_is_not_imported_unless_allowed(kit: Kit, model: Path, field: str) -> None:
+    own = kit.package("stranger", "pass")
+    marker = kit.folder / "imported"
+    path = kit.folder / "packages" / "stranger.py"
+    path.write_text(f"{path.read_text()}\nPath({str(marker)!r}).touch()\n")
+    names: dict[str, Any] = {"algorithm": {"name": "fedavg"}, "model": {"name": "mlp"}, field: {"name": own}}
+    names["data"] = {"set": own if field == "data" else "digits", "clients": 4}
+    run = kit.run(**names)
+    sys.modules.pop("stranger", None)
+    for allowed in ([], ["strange"], ["fedquilt_common"]):
+        said = do(kit.job(run, 0, [model], allowed=allowed))
+        assert said["event"] == "failed"
+        assert "--allow-import stranger" in said["reason"]
+    assert not marker.exists()
+    with contextlib.suppress(Exception):  # it is neither model nor data set, but now it is loaded
+        do(kit.job(run, 0, [model], allowed=["stranger"]))
+    assert marker.exists()
+
+
+def test_data_cut_otherwise_are_refused(kit: Kit, model: Path) -> None:
+    run = kit.run(**FEDAVG)
+    right = digest(shares(experiment_of(run), load_dataset("digits")))
+    done(kit.job(kit.run("right", partition=right, **FEDAVG), 0, [model]))
+    said = do(kit.job(kit.run("wrong", partition="0" * 64, **FEDAVG), 0, [model]))
+    assert said["event"] == "failed"
+    assert "not the coordinator's, or is cut otherwise" in said["reason"]
+    assert not any(path.suffix == ".reply" and path.name != "0.reply" for path in kit.folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"algorithm": {"name": "fedavg"}, "training": {"lr": 1e30}}, "the loss became"),
+        ({"algorithm": {"name": "unknown"}}, "algorithm 'unknown' is unknown"),
+        ({"algorithm": {"name": "fedavg"}, "model": {"name": "mlp", "hidden": [3]}}, "both sides must build the same"),
+        ({"algorithm": {"name": "fedavg"}, "data": {"set": "nowhere", "clients": 4}}, "data set 'nowhere' is unknown"),
+    ],
+    ids=["diverges", "algorithm", "model", "data"],
+)
+def test_what_goes_wrong_is_said(kit: Kit, model: Path, changes: dict[str, Any], reason: str) -> None:
+    job = kit.job(kit.run(**changes), 0, [model])
+    said = do(job)
+    assert said["event"] == "failed"
+    assert reason in said["reason"]
+    assert not job.reply.exists()
+
+
+def test_too_little_memory_is_said(kit: Kit) -> None:
+    said = do(kit.job(kit.run(algorithm={"name": kit.package("hungry", "raise MemoryError")}), allowed=["hungry"]))
+    assert (said["event"], said["reason"]) == ("failed", "out of memory")
+
+
+def test_a_fault_in_the_program_ends_the_process_too(kit: Kit) -> None:
+    job = kit.job(kit.run(algorithm={"name": kit.package("faulty", "raise KeyError('x')")}), allowed=["faulty"])
+    out = io.StringIO()
+    with pytest.raises(KeyError):
+        Worker(out).do(job)
+    assert json.loads(out.getvalue())["reason"] == "KeyError: 'x'"
+
+
+def test_another_run_in_the_same_file_is_noticed(kit: Kit) -> None:
+    out = io.StringIO()
+    worker = Worker(out)
+    job = kit.job(kit.run())
+    worker.do(job)
+    job.run_file.write_text(kit.run(algorithm={"name": "echo", "step": 2.0}).model_dump_json())
+    os.utime(job.run_file, ns=(1, 1))
+    worker.do(job)
+    given = FileArrays(job.patches[0])
+    assert np.array_equal(FileArrays(job.reply)["bias"], given["bias"] + np.float32(2.0))
+
+
+AGENT = """
+import sys, time
+from fedquilt_client.pool import WorkerPool
+from fedquilt_client.worker import Job
+pool = WorkerPool(1, 1, lambda event: None)
+pool.submit(Job.model_validate_json(sys.stdin.read()))
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def agent() -> Iterator[Callable[[Job], int]]:
+    """Starts a process that has a job done; it is killed at the end at the latest."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(job: Job) -> int:
+        process = subprocess.Popen([sys.executable, "-c", AGENT], stdin=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(job.model_dump_json())
+        return process.pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("code", ["time.sleep(600)", "pass"], ids=["busy", "idle"])
+def test_a_worker_leaves_with_its_agent(
+    kit: Kit, agent: Callable[[Job], int], wait_for: Callable[..., Any], code: str
+) -> None:
+    own = kit.package("leaving", "Path(os.environ['PID_FILE']).write_text(str(os.getpid()))\n" + code)
+    pid_file = kit.folder / "pid"
+    kit.monkeypatch.setenv("PID_FILE", str(pid_file))
+    parent = agent(kit.job(kit.run(algorithm={"name": own}), allowed=["leaving"]))
+    worker = int(wait_for(lambda: pid_file.exists() and pid_file.read_text()))
+    assert psutil.Process(worker).ppid() == parent
+    os.kill(parent, signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(worker), "the worker's end", seconds=10)

@@ -1,0 +1,143 @@
+"""The ``fedquilt`` command as a shell sees it: what it prints where, its exit codes, and never a traceback."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from fedquilt_common import __version__, cli, errors
+from fedquilt_common.errors import FedquiltError
+from fedquilt_server.broker import free_port
+
+EXPERIMENT = Path(__file__).parents[3] / "deploy" / "experiments" / "digits-fedavg.yaml"
+
+
+def fedquilt(*arguments: str, where: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    """The real command in a process of its own; ``before`` runs there first."""
+    code = f"import sys; sys.argv[0] = 'fedquilt'\n{before}\nfrom fedquilt_common.cli import main; main()"
+    command = [sys.executable, "-W", "error", "-c", code, *arguments]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help_names_every_command(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = fedquilt(*arguments, where=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    for name, (_, words) in cli.COMMANDS.items():
+        assert any(line.split(None, 1) == [name, words] for line in lines)
+    assert "Usage: fedquilt COMMAND" in done.stdout
+
+
+def test_version(tmp_path: Path) -> None:
+    done = fedquilt("--version", where=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"fedquilt {__version__}\n")
+    assert metadata.version("fedquilt") == __version__
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_has_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([name, "--help"]) == 0
+    assert f"fedquilt {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("simulte", "did you mean `fedquilt simulate`?"),
+        ("agnet", "`fedquilt agent`?"),
+        ("xyzzy", "see `fedquilt --help`"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_advice(name: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([name]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"there is no command {name!r}" in said.err
+    assert advice in said.err
+
+
+def test_an_unknown_option_is_answered_with_2(tmp_path: Path) -> None:
+    done = fedquilt("simulate", str(EXPERIMENT), "--nonsense", where=tmp_path)
+    assert done.returncode == 2
+    assert "--nonsense" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("simulate",), ("coordinator", "--broker", "mqtt://127.0.0.1:1")])
+def test_a_bad_experiment_is_explained(command: tuple[str, ...], tmp_path: Path) -> None:
+    options = ("--set", "training.lr=-1", "--set", "algorithm.name=fedavgg", "--set", "bogus=1")
+    done = fedquilt(*command, str(EXPERIMENT), *options, where=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("fedquilt: ")
+    for words in ("training.lr = -1", "did you mean 'fedavg'?", "bogus"):
+        assert words in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_absent_experiment_is_named(tmp_path: Path) -> None:
+    done = fedquilt("simulate", "absent.yaml", where=tmp_path)
+    assert done.returncode == 4
+    assert "absent.yaml" in done.stderr
+
+
+def test_a_coordinator_without_a_broker_names_the_address(tmp_path: Path) -> None:
+    hurry = "import fedquilt_server.coordinator as c; c.CONNECT_SECONDS = 1.0"
+    address = f"mqtt://127.0.0.1:{free_port()}"
+    options = ("--broker", address, "--out", "run", "--no-page")
+    done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path, before=hurry)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"fedquilt: no MQTT broker answers at {address}" in done.stderr
+    assert "firewall" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["http://lab", "mqtt://", "mqtt://lab:port"])
+def test_what_is_no_broker_address_is_explained(url: str, tmp_path: Path) -> None:
+    done = fedquilt("coordinator", str(EXPERIMENT), "--broker", url, where=tmp_path)
+    assert done.returncode == 3
+    assert "mqtt://host" in done.stderr
+
+
+def test_a_half_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "fedquilt_server.cli", None)
+    assert cli.run(["simulate"]) == 1
+    assert "install fedquilt[server]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (KeyboardInterrupt(), 130),
+        (SystemExit(None), 0),
+        (SystemExit(143), 143),
+        (SystemExit("words"), 1),
+        (errors.RunFolderError("in use"), 6),
+    ],
+    ids=repr,
+)
+def test_however_a_command_ends_there_is_a_code(
+    raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(arguments: list[str]) -> None:
+        raise raised
+
+    monkeypatch.setattr(cli, "_load", lambda name: command)
+    assert cli.run(["demo"]) == code
+
+
+def test_exit_codes_are_those_of_the_table() -> None:
+    """README.md lists them; a new error class takes one of these."""
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    rows = re.findall(r"^\| ([\d, ]+) \|", readme, re.MULTILINE)
+    listed = {int(code) for row in rows for code in row.split(",")}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FedquiltError)]
+    assert len(kinds) > 10
+    assert {kind.exit_code for kind in kinds} <= listed
