@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.durable import replace_durably
-from fedquilt_common.errors import PayloadError
+from fedquilt_common.errors import DamagedTransferError, PayloadError
 
 CHUNK: Final = 256 * 1024
 """Default chunk size in bytes."""
@@ -138,7 +138,7 @@ class Assembly:
         if not self.fits(header):
             raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
         if len(payload) != header.length:
-            raise PayloadError(f"chunk {header.index} has {len(payload)} bytes instead of {header.length}")
+            raise DamagedTransferError(f"chunk {header.index} has {len(payload)} bytes instead of {header.length}")
         if not self._arrived[header.index]:
             self._write(payload, header.offset)
             self._arrived[header.index] = 1
@@ -167,7 +167,7 @@ class Assembly:
         """
         if self._actual_digest() != self.digest:
             self.discard()
-            raise PayloadError("the bytes received do not have the announced SHA-256")
+            raise DamagedTransferError("the bytes received do not have the announced SHA-256")
         os.close(self._file)
         target.parent.mkdir(parents=True, exist_ok=True)
         if durable:

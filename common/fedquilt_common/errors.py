@@ -66,6 +66,10 @@ class PayloadError(ProtocolError):
     """A payload whose size, digest, shape, dtype or numbers are not what was announced."""
 
 
+class DamagedTransferError(PayloadError):
+    """Bytes were cut or changed on the way; the same payload sent again may be whole."""
+
+
 class UnknownClientError(ProtocolError):
     """A client that the agent does not host, or that the experiment does not have."""
 

@@ -138,7 +138,7 @@ Outcome = Literal["accepted", "duplicate", "late", "rejected"]
 
 
 class Receipt(Message):
-    """Inbox: what became of a reply."""
+    """Inbox: what became of a reply. ``damaged``: bytes were lost or changed on the way, so send it again."""
 
     type: Literal["receipt"] = "receipt"
     run: Name
@@ -148,6 +148,7 @@ class Receipt(Message):
     digest: Digest
     outcome: Outcome
     reason: Text = ""
+    damaged: bool = False
 
 
 class Missing(Message):

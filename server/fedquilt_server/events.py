@@ -59,14 +59,21 @@ class Rejected:
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """The coordinator is back after a crash: an open exchange gets its whole time again."""
+
+    at: float
+
+
+@dataclass(frozen=True)
 class Ticked:
     """Time passed; sent when ``Machine.wake_at`` is reached."""
 
     at: float
 
 
-Event = Joined | Left | Replied | Rejected | Ticked
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Joined, Left, Replied, Rejected, Ticked)}
+Event = Joined | Left | Replied | Rejected | Resumed | Ticked
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Joined, Left, Replied, Rejected, Resumed, Ticked)}
 
 
 def encode_event(event: Event) -> tuple[str, str]:
@@ -105,6 +112,16 @@ class Receipt:
     digest: str
     outcome: Outcome
     reason: str = ""
+    damaged: bool = False
+
+
+@dataclass(frozen=True)
+class Stop:
+    """An exchange has closed without these clients: tell them."""
+
+    round: int
+    exchange: int
+    clients: tuple[ClientId, ...]
 
 
 @dataclass(frozen=True)
@@ -122,7 +139,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Round ``round`` is done: keep this state and the machine's snapshot, then let the machine ``proceed``."""
+    """Round ``round`` is done: keep this state and the machine's snapshot, then let the machine ``proceed``.
+
+    ``at`` is when the last exchange closed.
+    """
 
     round: int
     state: State
@@ -138,4 +158,4 @@ class Finish:
     reason: str
 
 
-Command = Send | Receipt | Checkpoint | Finish
+Command = Send | Receipt | Stop | Checkpoint | Finish

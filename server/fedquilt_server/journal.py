@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS events (
     bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS checkpoints (
     round INTEGER PRIMARY KEY, seq INTEGER NOT NULL, arrays TEXT NOT NULL, extra TEXT NOT NULL,
-    machine TEXT NOT NULL, result TEXT, bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL);
+    at REAL NOT NULL, machine TEXT NOT NULL, result TEXT, bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL);
 """
 
 
@@ -44,6 +44,7 @@ class StoredCheckpoint:
     seq: int
     arrays: str
     extra: str
+    at: float
     machine: str
     result: RoundResult | None
     traffic: Traffic
@@ -106,7 +107,7 @@ class Journal:
         """Commit a checkpoint with its result in one step."""
         result = checkpoint.result.model_dump_json() if checkpoint.result else None
         self._db.execute(
-            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 checkpoint.round, checkpoint.seq, checkpoint.arrays, checkpoint.extra, checkpoint.machine,
                 result, checkpoint.traffic.down, checkpoint.traffic.up,

@@ -29,7 +29,9 @@ from fedquilt_server.events import (
     Receipt,
     Rejected,
     Replied,
+    Resumed,
     Send,
+    Stop,
     Tally,
     Ticked,
 )
@@ -147,13 +149,12 @@ class Machine:
             "agents": agents,
             "hosts": list(self.host_of.items()),
             "silent": sorted(self._silent),
-            "opened_at": self._opened_at,
             "accepted": accepted,
         }
         return json.dumps(kept)
 
-    def restore(self, snapshot: str) -> list[Command]:
-        """Go on from a snapshot taken at a checkpoint, as ``proceed`` did after it."""
+    def restore(self, snapshot: str, at: float) -> list[Command]:
+        """Go on from a snapshot taken at a checkpoint, as ``proceed`` did with the same ``at``."""
         kept = json.loads(snapshot)
         self.agents = {
             name: Agent(a["boot"], tuple(a["clients"]), a["workers"], Profile(**a["profile"]))
@@ -162,18 +163,12 @@ class Machine:
         self.host_of = dict(kept["hosts"])
         self._silent = set(kept["silent"])
         self._accepted = {(client, number, exchange) for client, number, exchange in kept["accepted"]}
-        return self._next_round(kept["opened_at"])
-
-    def proceed(self, state: State, at: float) -> list[Command]:
-        """The last checkpoint is durable and ``state`` is how it is read back: open the next round."""
-        self.state = state
         return self._next_round(at)
 
-    def current_send(self) -> Send | None:
-        """The open exchange as a command, to be sent again after a restart."""
-        if self.exchange is None:
-            return None
-        return Send(self.round, self.exchange.number, self.exchange.tasks, self.exchange.deadline)
+    def proceed(self, state: State, at: float) -> list[Command]:
+        """The last checkpoint is durable since ``at``, ``state`` is how it is read back: open the next round."""
+        self.state = state
+        return self._next_round(at)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -190,6 +185,8 @@ class Machine:
                 return self._reply(event)
             case Rejected():
                 return self._refuse(event)
+            case Resumed():
+                return self._resume(event.at)
             case Ticked():
                 return self._tick(event.at)
 
@@ -265,6 +262,16 @@ class Machine:
             return self._start_if_ready(at)
         return self._close_if_complete(at)
 
+    def _resume(self, at: float) -> list[Command]:
+        """Nobody could reply while the coordinator was away, so that time does not count."""
+        exchange = self.exchange
+        if exchange is None:
+            self._first_joined = None if self._first_joined is None else at
+            return []
+        if exchange.deadline is not None and self.policy.deadline is not None:
+            exchange.deadline = at + self.policy.deadline
+        return [Send(self.round, exchange.number, exchange.tasks, exchange.deadline)]
+
     # -- rounds and exchanges ------------------------------------------------------------------
 
     def _fleet(self) -> dict[ClientId, Profile]:
@@ -305,11 +312,16 @@ class Machine:
     def _close(self, exchange: Exchange, at: float) -> list[Command]:
         assert self._round is not None  # noqa: S101 - an exchange is open
         replies = {c: self._read(exchange.replies[c]) for c in sorted(exchange.replies)}
+        stop = self._stop_the_others(exchange)
         try:
             tasks = self._round.send(replies)
-        except StopIteration as stop:
-            return self._finish_round(stop.value, len(replies), len(exchange.tasks), at)
-        return self._open_exchange(exchange.number + 1, tasks, at)
+        except StopIteration as done:
+            return [*stop, *self._finish_round(done.value, len(replies), len(exchange.tasks), at)]
+        return [*stop, *self._open_exchange(exchange.number + 1, tasks, at)]
+
+    def _stop_the_others(self, exchange: Exchange) -> list[Command]:
+        late = tuple(sorted(set(exchange.tasks) - set(exchange.replies)))
+        return [Stop(self.round, exchange.number, late)] if late else []
 
     def _read(self, event: Replied) -> Reply:
         return Reply(self._load(event), event.weight, event.metrics)
@@ -317,7 +329,6 @@ class Machine:
     def _finish_round(self, state: State, clients: int, asked: int, at: float) -> list[Command]:
         tally = self._tally(clients, asked)
         self.state, self.done, self.exchange, self._round = state, self.done + 1, None, None
-        self._opened_at = at
         return [Checkpoint(self.done, state, tally, self.snapshot(), at)]
 
     def _tally(self, clients: int, asked: int) -> Tally:

@@ -16,7 +16,7 @@ import numpy as np
 from fedquilt_common.averages import BLOCK
 from fedquilt_common.chunks import Assembly, Blob, ChunkHeader
 from fedquilt_common.codec import DTYPES, FileArrays, Precision, wire_dtype
-from fedquilt_common.errors import PayloadError, ProtocolError
+from fedquilt_common.errors import DamagedTransferError, PayloadError, ProtocolError
 from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RoundMessage, parse
 from fedquilt_common.topics import Address
 from fedquilt_common.types import ClientId, Task
@@ -116,7 +116,7 @@ class Uplink:
         if question is None:
             raise PayloadError(f"client {address.client} is not asked in round {address.round}")
         if header.index != address.chunk:
-            raise PayloadError(f"chunk {header.index} came on the topic of chunk {address.chunk}")
+            raise DamagedTransferError(f"chunk {header.index} came on the topic of chunk {address.chunk}")
         transfer = self._transfer(address, header, question, now)
         transfer.last_chunk_at = now
         if not transfer.assembly.add(header, payload):
