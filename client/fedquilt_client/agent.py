@@ -96,7 +96,7 @@ class Agent:
         self._current: _Current | None = None
         self._early: RoundMessage | None = None
         self._progress: dict[int, float] = {}
-        self._failed: set[tuple[int, str]] = set()
+        self._given_up: set[tuple[int, str]] = set()
         self._job_number = 0
         self._epoch = -1
         self._telemetry_at = 0.0
@@ -214,7 +214,7 @@ class Agent:
     def _leave_run(self) -> None:
         self._pool.cancel(lambda _: True)
         self._progress.clear()
-        self._failed.clear()
+        self._given_up.clear()
         if self._current is not None:
             self._current.downloads.close()
             self._current = None
@@ -236,6 +236,7 @@ class Agent:
         asked = {(client, message.fingerprint(task)) for client, task in mine}
         self._pool.cancel(lambda job: (job.client, job.fingerprint) not in asked)
         self._progress = {job.client: self._progress.get(job.client, 0.0) for job in self._pool.jobs}
+        self._given_up.clear()
         current.uploads.leave_only(lambda reply: (reply.client, reply.task) in asked)
         current.downloads.want(_patches(message, [task for _, task in mine]))
 
@@ -268,7 +269,12 @@ class Agent:
         """Leave the tasks of an exchange that has closed without us."""
         clients, exchange = set(stop.clients), (stop.round, stop.exchange)
         log.info("clients %s stop: %s", sorted(clients), stop.reason)
-        self._pool.cancel(lambda job: job.client in clients and (job.round, job.exchange) == exchange)
+        current = self._current
+        if current is None or current.round is None or (current.round.round, current.round.exchange) != exchange:
+            return
+        tasks = [(client, task) for client, task in self._tasks(current.round) if client in clients]
+        self._given_up |= {(client, current.round.fingerprint(task)) for client, task in tasks}
+        self._pool.cancel(lambda job: (job.client, job.fingerprint) in self._given_up)
         self._progress = {client: value for client, value in self._progress.items() if client not in clients}
 
     def _on_end(self, end: EndMessage) -> None:
@@ -291,7 +297,7 @@ class Agent:
             stored = current.store.reply(client, message.round, message.exchange, key[1])
             if stored is not None:
                 current.uploads.offer(stored)
-            elif key not in busy and key not in self._failed and current.downloads.has(_patches(message, [task])):
+            elif key not in busy and key not in self._given_up and current.downloads.has(_patches(message, [task])):
                 self._pool.submit(self._job(current.store, message, task, client))
                 self._telemetry_at = min(self._telemetry_at, time.monotonic() + TELEMETRY_SECONDS)
 
@@ -333,7 +339,7 @@ class Agent:
                 current.uploads.offer(current.store.commit(reply, drafts, memory=done.memory))
             case GaveUp(_, reason):
                 self._progress.pop(job.client, None)
-                self._failed.add((job.client, job.fingerprint))
+                self._given_up.add((job.client, job.fingerprint))
                 self._report_failure(current, job, reason)
 
     def _report_failure(self, current: _Current, job: Job, reason: str) -> None:

@@ -18,6 +18,7 @@ from fedquilt_common.transport import Transport
 log = logging.getLogger(__name__)
 
 REPAIR_SECONDS: Final = 3.0
+LONGEST_REPAIR_SECONDS: Final = 300.0
 SINGLE_REPAIRS: Final = 32
 """Up to so many missing chunks are asked for one by one; more, and the whole slot is."""
 DISK_RESERVE: Final = 64 * 1024 * 1024
@@ -100,7 +101,9 @@ class Downloads:
         lacking = [patch for patch in self._wanted.values() if not self.has([patch])]
         if not lacking or time.monotonic() - self._quiet_since < self._pause:
             return
-        self._pause *= 2  # on a link that is only slow, asking again makes it slower
+        self._pause = min(
+            2 * self._pause, LONGEST_REPAIR_SECONDS
+        )  # on a link that is only slow, asking again makes it slower
         self._quiet_since = time.monotonic()
         for patch in lacking:
             self._ask_again(patch)

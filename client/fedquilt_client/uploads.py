@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PROBE_SECONDS: Final = 3.0
 LAST_PROBE_SECONDS: Final = 60.0
+DAMAGES: Final = 3
+"""How often a reply that arrived damaged is sent again."""
 
 
 @dataclass
@@ -30,6 +32,7 @@ class _Sending:
     sent: bool = False
     probe_at: float = 0.0
     pause: float = FIRST_PROBE_SECONDS
+    damages: int = 0
 
 
 class Uploads:
@@ -125,6 +128,11 @@ class Uploads:
         current = self._current
         if current is None or receipt.digest != current.reply.digest:
             return None
+        if receipt.damaged and current.damages < DAMAGES:
+            current.damages += 1
+            current.sent, current.probe_at = False, 0.0
+            self.advance()
+            return None
         self._settled.add(receipt.digest)
         self._current = None
         self.advance()
@@ -132,6 +140,7 @@ class Uploads:
 
     def leave_only(self, still: Callable[[StoredReply], bool]) -> None:
         """A new exchange is open: of older replies nothing but the last chunk is sent, to learn their fate."""
+        self._settled.clear()  # a round that begins anew may ask for the same replies again
         self._waiting = collections.deque(reply for reply in self._waiting if still(reply))
         current = self._current
         if current is not None and not current.sent and not still(current.reply):

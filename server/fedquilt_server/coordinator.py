@@ -13,20 +13,23 @@ from collections.abc import Callable
 from typing import Final
 
 from fedquilt_common.chunks import ChunkHeader
-from fedquilt_common.errors import BrokerUnreachableError, PayloadError, ProtocolError, RunFailedError
+from fedquilt_common.errors import (
+    BrokerUnreachableError,
+    DamagedTransferError,
+    PayloadError,
+    ProtocolError,
+    RunFailedError,
+)
 from fedquilt_common.messages import (
     AgentPresence,
     CoordinatorPresence,
     EndMessage,
     Failed,
-    Missing,
     Outcome,
     RunMessage,
-    bitmap_of,
     parse,
     parse_telemetry,
 )
-from fedquilt_common.messages import Receipt as ReceiptMessage
 from fedquilt_common.topics import Address, Topics
 from fedquilt_common.transport import Connected, Deliver, Disconnected, Incoming, Message, Transport, Will
 from fedquilt_common.types import Profile
@@ -43,18 +46,21 @@ from fedquilt_server.events import (
     Receipt,
     Rejected,
     Replied,
+    Resumed,
     Send,
+    Stop,
     Ticked,
 )
+from fedquilt_server.inbox import Inboxes
 from fedquilt_server.run import Run
 from fedquilt_server.snapshot import SnapshotBoard
-from fedquilt_server.uplink import Transfer, Uplink, questions
+from fedquilt_server.uplink import Uplink, questions
 
 MakeTransport = Callable[[Deliver, Will], Transport]
 CONNECT_SECONDS: Final = 10.0
 DRAIN_SECONDS: Final = 60.0
-REJECTIONS_PER_ROUND: Final = 1000
-"""More than these are no longer journaled or answered: a flood must not fill the disk."""
+NOISE_PER_EXCHANGE: Final = 1000
+"""More rejections and presences than this are not journaled: a flood must not fill the disk."""
 
 
 class _RefusalError(Exception):
@@ -87,9 +93,10 @@ class Coordinator:
         wire = run.experiment.wire
         self._downlink = Downlink(self._transport, self.topics, run.store, run.journal, wire.down, int(wire.chunk))
         self._uplink = Uplink(run.id, run.store)
+        self._inboxes = Inboxes(self._transport, self.topics, run.id)
         self._boards = Boards()
         self._display = Display(board)
-        self._rejected_this_round = 0
+        self._noise = 0
         self._connected = False
 
     # -- the life of a run ---------------------------------------------------------------------
@@ -224,7 +231,7 @@ class Coordinator:
                 Profile(**presence.profile.model_dump()),
             )
             self._boards.presence(presence, now)
-            if known is None or known != self.machine.agent_of(joined):
+            if known != self.machine.agent_of(joined) and not self._is_flood():
                 self._check_claims(presence)
                 self._happen(joined)
         elif known is not None and presence.boot >= known.boot:
@@ -255,6 +262,8 @@ class Coordinator:
         except _RefusalError as refusal:
             if header.index == header.count - 1:  # once a transfer, not once a chunk
                 self._answer(address, header.digest, refusal.outcome, refusal.reason)
+        except DamagedTransferError as error:
+            self._answer(address, header.digest, "rejected", str(error), damaged=True)
         except ProtocolError as error:
             self._uplink.refuse(address, header.digest, str(error))
             self._answer(address, header.digest, "rejected", str(error))
@@ -288,37 +297,26 @@ class Coordinator:
         """Chunks come in order: what has not come when the last has is lost, or the sender asks for its receipt."""
         transfer, reason = self._uplink.under_way(address, digest), self._uplink.refusal(address, digest)
         if transfer is not None:
-            self._ask_for(transfer)
+            self._inboxes.missing(transfer)
         elif reason is not None:
             numbers = address.agent, address.client, address.round, address.exchange
-            self._receipt(Receipt(*numbers, digest, "rejected", reason))
+            self._inboxes.receipt(Receipt(*numbers, digest, "rejected", reason))
 
-    def _answer(self, address: Address, digest: str, outcome: Outcome, reason: str) -> None:
-        """Count what cannot count, and tell its sender."""
-        if self._reject(address.agent, address.client, address.round, reason, outcome):
-            self._receipt(
-                Receipt(address.agent, address.client, address.round, address.exchange, digest, outcome, reason)
-            )
+    def _answer(self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False) -> None:
+        """Count what cannot count, and tell its sender; of a flood of bad replies only the first are answered."""
+        if self._reject(address.agent, address.client, address.round, reason, outcome) or outcome != "rejected":
+            numbers = address.agent, address.client, address.round, address.exchange
+            self._inboxes.receipt(Receipt(*numbers, digest, outcome, reason, damaged))
 
     def _reject(self, agent: str, client: int | None, number: int, reason: str, outcome: Outcome = "rejected") -> bool:
-        self._rejected_this_round += 1
-        if self._rejected_this_round > REJECTIONS_PER_ROUND:
+        if self._is_flood():
             return False
-        now = time.time()
-        self._happen(Rejected(now, agent, client, number, reason[:300], outcome))
+        self._happen(Rejected(time.time(), agent, client, number, reason[:300], outcome))
         return True
 
-    def _ask_for(self, transfer: Transfer) -> None:
-        address, assembly = transfer.address, transfer.assembly
-        request = Missing(
-            run=self.run.id,
-            client=address.client,
-            round=address.round,
-            exchange=address.exchange,
-            digest=assembly.digest,
-            bitmap=bitmap_of(assembly.missing, assembly.count),
-        )
-        self._transport.publish(self.topics.inbox(address.agent), request.encode())
+    def _is_flood(self) -> bool:
+        self._noise += 1
+        return self._noise > NOISE_PER_EXCHANGE
 
     # -- what follows from it ------------------------------------------------------------------
 
@@ -326,54 +324,47 @@ class Coordinator:
         """Journal, decide, act: in this order."""
         seq = self.run.append(event)
         started = time.perf_counter()
-        try:
-            commands = self.machine.handle(event)
-        except (PayloadError, ValueError, ArithmeticError) as error:
-            raise RunFailedError(f"round {self.machine.round} cannot be closed: {error}") from error
+        commands = self._decide(event)
         if any(isinstance(command, Checkpoint | Send) for command in commands):
             self.run.watch.averaging += time.perf_counter() - started
         self._display.happened(event, self.machine)
         self._carry_out(seq, commands)
 
+    def _decide(self, event: Event) -> list[Command]:
+        try:
+            return self.machine.handle(event)
+        except (PayloadError, ValueError, ArithmeticError) as error:
+            raise RunFailedError(f"round {self.machine.round} cannot be closed: {error}") from error
+
     def _recover(self) -> None:
         """Handle again what the journal has beyond the last checkpoint, then send what is still open."""
         self._replay(0, self.run.restore())
         for seq, event in self.run.missed():
-            self._replay(seq, self.machine.handle(event))
-        if (send := self.machine.current_send()) is not None:
-            self._send(send)
+            self._replay(seq, self._decide(event))
+        if self.run.epoch > 1 and not self.machine.finished:
+            self._happen(Resumed(time.time()))
 
     def _replay(self, seq: int, commands: list[Command]) -> None:
         """What was said then need not be said again; a checkpoint that was not reached must be."""
-        self._carry_out(seq, [c for c in commands if not isinstance(c, Receipt | Send)], replaying=True)
+        self._carry_out(seq, [c for c in commands if isinstance(c, Checkpoint | Finish)], replaying=True)
 
     def _carry_out(self, seq: int, commands: list[Command], *, replaying: bool = False) -> None:
         for command in commands:
             match command:
                 case Receipt():
-                    self._receipt(command)
+                    self._inboxes.receipt(command)
                 case Send():
                     self._send(command)
+                case Stop():
+                    self._inboxes.stop(command, self.machine.host_of)
                 case Checkpoint():
                     follow = self._checkpoint(seq, command)
                     (self._replay if replaying else self._carry_out)(seq, follow)
                 case Finish():
                     self.run.finish(self._boards.list())
 
-    def _receipt(self, receipt: Receipt) -> None:
-        words = ReceiptMessage(
-            run=self.run.id,
-            client=receipt.client,
-            round=receipt.round,
-            exchange=receipt.exchange,
-            digest=receipt.digest,
-            outcome=receipt.outcome,
-            reason=receipt.reason[:300],
-        )
-        self._transport.publish(self.topics.inbox(receipt.agent), words.encode())
-
     def _send(self, send: Send) -> None:
-        self._rejected_this_round = 0
+        self._noise = 0
         self._display.exchange(send)
         started = time.perf_counter()
         message = self._downlink.publish(self.run.id, send)
@@ -384,10 +375,10 @@ class Coordinator:
 
     def _checkpoint(self, seq: int, checkpoint: Checkpoint) -> list[Command]:
         self.board.update(phase="evaluating")
-        row, state, blob = self.run.checkpoint(seq, checkpoint, self._downlink.digests, self._boards.list())
-        self._downlink.remember(state.arrays, blob)
-        self.board.update(history=[*self.board.current.history, row])
-        return self.machine.proceed(state, checkpoint.at)
+        kept = self.run.checkpoint(seq, checkpoint, self._downlink.digests, self._boards.list())
+        self._downlink.remember(kept.state.arrays, kept.arrays)
+        self.board.update(history=[*self.board.current.history, kept.row])
+        return self.machine.proceed(kept.state, kept.at)
 
 
 def _check_sender(address: Address, agent: str) -> None:

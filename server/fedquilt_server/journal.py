@@ -38,7 +38,10 @@ class Traffic:
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A finished round (0: the start): the last event it needed, digests of its state, the machine's snapshot."""
+    """A finished round (0: the start): the last event it needed, digests of its state, the machine's snapshot.
+
+    ``at`` is the Unix time from which the next round counts.
+    """
 
     round: int
     seq: int
@@ -109,8 +112,8 @@ class Journal:
         self._db.execute(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                checkpoint.round, checkpoint.seq, checkpoint.arrays, checkpoint.extra, checkpoint.machine,
-                result, checkpoint.traffic.down, checkpoint.traffic.up,
+                checkpoint.round, checkpoint.seq, checkpoint.arrays, checkpoint.extra, checkpoint.at,
+                checkpoint.machine, result, checkpoint.traffic.down, checkpoint.traffic.up,
             ),
         )  # fmt: skip
 
@@ -133,10 +136,10 @@ class Journal:
         return Traffic(down or 0, up or 0)
 
 
-def _checkpoint(row: tuple[int, int, str, str, str, str | None, int, int]) -> StoredCheckpoint:
-    number, seq, arrays, extra, machine, result, down, up = row
+def _checkpoint(row: tuple[int, int, str, str, float, str, str | None, int, int]) -> StoredCheckpoint:
+    number, seq, arrays, extra, at, machine, result, down, up = row
     parsed = RoundResult.model_validate_json(result) if result else None
-    return StoredCheckpoint(number, seq, arrays, extra, machine, parsed, Traffic(down, up))
+    return StoredCheckpoint(number, seq, arrays, extra, at, machine, parsed, Traffic(down, up))
 
 
 def peek_meta(path: Path, key: str) -> str | None:

@@ -47,6 +47,16 @@ class FolderState:
     finished: bool
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A round that is durable: its row, its state read back from disk, the blob of its arrays, and since when."""
+
+    row: RoundResult
+    state: State
+    arrays: Blob
+    at: float
+
+
 def look_at(folder: Path) -> FolderState:
     """Whether a folder holds a run, of which experiment (YAML), and whether it is finished."""
     journal = folder / "journal.sqlite"
@@ -124,7 +134,7 @@ class Run:
         algorithm = make_algorithm(self.experiment)
         state = algorithm.init(self.workbench.first_model(), self._lab(0, {}))
         arrays, extra = self._put(state)
-        start = StoredCheckpoint(0, 0, arrays.digest, extra, "", None, Traffic())
+        start = StoredCheckpoint(0, 0, arrays.digest, extra, time.time(), "", None, Traffic())
         self.journal.save(start)
         return start
 
@@ -168,31 +178,26 @@ class Run:
 
     def restore(self) -> list[Command]:
         """Put the machine back to where it was after the last checkpoint."""
-        return self.machine.restore(self._last.machine) if self._last.machine else []
+        return self.machine.restore(self._last.machine, self._last.at) if self._last.machine else []
 
     def missed(self) -> Iterator[tuple[int, Event]]:
         """The events since the last checkpoint, to be handled again."""
         return self.journal.events_after(self._last.seq)
 
-    def checkpoint(
-        self, seq: int, done: Checkpoint, published: set[str], boards: Sequence[BoardStatus]
-    ) -> tuple[RoundResult, State, Blob]:
-        """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies.
-
-        Returns its row, the state as it is read back from disk, and the blob of its arrays.
-        """
+    def checkpoint(self, seq: int, done: Checkpoint, published: set[str], boards: Sequence[BoardStatus]) -> Kept:
+        """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies."""
         started = time.perf_counter()
         scores = self.machine.evaluate(done.state) if self.workbench.learns else {}
         self.watch.evaluating = time.perf_counter() - started
         arrays, extra = self._put(done.state)
-        traffic = self.traffic()
-        row = round_result(done.round, done.tally, self.watch, time.time(), traffic, arrays.size, scores)
-        self._last = StoredCheckpoint(done.round, seq, arrays.digest, extra, done.snapshot, row, traffic)
+        traffic, now = self.traffic(), time.time()
+        row = round_result(done.round, done.tally, self.watch, now, traffic, arrays.size, scores)
+        self._last = StoredCheckpoint(done.round, seq, arrays.digest, extra, now, done.snapshot, row, traffic)
         self.journal.save(self._last)
         self.store.clean({arrays.digest, extra, *published})
         self.watch = Stopwatch(traffic)
         self._write(boards)
-        return row, self._state(), arrays
+        return Kept(row, self._state(), arrays, now)
 
     def _state(self) -> State:
         extra = self.store.arrays(self._last.extra) if self._last.extra != _ARRAYS_OF_NOTHING else {}

@@ -24,7 +24,7 @@ from fedquilt_common.learner import TorchLearner
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Algorithm, Arrays, Dataset, Examples, Learner, Profile, State, Task
-from fedquilt_server.events import Checkpoint, Command, Event, Finish, Joined, Replied, Send
+from fedquilt_server.events import Checkpoint, Command, Event, Finish, Joined, Replied, Resumed, Send
 from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import Machine, Policy
 
@@ -179,11 +179,10 @@ class Driver:
             self.machine = self._new_machine(self.fleet.first_state(), 0)
         else:
             self.machine = self._new_machine(last.state, last.round)
-            self.machine.restore(last.snapshot)
+            self.machine.restore(last.snapshot, last.at)
         for event in events:
             self.machine.handle(event)
-        if (send := self.machine.current_send()) is not None:
-            self._open = [send]
+        self._open = [c for c in self.machine.handle(Resumed(0.0)) if isinstance(c, Send)]
 
     def steps(self) -> Iterator[int]:
         """Work to the end; stops for a breath after every event, which it numbers."""

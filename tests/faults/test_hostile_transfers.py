@@ -10,7 +10,7 @@ import pytest
 from fedquilt_common.chunks import ChunkHeader
 from fedquilt_common.messages import Missing, RoundMessage
 from fedquilt_common.topics import Topics
-from fedquilt_server.coordinator import REJECTIONS_PER_ROUND
+from fedquilt_server.coordinator import NOISE_PER_EXCHANGE
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
@@ -117,8 +117,8 @@ def test_a_flood_of_bad_chunks_fills_neither_journal_nor_inbox(stage: Stage, und
 
     stage.play(flood)
     assert stage.sha256 == undisturbed
-    assert counted(stage) == [(3, 0, 0, 0), (3, 0, REJECTIONS_PER_ROUND, 0)]
-    assert stage.board.current.rejected == REJECTIONS_PER_ROUND
-    assert sum(r.outcome == "rejected" for r in stage.players["pi"].receipts) == REJECTIONS_PER_ROUND
+    assert counted(stage) == [(3, 0, 0, 0), (3, 0, NOISE_PER_EXCHANGE, 0)]
+    assert stage.board.current.rejected == NOISE_PER_EXCHANGE
+    assert sum(r.outcome == "rejected" for r in stage.players["pi"].receipts) == NOISE_PER_EXCHANGE
     accepted = [r for r in stage.players["pi"].receipts if r.outcome == "accepted"]
     assert len(accepted) == 4

@@ -104,7 +104,7 @@ class Book:
         place, done = self.checkpoint or (0, None)
         state = done.state if done else State({"w": np.zeros(3, np.float32)})
         self.machine = Machine(self.algorithm, self.policy, state, lab, load, done.round if done else 0)
-        again = self.machine.restore(done.snapshot) if done else []
+        again = self.machine.restore(done.snapshot, done.at) if done else []
         self.finished = sum(isinstance(command, Finish) for command in again)
         for number, (kind, body) in list(enumerate(self.journal, 1))[place:]:
             self._carry_out(number, decode_event(kind, body), replaying=True)

@@ -32,7 +32,7 @@ def row(number: int) -> RoundResult:
 
 
 def stored(number: int, seq: int, result: RoundResult | None, traffic: Traffic) -> StoredCheckpoint:
-    return StoredCheckpoint(number, seq, "ab" * 32, "", '{"agents": {}}', result, traffic)
+    return StoredCheckpoint(number, seq, "ab" * 32, "", 12.5, '{"agents": {}}', result, traffic)
 
 
 @pytest.fixture

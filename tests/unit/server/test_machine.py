@@ -140,7 +140,9 @@ def test_the_deadline_closes_with_a_quorum_and_what_comes_later_is_late() -> Non
     driver.reply(1, 0, value=1)
     driver.reply(2, 1, value=3)
     assert driver.do(Ticked(59)) == []
-    assert kinds(driver.do(Ticked(60))) == ["Checkpoint", "Send"]
+    stop, *rest = driver.do(Ticked(60))
+    assert stop == Stop(1, 0, (2,))
+    assert kinds(rest) == ["Checkpoint", "Send"]
     tally = driver.checkpoints[0].tally
     assert (driver.value, tally.clients, tally.asked, tally.late) == (2.0, 2, 3, 0)
     assert outcome(driver.reply(61, 2, value=100)) == ("late", "round 1, exchange 0 is closed")
@@ -162,7 +164,7 @@ def test_without_a_quorum_it_waits_and_closes_with_the_reply_that_makes_one() ->
     driver.reply(1, 0, value=1)
     assert driver.do(Ticked(60)) == []
     assert driver.machine.wake_at is None
-    assert kinds(driver.reply(900, 2, value=3)) == ["Receipt", "Checkpoint", "Send"]
+    assert kinds(driver.reply(900, 2, value=3)) == ["Receipt", "Stop", "Checkpoint", "Send"]
     assert driver.value == 2.0
 
 
@@ -253,7 +255,7 @@ def test_nothing_is_averaged_while_nobody_is_there() -> None:
     driver.join(0, 0, 1)
     driver.reply(1, 0, value=4)
     driver.do(Left(2, "pi", 1))
-    assert kinds(driver.do(Ticked(60))) == ["Checkpoint"]
+    assert kinds(driver.do(Ticked(60))) == ["Stop", "Checkpoint"]
     assert (driver.machine.exchange, driver.machine.wake_at) == (None, None)
     assert driver.do(Ticked(600)) == []
     assert outcome(driver.reply(601, 1, round=1))[0] == "late"

@@ -11,7 +11,20 @@ import pytest
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.averages import mean
 from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, Round, State, Task
-from fedquilt_server.events import Checkpoint, Command, Event, Finish, Joined, Left, Receipt, Replied, Send, Ticked
+from fedquilt_server.events import (
+    Checkpoint,
+    Command,
+    Event,
+    Finish,
+    Joined,
+    Left,
+    Receipt,
+    Replied,
+    Resumed,
+    Send,
+    Stop,
+    Ticked,
+)
 from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import Machine, Policy
 
@@ -97,7 +110,8 @@ def test_clients_that_the_experiment_does_not_have_are_not_asked() -> None:
 def test_two_exchanges_make_one_round() -> None:
     subject = machine(Policy(1, 3, 2, 60.0), TwoSteps(), 3)
     play(subject, Joined(0, "pi", 1, (0, 1, 2)), reply(1, 0, value=2), reply(2, 2, value=4))
-    (send,) = play(subject, Ticked(60))
+    stop, send = play(subject, Ticked(60))
+    assert stop == Stop(1, 0, (1,))
     assert isinstance(send, Send)
     assert (send.round, send.exchange, sorted(send.tasks), send.deadline) == (1, 1, [0, 2], 120)
     assert float(send.tasks[0].arrays["w"][0]) == 3.0
@@ -161,7 +175,7 @@ def test_a_snapshot_goes_on_as_the_machine_did(algorithm: Algorithm) -> None:
             done = found[0] if found else done
     assert done is not None
     second = machine(policy, algorithm, 2, done=done.round, state=done.state)
-    one, other = second.restore(done.snapshot), first.proceed(done.state, done.at)
+    one, other = second.restore(done.snapshot, done.at), first.proceed(done.state, done.at)
     assert [type(c) for c in one] == [type(c) for c in other] == [Send]
     assert (one[0].round, sorted(one[0].tasks), one[0].deadline) == (  # type: ignore[union-attr]
         other[0].round, sorted(other[0].tasks), other[0].deadline,  # type: ignore[union-attr]
@@ -181,13 +195,24 @@ def test_a_snapshot_of_the_last_round_is_finished() -> None:
     done = first.handle(reply(2, 1))[1]
     assert isinstance(done, Checkpoint)
     second = machine(replace(PLAIN, rounds=1), FedAvg(), 2, done=1, state=done.state)
-    assert [type(c) for c in second.restore(done.snapshot)] == [Finish]
-    assert second.current_send() is None
+    assert [type(c) for c in second.restore(done.snapshot, done.at)] == [Finish]
+    assert second.handle(Resumed(3)) == []
 
 
-def test_an_open_exchange_can_be_sent_again() -> None:
-    subject = machine(PLAIN, FedAvg(), 2)
-    assert subject.current_send() is None
+def test_an_open_exchange_is_sent_again_with_its_whole_time() -> None:
+    policy = replace(PLAIN, deadline=60)
+    subject = machine(policy, FedAvg(), 2)
+    assert subject.handle(Resumed(0)) == []
     (send,) = play(subject, Joined(0, "pi", 1, (0, 1)))
+    assert isinstance(send, Send)
     play(subject, reply(1, 0))
-    assert subject.current_send() == send
+    assert subject.handle(Resumed(500)) == [replace(send, deadline=560)]
+    assert play(subject, Ticked(501)) == []
+
+
+def test_clients_that_are_waited_for_get_their_whole_time_again() -> None:
+    subject = machine(replace(PLAIN, deadline=60, quorum=1), FedAvg(), 2)
+    play(subject, Joined(0, "pi", 1, (0,)))
+    assert subject.wake_at == 60
+    play(subject, Resumed(500))
+    assert subject.wake_at == 560

@@ -54,8 +54,8 @@ def play_round(run: Run, value: float) -> list[Command]:
     seq, commands = answer(run, 1, value + 1, at + 2)
     done = commands[-1]
     assert isinstance(done, Checkpoint)
-    _, state, _ = run.checkpoint(seq, done, set(), BOARDS)
-    return run.machine.proceed(state, done.at)
+    kept = run.checkpoint(seq, done, set(), BOARDS)
+    return run.machine.proceed(kept.state, kept.at)
 
 
 def start(run: Run) -> None:
@@ -123,9 +123,9 @@ def test_a_round_goes_on_where_it_was(tmp_path: Path) -> None:
         seq, commands = answer(run, 1, 6.0, 203.0)
         done = commands[-1]
         assert isinstance(done, Checkpoint)
-        row, state, _ = run.checkpoint(seq, done, set(), BOARDS)
-        assert {float(x.mean()) for x in state.arrays.values()} == {5.5}
-        assert (row.clients, row.rejected, row.late) == (2, 1, 0)
+        kept = run.checkpoint(seq, done, set(), BOARDS)
+        assert {float(x.mean()) for x in kept.state.arrays.values()} == {5.5}
+        assert (kept.row.clients, kept.row.rejected, kept.row.late) == (2, 1, 0)
         assert [r.round for r in run.journal.results()] == [1, 2]
 
 
