@@ -20,6 +20,7 @@ from fedquilt_server.events import (
     Rejected,
     Replied,
     Send,
+    Stop,
     Ticked,
 )
 from fedquilt_server.lab import RunLab
