@@ -112,6 +112,11 @@ class Run:
         """The broker has been told."""
         self.journal.set_meta("closed", "yes")
 
+    @property
+    def state_blob(self) -> Blob:
+        """The arrays of the last checkpoint as they lie on disk."""
+        return self.store.blob(self._last.arrays)
+
     def release(self) -> None:
         """Let another process work in the folder."""
         self.journal.close()

@@ -9,7 +9,7 @@ import pytest
 
 from fedquilt_client import uploads as module
 from fedquilt_client.store import StoredReply
-from fedquilt_client.uploads import FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS, Uploads
+from fedquilt_client.uploads import DAMAGES, FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS, Uploads
 from fedquilt_common.chunks import Blob, ChunkHeader, digest_file
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.messages import Missing, Outcome, Receipt, bitmap_of
@@ -246,3 +246,27 @@ def test_chunks_fit_the_broker_and_the_experiment(bench: Bench) -> None:
     bench.line.max_payload = 500
     bench.uploads.offer(bench.reply())
     assert len(bench.line.take()) == -(-bench.reply().size // 500)
+
+
+def test_a_damaged_reply_is_sent_again_but_not_for_ever(bench: Bench) -> None:
+    reply = bench.reply()
+    bench.uploads.offer(reply)
+    bench.line.take()
+    hurt = Receipt(
+        run="run", client=0, round=1, exchange=0, digest=reply.digest, outcome="rejected", reason="cut", damaged=True
+    )
+    for _ in range(DAMAGES):
+        assert bench.uploads.receipt(hurt) is None
+        assert bench.line.take() == list(range(CHUNKS))
+    assert bench.uploads.receipt(hurt) == reply
+    assert (bench.line.take(), bench.uploads.busy) == ([], False)
+
+
+def test_a_round_that_begins_anew_may_ask_for_a_settled_reply_again(bench: Bench) -> None:
+    reply = bench.reply()
+    bench.uploads.offer(reply)
+    bench.receipt(reply)
+    bench.line.take()
+    bench.uploads.leave_only(lambda _: True)
+    bench.uploads.offer(reply)
+    assert bench.line.take() == list(range(CHUNKS))
