@@ -252,26 +252,29 @@ class Agent:
         if back and self._current is not None:
             self._current.uploads.hurry()
 
-    def _on_inbox(self, message: object) -> None:
+    def _on_inbox(self, message: Receipt | Missing | Stop) -> None:
         current = self._current
-        if current is None:
-            return
-        if isinstance(message, Missing):
-            current.uploads.missing(message)
-        elif isinstance(message, Stop):
-            self._on_stop(message)
-        elif isinstance(message, Receipt):
-            reply = current.uploads.receipt(message)
-            if reply is not None and message.outcome != "accepted":
-                log.warning("client %d, round %d: %s: %s", reply.client, reply.round, message.outcome, message.reason)
+        if current is None or current.store.run.run != message.run:
+            return  # about a run that is over
+        match message:
+            case Missing():
+                current.uploads.missing(message)
+            case Stop():
+                self._on_stop(current, message)
+            case Receipt():
+                self._on_receipt(current, message)
 
-    def _on_stop(self, stop: Stop) -> None:
+    def _on_receipt(self, current: _Current, receipt: Receipt) -> None:
+        reply = current.uploads.receipt(receipt)
+        if reply is not None and receipt.outcome != "accepted":
+            log.warning("client %d, round %d: %s: %s", reply.client, reply.round, receipt.outcome, receipt.reason)
+
+    def _on_stop(self, current: _Current, stop: Stop) -> None:
         """Leave the tasks of an exchange that has closed without us."""
         clients, exchange = set(stop.clients), (stop.round, stop.exchange)
-        log.info("clients %s stop: %s", sorted(clients), stop.reason)
-        current = self._current
-        if current is None or current.round is None or (current.round.round, current.round.exchange) != exchange:
+        if current.round is None or (current.round.round, current.round.exchange) != exchange:
             return
+        log.info("clients %s stop: %s", sorted(clients), stop.reason)
         tasks = [(client, task) for client, task in self._tasks(current.round) if client in clients]
         self._given_up |= {(client, current.round.fingerprint(task)) for client, task in tasks}
         self._pool.cancel(lambda job: (job.client, job.fingerprint) in self._given_up)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -60,7 +61,9 @@ MakeTransport = Callable[[Deliver, Will], Transport]
 CONNECT_SECONDS: Final = 10.0
 DRAIN_SECONDS: Final = 60.0
 NOISE_PER_EXCHANGE: Final = 1000
-"""More rejections and presences than this are not journaled: a flood must not fill the disk."""
+"""More rejections than this are not journaled: a flood must not fill the disk."""
+ARRIVALS_PER_EXCHANGE: Final = 100
+"""So often may one agent join in an exchange."""
 
 
 class _RefusalError(Exception):
@@ -98,6 +101,7 @@ class Coordinator:
         self._boards = Boards()
         self._display = Display(board)
         self._noise = 0
+        self._arrivals: Counter[str] = Counter()
         self._connected = False
 
     # -- the life of a run ---------------------------------------------------------------------
@@ -232,12 +236,17 @@ class Coordinator:
                 Profile(**presence.profile.model_dump()),
             )
             self._boards.presence(presence, now)
-            if known != self.machine.agent_of(joined) and not self._is_flood():
+            if known != self.machine.agent_of(joined) and self._may_change(presence.agent):
                 self._check_claims(presence)
                 self._happen(joined)
         elif known is not None and presence.boot >= known.boot:
             self._boards.presence(presence, now)
             self._happen(Left(now, presence.agent, presence.boot))
+
+    def _may_change(self, agent: str) -> bool:
+        """A board that comes and goes all the time must not fill the journal."""
+        self._arrivals[agent] += 1
+        return self._arrivals[agent] <= ARRIVALS_PER_EXCHANGE
 
     def _check_claims(self, presence: AgentPresence) -> None:
         """Say on the page what an agent claims in vain."""
@@ -366,6 +375,7 @@ class Coordinator:
 
     def _send(self, send: Send) -> None:
         self._noise = 0
+        self._arrivals.clear()
         self._display.exchange(send)
         started = time.perf_counter()
         message = self._downlink.publish(self.run.id, send)

@@ -217,9 +217,7 @@ def test_the_broker_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 def test_the_compose_configuration_starts(tmp_path: Path) -> None:
     port = free_port()
-    config = _adapted(
-        "mosquitto.conf", tmp_path, {"listener 1883": f"listener {port}", "/mosquitto/data": str(tmp_path)}
-    )
+    config = _adapted("mosquitto.conf", tmp_path, {"listener 1883": f"listener {port}"})
     with running([str(find_mosquitto()), "-c", str(config)], port), peer(port, "anyone") as anyone:
         assert anyone.publish(f"{FED}/round") in DELIVERED
 
