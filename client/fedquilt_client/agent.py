@@ -5,6 +5,7 @@ It moves bytes and keeps promises; it never imports torch. Everything happens in
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import queue
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 MakeTransport = Callable[[Deliver, Will], Transport]
 WILL_DELAY: Final = 20
 """Seconds that a board may be away before the coordinator hears of it: a restart of the agent takes fewer."""
+STEP_SECONDS: Final = 0.5
 TELEMETRY_SECONDS: Final = 2.0
 IDLE_TELEMETRY_SECONDS: Final = 30.0
 
@@ -99,7 +101,7 @@ class Agent:
         self._given_up: set[tuple[int, str]] = set()
         self._job_number = 0
         self._epoch = -1
-        self._telemetry_at = 0.0
+        self._telemetry_at = self._repair_at = 0.0
         self._connected = False
         self._ended = False
 
@@ -115,16 +117,15 @@ class Agent:
             self._store.release()
 
     def _step(self) -> None:
-        try:
-            event = self._events.get(timeout=0.5)
-        except queue.Empty:
-            self._on_quiet()
-        else:
-            self._take(event)
+        with contextlib.suppress(queue.Empty):
+            self._take(self._events.get(timeout=STEP_SECONDS))
+        if time.monotonic() >= self._repair_at:
+            self._repair_at = time.monotonic() + STEP_SECONDS
+            self._repair()
         if self._connected and time.monotonic() >= self._telemetry_at:
             self._send_telemetry()
 
-    def _on_quiet(self) -> None:
+    def _repair(self) -> None:
         if self._current is not None and self._connected:
             self._current.downloads.repair()
             self._current.uploads.advance()

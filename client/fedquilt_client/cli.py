@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from fedquilt_client.agent import Agent, AgentSettings
 from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.memory import return_freed_memory
+from fedquilt_common.messages import MAX_CLIENTS, Name
 from fedquilt_common.stopping import StopSignal
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
+from fedquilt_common.yaml_text import load_yaml, read_text
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -29,10 +30,10 @@ class AgentConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     broker: str
-    id: str
+    id: Name
     clients: str | int
-    federation: str = "default"
-    kind: str = "generic"
+    federation: Name = "default"
+    kind: Name = "generic"
     workers: int = Field(1, ge=1, le=1024)
     threads: int = Field(1, ge=1, le=1024)
     memory: ByteSize | None = None
@@ -102,10 +103,7 @@ def _merge(config: Path | None, options: dict[str, Any]) -> AgentConfig:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{path}: cannot be read as YAML: {error}") from None
+    values = load_yaml(read_text(path), str(path))
     if not isinstance(values, dict):
         raise ExperimentError(f"{path}: must hold keys such as broker, id and clients")
     return {str(key).replace("-", "_"): value for key, value in values.items()}
@@ -139,6 +137,8 @@ def parse_clients(text: str) -> tuple[int, ...]:
         if first > last:
             raise ExperimentError(f"clients {text!r} are not understood: write them as 0-3 or 0,2,5")
         found.update(range(first, last + 1))
+    if len(found) > MAX_CLIENTS:
+        raise ExperimentError(f"clients {text!r} are {len(found)}; one agent hosts at most {MAX_CLIENTS}")
     return tuple(sorted(found))
 
 

@@ -87,7 +87,7 @@ class Downloads:
         if known is None or not known.fits(header):
             self._drop(slot)
             free = psutil.disk_usage(str(self._store.folder)).free - DISK_RESERVE
-            path = self._store.patches / f"{header.digest}.part"
+            path = self._store.patches / f"{header.digest}.{slot}.part"
             known = self._assemblies[slot] = Assembly(path, header, max(0, free))
         return known
 

@@ -10,19 +10,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
+from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.codec import FileArrays
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import Shares, digest, shares
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.messages import RunMessage
-from fedquilt_common.names import resolve
 from fedquilt_common.types import Algorithm, Dataset, Examples, Learner
 
 
 @dataclass(frozen=True)
-class Bench:
+class BoardRun:
     """What all clients of a run share on this board: data set, its partition, the algorithm."""
 
     run: RunMessage
@@ -48,18 +47,14 @@ class Bench:
     @cached_property
     def algorithm(self) -> Algorithm:
         choice = self.experiment.algorithm
-        kind: Any = {**ALGORITHMS, **DIAGNOSTICS}.get(choice.name)
-        if kind is None:
-            kind = resolve(choice.name, {}, "algorithm", self.allowed)
-        algorithm: Algorithm = kind(**choice.fields)
-        return algorithm
+        return make_algorithm(choice.name, choice.fields, self.allowed)
 
 
 @dataclass(frozen=True)
 class TaskSite:
     """One client's site for one task. ``memory`` may be changed; it is committed together with the reply."""
 
-    bench: Bench
+    board: BoardRun
     client: int
     seed: int
     memory_file: Path | None
@@ -67,7 +62,7 @@ class TaskSite:
 
     @cached_property
     def data(self) -> Examples:
-        return self.bench.dataset.train.take(self.bench.shares[self.client])
+        return self.board.dataset.train.take(self.board.shares[self.client])
 
     @cached_property
     def memory(self) -> dict[str, NDArray[Any]]:
@@ -81,10 +76,10 @@ class TaskSite:
         )
         from fedquilt_common.models import build_model
 
-        set_up_torch(self.bench.threads)
-        model, data = self.bench.experiment.model, self.bench.dataset
-        build = build_model(model.name, model.params, data.input_shape, data.classes, self.bench.allowed)
-        return TorchLearner(build, self.bench.experiment.training, data.classes, self.on_progress)
+        set_up_torch(self.board.threads)
+        model, data = self.board.experiment.model, self.board.dataset
+        build = build_model(model.name, model.params, data.input_shape, data.classes, self.board.allowed)
+        return TorchLearner(build, self.board.experiment.training, data.classes, self.on_progress)
 
     @property
     def memory_touched(self) -> bool:

@@ -69,6 +69,8 @@ class AgentStore:
             if old.name != run.run:
                 shutil.rmtree(old / "patches", ignore_errors=True)
                 shutil.rmtree(old / "drafts", ignore_errors=True)
+                for reply in old.glob("clients/*/reply-*"):
+                    reply.unlink(missing_ok=True)
         return RunStore(self.folder / "runs" / run.run, run)
 
 
@@ -80,7 +82,8 @@ class RunStore:
         self.run = run
         self.patches = folder / "patches"
         self.message = folder / "run.json"
-        self.patches.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.patches, ignore_errors=True)  # the broker has them; a power cut may have spoilt these
+        self.patches.mkdir(parents=True)
         write_durably(self.message, run.model_dump_json())
 
     def patch(self, digest: str) -> Path:

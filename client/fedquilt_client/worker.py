@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -61,7 +62,7 @@ class Worker:
     def __init__(self, out: TextIO, threads: int = 1) -> None:
         self._out = out
         self._threads = threads
-        self._bench: Any = None
+        self._board: Any = None
         self._run_file: tuple[Path, int] | None = None
 
     def do(self, job: Job) -> None:
@@ -73,8 +74,8 @@ class Worker:
         except MemoryError:
             self._say(job.number, "failed", reason="out of memory")
         except Exception as error:
+            traceback.print_exc()  # into the agent's log: nobody foresaw this one
             self._say(job.number, "failed", reason=f"{type(error).__name__}: {error}")
-            raise
 
     def _say(self, number: int, event: str, **fields: object) -> None:
         self._out.write(json.dumps({"number": number, "event": event, **fields}) + "\n")
@@ -83,27 +84,27 @@ class Worker:
     def _done(self, job: Job) -> Done:
         from fedquilt_client.site import TaskSite
 
-        bench = self._bench_for(job)
-        seed = derive_seed(bench.experiment.seed, job.round, job.exchange, job.client)
-        site = TaskSite(bench, job.client, seed, job.memory, self._progress(job.number))
+        board = self._board_for(job)
+        seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
+        site = TaskSite(board, job.client, seed, job.memory, self._progress(job.number))
         task = Task(job.kind, _received(job.patches), job.scalars)
-        reply = bench.algorithm.work(task, site)
+        reply = board.algorithm.work(task, site)
         if site.memory_touched:
             write_arrays(job.memory_out, site.memory)
             sync(job.memory_out)
-        blob = write_arrays(job.reply, reply.arrays, bench.experiment.wire.up, _header(job, bench.run, reply))
+        blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, _header(job, board.run, reply))
         sync(job.reply)
         return Done(digest=blob.digest, size=blob.size, memory=site.memory_touched)
 
-    def _bench_for(self, job: Job) -> Any:
-        from fedquilt_client.site import Bench
+    def _board_for(self, job: Job) -> Any:
+        from fedquilt_client.site import BoardRun
 
         version = (job.run_file, job.run_file.stat().st_mtime_ns)
         if self._run_file != version:
             run = RunMessage.model_validate_json(job.run_file.read_bytes())
             experiment = Experiment.model_validate_json(json.dumps(run.experiment))
-            self._bench, self._run_file = Bench(run, experiment, tuple(job.allowed), self._threads), version
-        return self._bench
+            self._board, self._run_file = BoardRun(run, experiment, tuple(job.allowed), self._threads), version
+        return self._board
 
     def _progress(self, number: int) -> Any:
         last = time.monotonic()

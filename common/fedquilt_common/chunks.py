@@ -123,7 +123,7 @@ class Assembly:
         self._hash = hashlib.sha256()
         self._hashed = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        path.write_bytes(b"")  # opened anew for each chunk: a thousand transfers must not take a thousand descriptors
 
     def fits(self, header: ChunkHeader) -> bool:
         """Whether a chunk belongs to this transfer; the same bytes cut otherwise are another one."""
@@ -149,10 +149,9 @@ class Assembly:
         return not self._lacking
 
     def _write(self, payload: bytes, offset: int) -> None:
-        left = memoryview(payload)
-        while left:  # a disk that is nearly full takes a part first, and says so only the next time
-            written = os.pwrite(self._file, left, offset)
-            left, offset = left[written:], offset + written
+        with self.path.open("r+b") as file:
+            file.seek(offset)
+            file.write(payload)
 
     @property
     def missing(self) -> set[int]:
@@ -168,7 +167,6 @@ class Assembly:
         if self._actual_digest() != self.digest:
             self.discard()
             raise DamagedTransferError("the bytes received do not have the announced SHA-256")
-        os.close(self._file)
         target.parent.mkdir(parents=True, exist_ok=True)
         if durable:
             replace_durably(self.path, target)
@@ -178,7 +176,6 @@ class Assembly:
 
     def discard(self) -> None:
         """Give the transfer up and delete its partial file."""
-        os.close(self._file)
         self.path.unlink(missing_ok=True)
 
     def _actual_digest(self) -> str:

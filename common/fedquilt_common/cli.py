@@ -44,6 +44,12 @@ def run(arguments: list[str]) -> int:
     except FedquiltError as error:
         print(f"fedquilt: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"fedquilt: {error}. Check the path, its permissions and the free disk space", file=sys.stderr)
+        return FedquiltError.exit_code
+    except ModuleNotFoundError as error:
+        print(f"fedquilt: the Python package {error.name} is missing: install fedquilt[server]", file=sys.stderr)
+        return FedquiltError.exit_code
     except KeyboardInterrupt:
         print("fedquilt: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import safetensors
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.chunks import Blob, digest_file
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.types import Arrays
-
-Precision = Literal["fp32", "fp16", "bf16"]
+from fedquilt_common.types import Arrays, Precision
 
 MAX_HEADER: Final = 16 * 1024 * 1024
 MAX_DIMENSIONS: Final = 32

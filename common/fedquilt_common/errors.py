@@ -70,10 +70,6 @@ class DamagedTransferError(PayloadError):
     """Bytes were cut or changed on the way; the same payload sent again may be whole."""
 
 
-class UnknownClientError(ProtocolError):
-    """A client that the agent does not host, or that the experiment does not have."""
-
-
 class UnknownNameError(FedquiltError):
     """An algorithm, model or data set that fedquilt does not know."""
 

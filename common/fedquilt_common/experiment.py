@@ -24,6 +24,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from fedquilt_common.topics import NAME_PATTERN
+from fedquilt_common.types import Precision
 from fedquilt_common.yaml_text import dump_yaml
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -38,8 +40,7 @@ def _size(value: Any) -> Any:
 
 Size = Annotated[ByteSize, BeforeValidator(_size)]
 Positive = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
-Precision = Literal["fp32", "fp16", "bf16"]
+Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 
 
 class _Section(BaseModel):
@@ -128,7 +129,11 @@ class Wire(_Section):
 
 
 class FleetLine(_Section):
-    """Agents of one kind. ``clients`` is the line's total, shared out evenly; ``memory`` in bytes."""
+    """Agents of one kind. ``clients`` is the line's total, shared out evenly; ``memory`` in bytes.
+
+    ``memory`` is what the agents say they have; ``cpus`` is a share of processors for whoever starts the agents in
+    containers. `simulate` starts plain processes and limits neither.
+    """
 
     kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)] = "generic"
     agents: Positive = 1
@@ -194,7 +199,6 @@ class AgentSpec:
     kind: str
     clients: tuple[int, ...]
     memory: int | None = None
-    cpus: float | None = None
     workers: int = 1
 
 
@@ -208,7 +212,7 @@ def agent_specs(fleet: Sequence[FleetLine]) -> list[AgentSpec]:
             share = line.clients // line.agents + (index < line.clients % line.agents)
             name = f"{line.kind}-{named[line.kind]}"
             clients = tuple(range(first, first + share))
-            specs.append(AgentSpec(name, line.kind, clients, line.memory, line.cpus, line.workers))
+            specs.append(AgentSpec(name, line.kind, clients, line.memory, line.workers))
             named[line.kind] += 1
             first += share
     return specs

@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.experiment import Experiment, Problem
 from fedquilt_common.names import is_own, suggest
-from fedquilt_common.yaml_text import load_yaml
+from fedquilt_common.yaml_text import load_yaml, read_text
 
 _LONGEST_VALUE = 60
 
@@ -24,17 +24,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
     Raises ExperimentError, which lists every problem, also for a file that cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ExperimentError(f"{path}: there is no such file; check the path") from error
-    except IsADirectoryError as error:
-        raise ExperimentError(f"{path}: is a folder; name the experiment file in it") from error
-    except UnicodeDecodeError as error:
-        raise ExperimentError(f"{path}: is not text in UTF-8 (byte {error.start}); save it as such") from error
-    except (OSError, ValueError) as error:
-        raise ExperimentError(f"{path}: cannot be read: {error}; check the path and its permissions") from error
-    return parse_experiment(text, str(path), overrides)
+    return parse_experiment(read_text(path), str(path), overrides)
 
 
 def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> Experiment:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
+from fedquilt_common.topics import NAME_PATTERN
 from fedquilt_common.types import Scalar
 
 PROTOCOL: Final = 1
@@ -17,7 +18,9 @@ MAX_MESSAGE: Final = 8 * 1024 * 1024
 """Largest control message in bytes; a round for 10,000 clients stays below it."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
+MAX_CLIENTS: Final = 100_000
+"""Clients of one agent, at most."""
 Client = Annotated[int, Field(ge=0, lt=1_000_000)]
 Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
 Big = Annotated[int, Field(ge=0, lt=2**63)]
@@ -117,7 +120,7 @@ class AgentPresence(Message):
     agent: Name
     online: bool
     boot: Big
-    clients: list[Client] = Field(default_factory=list, max_length=100_000)
+    clients: list[Client] = Field(default_factory=list, max_length=MAX_CLIENTS)
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
     profile: ProfileMessage = Field(default_factory=ProfileMessage)
     version: Text = ""
@@ -198,7 +201,7 @@ class ReplyHeader(Message):
     exchange: Number
     client: Client
     task: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    weight: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+    weight: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
     metrics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict, max_length=64)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-TERMINATED = 143
-
 
 class StopSignal:
     """Becomes true at the first SIGINT or SIGTERM; ``exit_code`` is what a shell expects then."""

@@ -9,7 +9,8 @@ from typing import Final, Literal
 from fedquilt_common.errors import ProtocolError
 
 ROOT: Final = "fedquilt/v1"
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME_PATTERN: Final = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+NAME: Final = re.compile(NAME_PATTERN)
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 Kind = Literal[

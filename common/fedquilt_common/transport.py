@@ -8,11 +8,11 @@ memory (``publish`` waits while too much is under way) and that a message is ack
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -33,11 +33,14 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fedquilt_common.broker_url import BrokerAddress
 from fedquilt_common.errors import BrokerUnreachableError
+from fedquilt_common.window import Window
 
 __all__ = [
     "Connected", "Deliver", "Disconnected", "Incoming", "Message", "MqttTransport", "Transport", "Will",
     "topic_matches_sub",
 ]  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 QUEUED_BYTES: Final = 4 * 1024 * 1024
 """Bytes that may wait for the broker's acknowledgement before ``publish`` waits."""
@@ -46,6 +49,8 @@ RECEIVE_MAXIMUM: Final = 16
 """Messages that the broker may have sent us without our acknowledgement."""
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Largest packet that we let the broker send us."""
+SMALLEST_PACKET: Final = 16 * 1024
+"""Smallest maximum packet of a broker with which a fleet of some size still works."""
 PACKET_OVERHEAD: Final = 1024
 """Room in a packet for topic, properties and framing."""
 MESSAGE_EXPIRY: Final = 600
@@ -136,62 +141,6 @@ class _CountingClient(Client):
         return sent
 
 
-class _Window:
-    """Counts what is under way to the broker and makes senders wait while it is too much."""
-
-    def __init__(self, limit_bytes: int, limit_messages: int) -> None:
-        self._limits = limit_bytes, limit_messages
-        self._changed = threading.Condition()
-        self._sizes: dict[int, int] = {}
-        self._early: set[int] = set()
-        self._bytes = self._messages = 0
-        self.open = False
-
-    def set_open(self, is_open: bool) -> None:
-        with self._changed:
-            self.open = is_open
-            self._changed.notify_all()
-
-    def reserve(self, size: int) -> bool:
-        """Wait for room and take it; False when the connection is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self.open or self._has_room(size))
-            if self.open:
-                self._bytes += size
-                self._messages += 1
-            return self.open
-
-    def _has_room(self, size: int) -> bool:
-        limit_bytes, limit_messages = self._limits
-        return not self._messages or (self._bytes + size <= limit_bytes and self._messages < limit_messages)
-
-    def sent(self, mid: int, size: int) -> None:
-        """Tie a reservation to a packet; its acknowledgement may already have come."""
-        with self._changed:
-            if mid in self._early:
-                self._early.discard(mid)
-                self._release(size)
-            else:
-                self._sizes[mid] = size
-
-    def acknowledged(self, mid: int) -> None:
-        with self._changed:
-            if mid in self._sizes:
-                self._release(self._sizes.pop(mid))
-            else:
-                self._early.add(mid)
-
-    def _release(self, size: int) -> None:
-        self._bytes -= size
-        self._messages -= 1
-        self._changed.notify_all()
-
-    def drain(self, timeout: float) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: not self.open or not self._messages, timeout)
-            return not self._messages
-
-
 class MqttTransport:
     """``Transport`` over a real broker, MQTT 5, with paho's own network thread.
 
@@ -214,8 +163,9 @@ class MqttTransport:
     ) -> None:
         self._address = address
         self._deliver = deliver
-        self._window = _Window(QUEUED_BYTES, QUEUED_MESSAGES)
+        self._window = Window(QUEUED_BYTES, QUEUED_MESSAGES)
         self._max_packet = LARGEST_PACKET
+        self._unannounced = 0
         self._session_expiry = session_expiry
         self._session = 0
         self._client = self._make_client(client_id)
@@ -232,6 +182,7 @@ class MqttTransport:
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
         client.on_publish = self._on_publish
+        client.on_subscribe = self._on_subscribe
         if self._address.username:
             client.username_pw_set(self._address.username, self._address.password or None)
         if self._address.tls:
@@ -255,6 +206,11 @@ class MqttTransport:
         self._client.reconnect_delay_set(step, 30 * step)  # type: ignore[arg-type]  # fractions work
 
     def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
+        if len(payload) > self.max_payload:
+            raise BrokerUnreachableError(
+                f"{self._address} takes packets of {self._max_packet} bytes at most, and a message on {topic} has "
+                f"{len(payload)}: raise its max_packet_size"
+            )
         size = len(payload) + len(header) + len(topic)
         if not self._window.reserve(size):
             return False
@@ -321,8 +277,12 @@ class MqttTransport:
         if code.is_failure:
             self._deliver(Disconnected(f"{self._address} refused the connection: {code}", refused=True))
             return
-        offered = getattr(properties, "MaximumPacketSize", LARGEST_PACKET)
-        self._max_packet = min(int(offered), LARGEST_PACKET)
+        offered = int(getattr(properties, "MaximumPacketSize", LARGEST_PACKET))
+        if offered < SMALLEST_PACKET:
+            words = f"takes packets of {offered} bytes at most; raise its max_packet_size to {SMALLEST_PACKET} or more"
+            self._deliver(Disconnected(f"{self._address} {words}", refused=True))
+            return
+        self._max_packet = min(offered, LARGEST_PACKET)
         self._session += not flags.session_present
         self._window.set_open(True)
         self._deliver(Connected(flags.session_present))
@@ -344,16 +304,36 @@ class MqttTransport:
         self._deliver(Disconnected(f"connection to {self._address} lost: {code}"))
 
     def _on_publish(
-        self, _client: Client, _data: Any, mid: int, _code: ReasonCode, _properties: Properties | None
+        self, _client: Client, _data: Any, mid: int, code: ReasonCode, _properties: Properties | None
     ) -> None:
+        if code.is_failure:
+            log.warning("the broker refused a message of ours: %s; check its ACL", code)
         self._window.acknowledged(mid)
+
+    def _on_subscribe(
+        self, _client: Client, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Properties | None
+    ) -> None:
+        for code in codes:
+            if code.is_failure:
+                log.warning("the broker refused a subscription of ours: %s; check its ACL", code)
+
+    def _take_unannounced(self) -> bool:
+        """QoS 0 is not part of the protocol and the receive maximum does not hold it back, so this bound must."""
+        if self._unannounced >= RECEIVE_MAXIMUM:
+            return False
+        self._unannounced += 1
+        return True
 
     def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
         header = getattr(message.properties, "CorrelationData", b"")
         session, mid, qos = self._session, message.mid, message.qos
+        if qos == 0 and not self._take_unannounced():
+            return
 
         def acknowledge() -> None:
-            if qos and session == self._session:  # a new session gives the same number to another message
+            if qos == 0:
+                self._unannounced -= 1
+            elif session == self._session:  # a new session gives the same number to another message
                 client.ack(mid, qos)
 
         self._deliver(Message(message.topic, bytes(message.payload), header, message.retain, acknowledge))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 ClientId = int
+Precision = Literal["fp32", "fp16", "bf16"]
+"""Of floating-point numbers on the wire."""
 Scalar = str | int | float | bool
 Arrays = Mapping[str, "NDArray[Any]"]
 Shapes = Mapping[str, tuple[int, ...]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -104,6 +105,20 @@ _Loader.add_constructor(_PREFIX + "map", _mapping)
 _Loader.add_constructor(_PREFIX + "int", _integer)
 _Loader.add_constructor(_PREFIX + "float", _number)
 _Loader.add_constructor(_PREFIX + "bool", _boolean)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8. Raises ExperimentError, which says what is wrong with it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ExperimentError(f"{path}: there is no such file; check the path") from error
+    except IsADirectoryError as error:
+        raise ExperimentError(f"{path}: is a folder; name a file in it") from error
+    except UnicodeDecodeError as error:
+        raise ExperimentError(f"{path}: is not text in UTF-8 (byte {error.start}); save it as such") from error
+    except (OSError, ValueError) as error:
+        raise ExperimentError(f"{path}: cannot be read: {error}; check the path and its permissions") from error
 
 
 def load_yaml(text: str, source: str) -> Any:

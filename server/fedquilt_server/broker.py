@@ -95,8 +95,8 @@ def wait_listening(host: str, port: int, timeout: float) -> None:
     while not _accepts(host, port):
         if time.monotonic() > end:
             raise BrokerUnreachableError(
-                f"Nothing accepted a connection at {host}:{port} within {timeout:g} seconds. "
-                "Look at the broker's own messages for the cause."
+                f"no MQTT broker answers at {host}:{port} after {timeout:g} seconds. "
+                "Check that the broker runs, its address and port, and the firewall"
             )
         time.sleep(0.05)
 

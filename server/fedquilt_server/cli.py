@@ -47,7 +47,7 @@ Broker = Annotated[str | None, typer.Option(help="Use this broker instead of one
 def demo(
     out: Out = None,
     broker: Broker = None,
-    port: Annotated[int, typer.Option(help="Port of the status page; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes a free one.")] = 0,
     json_: Json = False,
 ) -> None:
     """Handwritten digits, 8 clients on 2 agents, FedAvg, 20 rounds, over real MQTT on this machine."""
@@ -63,7 +63,7 @@ def simulate(
     out: Out = None,
     set_: Set = None,
     broker: Broker = None,
-    port: Annotated[int, typer.Option(help="Port of the status page; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes a free one.")] = 0,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     json_: Json = False,
 ) -> None:
@@ -103,7 +103,7 @@ def coordinator(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder if there is one.")] = False,
     federation: Annotated[str, typer.Option(help="Name space at the broker.")] = "default",
     host: Annotated[str, typer.Option(help="Address of the status page.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the status page; 0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes a free one.")] = 8080,
     page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",

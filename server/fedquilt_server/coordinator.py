@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from fedquilt_common import clock
 from fedquilt_common.chunks import ChunkHeader
 from fedquilt_common.errors import (
     BrokerUnreachableError,
     DamagedTransferError,
+    FedquiltError,
     PayloadError,
     ProtocolError,
     RunFailedError,
@@ -52,6 +53,7 @@ from fedquilt_server.events import (
     Stop,
     Ticked,
 )
+from fedquilt_server.floods import FloodGuard
 from fedquilt_server.inbox import Inboxes
 from fedquilt_server.run import Run
 from fedquilt_server.snapshot import SnapshotBoard
@@ -60,10 +62,6 @@ from fedquilt_server.uplink import Uplink, questions
 MakeTransport = Callable[[Deliver, Will], Transport]
 CONNECT_SECONDS: Final = 10.0
 DRAIN_SECONDS: Final = 60.0
-NOISE_PER_EXCHANGE: Final = 1000
-"""More rejections than this are not journaled: a flood must not fill the disk."""
-ARRIVALS_PER_EXCHANGE: Final = 100
-"""So often may one agent join in an exchange."""
 
 
 class _RefusalError(Exception):
@@ -100,8 +98,7 @@ class Coordinator:
         self._inboxes = Inboxes(self._transport, self.topics, run.id)
         self._boards = Boards()
         self._display = Display(board)
-        self._noise = 0
-        self._arrivals: Counter[str] = Counter()
+        self._floods = FloodGuard()
         self._connected = False
 
     # -- the life of a run ---------------------------------------------------------------------
@@ -115,7 +112,7 @@ class Coordinator:
         """
         run = self.run
         run.watch_traffic(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
-        self._boards.restore(self.machine.agents, time.time())
+        self._boards.restore(self.machine.agents, clock.now())
         self._display.start(run, self._boards.list())
         self._transport.connect()
         self._await_broker()
@@ -125,6 +122,9 @@ class Coordinator:
                 self._step()
             while self.machine.finished and not self.run.closed and not should_stop():
                 self._end()
+        except FedquiltError as error:
+            self.board.update(phase="failed", message=str(error))
+            raise
         finally:
             self._transport.close((self.topics.coordinator, self._will.encode()))
 
@@ -145,11 +145,11 @@ class Coordinator:
             self._take(incoming)
 
     def _step(self) -> None:
-        now = time.time()
+        now = clock.now()
         wake = self.machine.wake_at
         wait = 0.5 if wake is None else min(0.5, max(0.0, wake - now))
         self._take_next(wait)
-        now = time.time()
+        now = clock.now()
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._happen(Ticked(now))
 
@@ -210,7 +210,7 @@ class Coordinator:
             self._reject(agent, client, self.machine.round, str(error))
 
     def _take_words(self, address: Address, message: Message) -> None:
-        now = time.time()
+        now = clock.now()
         if address.kind == "telemetry":
             said = parse_telemetry(message.payload, message.topic)
             _check_sender(address, said.agent)
@@ -236,17 +236,12 @@ class Coordinator:
                 Profile(**presence.profile.model_dump()),
             )
             self._boards.presence(presence, now)
-            if known != self.machine.agent_of(joined) and self._may_change(presence.agent):
+            if known != self.machine.agent_of(joined) and self._floods.may_join(presence.agent):
                 self._check_claims(presence)
                 self._happen(joined)
         elif known is not None and presence.boot >= known.boot:
             self._boards.presence(presence, now)
             self._happen(Left(now, presence.agent, presence.boot))
-
-    def _may_change(self, agent: str) -> bool:
-        """A board that comes and goes all the time must not fill the journal."""
-        self._arrivals[agent] += 1
-        return self._arrivals[agent] <= ARRIVALS_PER_EXCHANGE
 
     def _check_claims(self, presence: AgentPresence) -> None:
         """Say on the page what an agent claims in vain."""
@@ -287,7 +282,7 @@ class Coordinator:
             raise _RefusalError(outcome, reason)
 
     def _take_part(self, address: Address, header: ChunkHeader, payload: bytes) -> None:
-        now = time.time()
+        now = clock.now()
         if self.run.watch.first_chunk is None:
             self.run.watch.first_chunk = now
         blob = self._uplink.take(address, header, payload, now)
@@ -297,7 +292,7 @@ class Coordinator:
             return
         said = self._uplink.verify(address, blob)
         self._uplink.drop(address.client)
-        now = self.run.watch.last_reply = time.time()
+        now = self.run.watch.last_reply = clock.now()
         self._boards.heard(address.agent, now)
         self.board.update(boards=self._boards.list())
         numbers = address.agent, address.client, address.round, address.exchange
@@ -313,46 +308,48 @@ class Coordinator:
             self._inboxes.receipt(Receipt(*numbers, digest, "rejected", reason))
 
     def _answer(self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False) -> None:
-        """Count what cannot count, and tell its sender; of a flood of bad replies only the first are answered."""
-        if self._reject(address.agent, address.client, address.round, reason, outcome) or outcome != "rejected":
+        """Count what cannot count, and tell its sender."""
+        if self._reject(address.agent, address.client, address.round, reason, outcome):
             numbers = address.agent, address.client, address.round, address.exchange
             self._inboxes.receipt(Receipt(*numbers, digest, outcome, reason, damaged))
 
     def _reject(self, agent: str, client: int | None, number: int, reason: str, outcome: Outcome = "rejected") -> bool:
-        if self._is_flood():
+        """Journal and count a refusal; False for what is too much of one agent."""
+        if not self._floods.may_be_refused(agent):
             return False
-        self._happen(Rejected(time.time(), agent, client, number, reason[:300], outcome))
+        self._happen(Rejected(clock.now(), agent, client, number, reason[:300], outcome))
         return True
-
-    def _is_flood(self) -> bool:
-        self._noise += 1
-        return self._noise > NOISE_PER_EXCHANGE
 
     # -- what follows from it ------------------------------------------------------------------
 
     def _happen(self, event: Event) -> None:
         """Journal, decide, act: in this order."""
         seq = self.run.append(event)
-        started = time.perf_counter()
         commands = self._decide(event)
-        if any(isinstance(command, Checkpoint | Send) for command in commands):
-            self.run.watch.averaging += time.perf_counter() - started
         self._display.happened(event, self.machine)
         self._carry_out(seq, commands)
 
     def _decide(self, event: Event) -> list[Command]:
+        if self.machine.would_close(event):
+            self.board.update(phase="averaging")
+        started = time.perf_counter()
         try:
-            return self.machine.handle(event)
+            commands = self.machine.handle(event)
         except (PayloadError, ValueError, ArithmeticError) as error:
             raise RunFailedError(f"round {self.machine.round} cannot be closed: {error}") from error
+        if any(isinstance(command, Checkpoint | Send) for command in commands):
+            self.run.watch.averaging += time.perf_counter() - started
+        return commands
 
     def _recover(self) -> None:
         """Handle again what the journal has beyond the last checkpoint, then send what is still open."""
         self._replay(0, self.run.restore())
         for seq, event in self.run.missed():
-            self._replay(seq, self._decide(event))
+            commands = self._decide(event)
+            self._display.happened(event, self.machine)
+            self._replay(seq, commands)
         if self.run.epoch > 1 and not self.machine.finished:
-            self._happen(Resumed(time.time()))
+            self._happen(Resumed(clock.now()))
 
     def _replay(self, seq: int, commands: list[Command]) -> None:
         """What was said then need not be said again; a checkpoint that was not reached must be."""
@@ -374,14 +371,14 @@ class Coordinator:
                     self.run.finish(self._boards.list())
 
     def _send(self, send: Send) -> None:
-        self._noise = 0
-        self._arrivals.clear()
-        self._display.exchange(send)
+        self._floods.next_exchange()
+        self._display.exchange(send, self.machine)
         started = time.perf_counter()
         message = self._downlink.publish(self.run.id, send)
         self._uplink.open(questions(message, send.tasks, self.run.experiment.wire.up))
         self._transport.drain(DRAIN_SECONDS)
         self.run.watch.sending += time.perf_counter() - started
+        self.run.note_traffic()
         self.board.update(phase="training")
 
     def _checkpoint(self, seq: int, checkpoint: Checkpoint) -> list[Command]:

@@ -14,7 +14,7 @@ REJECTIONS_SHOWN: Final = 20
 
 
 class Display:
-    """Keeps the snapshot's counters; they start again with each start of the coordinator."""
+    """Keeps the snapshot's counters, over restarts of the coordinator too: from the journal's rows and events."""
 
     def __init__(self, board: SnapshotBoard) -> None:
         self._board = board
@@ -23,7 +23,13 @@ class Display:
 
     def start(self, run: Run, boards: list[BoardStatus]) -> None:
         """What is known before anything happens."""
-        experiment = run.experiment
+        experiment, history = run.experiment, run.journal.results()
+        self._totals.update(
+            accepted=sum(row.clients for row in history),
+            late=sum(row.late for row in history),
+            duplicate=sum(row.duplicates for row in history),
+            rejected=sum(row.rejected for row in history),
+        )
         self._board.update(
             name=experiment.name,
             run=run.id,
@@ -32,19 +38,20 @@ class Display:
             rounds=experiment.rounds,
             round=run.machine.done,
             started_at=run.started_at,
-            history=run.journal.results(),
+            history=history,
             boards=boards,
         )
 
-    def exchange(self, send: Send) -> None:
-        """An exchange opens."""
+    def exchange(self, send: Send, machine: Machine) -> None:
+        """An exchange opens, or is open again."""
         self._board.update(
             phase="sending",
             round=send.round,
             exchange=send.exchange,
             deadline=send.deadline,
             tasks=len(send.tasks),
-            replies=0,
+            replies=len(machine.exchange.replies) if machine.exchange else 0,
+            **self._counts(),
         )
 
     def happened(self, event: Event, machine: Machine) -> None:
@@ -65,12 +72,16 @@ class Display:
                 at=event.at, agent=event.agent, client=event.client, round=event.round, reason=event.reason
             )
             self._rejections = [latest, *self._rejections][:REJECTIONS_SHOWN]
-        self._board.update(
-            late=self._totals["late"],
-            duplicates=self._totals["duplicate"],
-            rejected=self._totals["rejected"],
-            rejections=self._rejections,
-        )
+        self._board.update(rejections=self._rejections, **self._counts())
+
+    def _counts(self) -> dict[str, int]:
+        totals = self._totals
+        return {
+            "accepted": totals["accepted"],
+            "late": totals["late"],
+            "duplicates": totals["duplicate"],
+            "rejected": totals["rejected"],
+        }
 
 
 def show_finished(run: Run, board: SnapshotBoard) -> None:

@@ -7,12 +7,11 @@ import os
 from typing import Final
 
 from fedquilt_common.chunks import Blob, read_chunk
-from fedquilt_common.codec import Precision
 from fedquilt_common.messages import PatchMessage, RoundMessage, TaskMessage
 from fedquilt_common.patches import Plan, plan
 from fedquilt_common.topics import Topics
 from fedquilt_common.transport import Transport
-from fedquilt_common.types import Arrays
+from fedquilt_common.types import Arrays, Precision
 from fedquilt_server.events import Send
 from fedquilt_server.journal import Journal
 from fedquilt_server.store import BlobStore

@@ -90,15 +90,14 @@ class Journal:
         return None if row is None else str(row[0])
 
     def set_meta(self, key: str, value: str) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def append(self, event: Event, traffic: Traffic) -> int:
         """Commit one event; returns its sequence number."""
-        cursor = self._db.execute(
+        return self._write(
             "INSERT INTO events (kind, body, bytes_down, bytes_up) VALUES (?, ?, ?, ?)",
             (*encode_event(event), traffic.down, traffic.up),
         )
-        return int(cursor.lastrowid or 0)
 
     def events_after(self, seq: int) -> Iterator[tuple[int, Event]]:
         """Events that a replay needs, oldest first."""
@@ -109,7 +108,7 @@ class Journal:
     def save(self, checkpoint: StoredCheckpoint) -> None:
         """Commit a checkpoint with its result in one step."""
         result = checkpoint.result.model_dump_json() if checkpoint.result else None
-        self._db.execute(
+        self._write(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 checkpoint.round, checkpoint.seq, checkpoint.arrays, checkpoint.extra, checkpoint.at,
@@ -133,7 +132,18 @@ class Journal:
             "SELECT max(d), max(u) FROM (SELECT max(bytes_down) d, max(bytes_up) u FROM events"
             " UNION ALL SELECT max(bytes_down), max(bytes_up) FROM checkpoints)"
         ).fetchone()
-        return Traffic(down or 0, up or 0)
+        noted_down, noted_up = map(int, (self.meta("traffic") or "0 0").split())
+        return Traffic(max(down or 0, noted_down), max(up or 0, noted_up))
+
+    def note_traffic(self, traffic: Traffic) -> None:
+        """Commit the counters without an event."""
+        self.set_meta("traffic", f"{traffic.down} {traffic.up}")
+
+    def _write(self, statement: str, values: tuple[object, ...]) -> int:
+        try:
+            return int(self._db.execute(statement, values).lastrowid or 0)
+        except sqlite3.Error as error:
+            raise RunFolderError(f"{self.path} cannot be written: {error}. Check the free disk space") from None
 
 
 def _checkpoint(row: tuple[int, int, str, str, float, str, str | None, int, int]) -> StoredCheckpoint:

@@ -112,7 +112,7 @@ class Machine:
         self._opened_at = 0.0
         self._accepted: set[tuple[ClientId, int, int]] = set()
         self._counts: dict[str, int] = defaultdict(int)
-        self._train: dict[str, float] = defaultdict(float)
+        self._train: dict[str, list[float]] = {}
 
     # -- what the driver may ask ---------------------------------------------------------------
 
@@ -220,7 +220,9 @@ class Machine:
             return []
         self._waited = self._waited or self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
         enough = self.policy.quorum if self._waited else self.policy.clients
-        return self._open_round(at) if len(self._fleet()) >= enough else []
+        if len(self._fleet()) < enough:
+            self._silent.clear()  # nobody asks them, so nobody would ever hear of them again
+        return self._open_round(at, at) if len(self._fleet()) >= enough else []
 
     def _reply(self, event: Replied) -> list[Command]:
         self._silent.discard(event.client)
@@ -234,8 +236,16 @@ class Machine:
         self.exchange.replies[event.client] = event
         self._accepted.add((event.client, event.round, event.exchange))
         said = event.metrics.get("train_seconds", 0.0)
-        self._train[event.agent] += max(0.0, min(said, event.at - self._opened_at))
+        seconds = max(0.0, min(said, event.at - self._opened_at))
+        self._train.setdefault(event.agent, []).append(seconds)
         return [receipt, *self._close_if_complete(event.at)]
+
+    def would_close(self, event: Event) -> bool:
+        """Whether taking this event in means averaging; the driver shows it before."""
+        exchange = self.exchange
+        if not isinstance(event, Replied) or exchange is None:
+            return False
+        return len(exchange.replies) + 1 == len(exchange.tasks) and event.client in exchange.tasks
 
     def _refuse(self, event: Rejected) -> list[Command]:
         self._counts[event.outcome] += 1
@@ -288,8 +298,8 @@ class Machine:
             return [Finish("all rounds are done")]
         return self._start_if_ready(at)
 
-    def _open_round(self, at: float) -> list[Command]:
-        self._opened_at = at
+    def _open_round(self, at: float, opened_at: float) -> list[Command]:
+        self._opened_at = opened_at
         self._round = self._algorithm.round(self.state, self._lab_for(self.round, self._fleet()))
         return self._open_exchange(0, next(self._round), at)
 
@@ -333,7 +343,8 @@ class Machine:
 
     def _tally(self, clients: int, asked: int) -> Tally:
         workers = {name: agent.workers for name, agent in self.agents.items()}
-        train = max((s / workers.get(name, 1) for name, s in self._train.items()), default=0.0)
+        # an agent's workers share its tasks, but one task is not done faster by several
+        train = max((max(max(s), sum(s) / workers.get(name, 1)) for name, s in self._train.items()), default=0.0)
         counts = self._counts
         return Tally(
             clients, asked, counts["late"], counts["rejected"], counts["duplicate"], train, self._opened_at
@@ -355,7 +366,7 @@ class Machine:
         """Open the round anew; replies to exactly the same question are kept."""
         if self._round is not None:
             self._round.close()
-        commands = self._open_round(at)
+        commands = self._open_round(at, self._opened_at)
         now = self.exchange
         self._accepted = {key for key in self._accepted if key[1] != self.round}
         if now is not None and before.number == now.number:

@@ -6,11 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class RoundResult(BaseModel):
-    """One finished round. Seconds are wall clock; bytes are counted at the coordinator's socket, MQTT framing included.
+    """One finished round. Seconds are wall clock; bytes cross the coordinator's socket, MQTT framing included.
 
-    ``seconds`` runs from the opening of the round to the opening of the next; ``train_seconds`` is the part
-    that the busiest agent spent training; ``overhead_seconds`` is the rest. ``sending`` ends when the broker
-    has acknowledged the last chunk, ``receiving`` when the last reply is on disk.
+    ``seconds`` runs from the opening of the round to the opening of the next; ``train_seconds`` is the part that the
+    busiest agent spent training; ``overhead_seconds`` is the rest. ``sending`` ends when the broker has acknowledged
+    the last chunk, ``receiving`` runs from the first chunk of a reply to the last reply on disk. When the coordinator
+    was started again during the round, its absence is part of ``seconds`` and ``overhead_seconds``; ``sending``,
+    ``receiving`` and ``averaging`` are those since that start.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -31,9 +33,9 @@ class RoundResult(BaseModel):
     model_bytes: int
     clients: int = Field(description="clients whose reply counts")
     asked: int = Field(description="clients that were asked")
-    late: int
-    rejected: int
-    duplicates: int
+    late: int = Field(description="replies that came in this round for an exchange that had closed")
+    rejected: int = Field(description="what was refused in this round: bad replies, failed clients, vain claims")
+    duplicates: int = Field(description="replies that came in this round though they had been counted")
 
 
 class OwnMemory(BaseModel):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from fedquilt_common import clock
 from fedquilt_common.chunks import Blob
 from fedquilt_common.durable import write_durably
 from fedquilt_common.errors import RunFolderError
@@ -33,7 +34,7 @@ from fedquilt_server.recorder import (
 from fedquilt_server.results import OwnMemory, Result, RoundResult
 from fedquilt_server.snapshot import BoardStatus
 from fedquilt_server.store import BlobStore
-from fedquilt_server.workbench import Workbench, make_algorithm
+from fedquilt_server.workbench import Workbench
 
 _ARRAYS_OF_NOTHING = ""
 
@@ -126,7 +127,7 @@ class Run:
         journal = self.journal
         run_id = journal.meta("run") or f"{self.experiment.name[:40]}-{secrets.token_hex(4)}"
         epoch = int(journal.meta("epoch") or 0) + 1
-        started = float(journal.meta("started_at") or time.time())
+        started = float(journal.meta("started_at") or clock.now())
         for key, value in (("run", run_id), ("epoch", epoch), ("started_at", started)):
             journal.set_meta(key, str(value))
         return run_id, epoch, started
@@ -136,10 +137,10 @@ class Run:
         last = self.journal.last_checkpoint()
         if last is not None:
             return last
-        algorithm = make_algorithm(self.experiment)
+        algorithm = self.workbench.algorithm()
         state = algorithm.init(self.workbench.first_model(), self._lab(0, {}))
         arrays, extra = self._put(state)
-        start = StoredCheckpoint(0, 0, arrays.digest, extra, time.time(), "", None, Traffic())
+        start = StoredCheckpoint(0, 0, arrays.digest, extra, clock.now(), "", None, Traffic())
         self.journal.save(start)
         return start
 
@@ -152,7 +153,7 @@ class Run:
         policy = Policy(
             self.experiment.rounds, self.experiment.data.clients, part.quorum, part.deadline, part.shortfall
         )  # fmt: skip
-        algorithm = make_algorithm(self.experiment)
+        algorithm = self.workbench.algorithm()
         return Machine(algorithm, policy, self._state(), self._lab, self.store.reply, done=self._last.round)
 
     def _lab(self, number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
@@ -176,6 +177,10 @@ class Run:
         down, up = self._socket()
         return Traffic(self._base.down + down, self._base.up + up)
 
+    def note_traffic(self) -> None:
+        """Remember the bytes so far, which no event may follow for a long time."""
+        self.journal.note_traffic(self.traffic())
+
     # -- journal -------------------------------------------------------------------------------
 
     def append(self, event: Event) -> int:
@@ -195,7 +200,7 @@ class Run:
         scores = self.machine.evaluate(done.state) if self.workbench.learns else {}
         self.watch.evaluating = time.perf_counter() - started
         arrays, extra = self._put(done.state)
-        traffic, now = self.traffic(), time.time()
+        traffic, now = self.traffic(), clock.now()
         row = round_result(done.round, done.tally, self.watch, now, traffic, arrays.size, scores)
         self._last = StoredCheckpoint(done.round, seq, arrays.digest, extra, now, done.snapshot, row, traffic)
         self.journal.save(self._last)

@@ -17,7 +17,7 @@ _errors = Console(stderr=True)
 
 def print_words(text: str) -> None:
     """A line for a person, kept out of what a pipe reads."""
-    _errors.print(text, highlight=False, soft_wrap=True)
+    _errors.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class Progress:

@@ -23,6 +23,7 @@ from fedquilt_server.snapshot import Snapshot
 from fedquilt_server.supervisor import ChildSpec, Memory, Supervisor
 
 LOOK_SECONDS: Final = 0.1
+BROKER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def run_simulation(
 
     Raises:
         BrokerMissingError: when there is no mosquitto.
+        BrokerUnreachableError: when nothing answers at the broker's address.
         RunFailedError: when a child fails for good.
     """
     plan.folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +105,7 @@ def run_simulation(
     with Supervisor(plan.folder / "pids.json") as children:
         if plan.broker is None:
             children.start(_broker(plan))
-            wait_listening("127.0.0.1", plan.broker_port, 10)
+        wait_listening(plan.address.host, plan.address.port, BROKER_SECONDS)
         children.start(_coordinator(plan))
         for spec in agent_specs(plan.experiment.fleet):
             children.start(_agent(plan, spec))

@@ -76,7 +76,7 @@ class SnapshotBoard:
 
     def __init__(self, first: Snapshot | None = None) -> None:
         self._snapshot = first or Snapshot()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     @property
     def current(self) -> Snapshot:
@@ -85,13 +85,6 @@ class SnapshotBoard:
 
     def update(self, **changes: object) -> None:
         """Replace the snapshot by one with ``changes`` and the next version number."""
-        with self._changed:
+        with self._lock:
             version = self._snapshot.version + 1
             self._snapshot = self._snapshot.model_copy(update={**changes, "version": version})
-            self._changed.notify_all()
-
-    def wait_newer(self, version: int, timeout: float) -> Snapshot:
-        """The snapshot once it is newer than ``version``, or the current one after ``timeout`` seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._snapshot.version > version, timeout)
-            return self._snapshot

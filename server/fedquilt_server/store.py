@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fedquilt_common.chunks import Blob
-from fedquilt_common.codec import FileArrays, Precision, write_arrays
+from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.durable import replace_durably
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.types import Arrays, ClientId
+from fedquilt_common.types import Arrays, ClientId, Precision
 from fedquilt_server.events import Replied
 
 

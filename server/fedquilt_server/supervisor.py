@@ -17,13 +17,15 @@ from typing import Final, Literal
 import psutil
 
 from fedquilt_common.durable import write_atomically
-from fedquilt_common.errors import RunFailedError
+from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
 
 Role = Literal["broker", "coordinator", "agent"]
 SHORT_LIFE: Final = 30.0
 """A child that ends by itself after fewer seconds has failed to start; one that was killed has not."""
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
+KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT})
+"""Ends that come from outside: the next start is as good as the first."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
 """Exit codes that another start would give again: see README.md."""
 
@@ -95,7 +97,7 @@ class Supervisor:
         return False
 
     def _revive(self, child: _Child, code: int) -> None:
-        failed = code > 0 and time.monotonic() - child.started < SHORT_LIFE
+        failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE
         child.failed_starts = child.failed_starts + 1 if failed else 0
         if code in FINAL_CODES or child.failed_starts >= FAILED_STARTS:
             raise _failure(child.spec, code)
@@ -156,7 +158,7 @@ def _failure(spec: ChildSpec, code: int) -> RunFailedError:
     error = RunFailedError(
         f"{spec.name} ended with exit code {code}. The end of its log ({spec.log}):\n" + "\n".join(tail)
     )
-    if code in FINAL_CODES:
+    if code in FINAL_CODES | {BrokerUnreachableError.exit_code}:
         error.exit_code = code
     return error
 

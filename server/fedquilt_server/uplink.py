@@ -15,11 +15,11 @@ import numpy as np
 
 from fedquilt_common.averages import BLOCK
 from fedquilt_common.chunks import Assembly, Blob, ChunkHeader
-from fedquilt_common.codec import DTYPES, FileArrays, Precision, wire_dtype
+from fedquilt_common.codec import DTYPES, FileArrays, wire_dtype
 from fedquilt_common.errors import DamagedTransferError, PayloadError, ProtocolError
 from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RoundMessage, parse
 from fedquilt_common.topics import Address
-from fedquilt_common.types import ClientId, Task
+from fedquilt_common.types import ClientId, Precision, Task
 from fedquilt_server.store import BlobStore
 
 TRANSFERS_PER_CLIENT: Final = 3

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
+from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import digest, shares
 from fedquilt_common.experiment import Experiment
-from fedquilt_common.names import resolve
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Algorithm, Arrays, Dataset
 
@@ -21,19 +20,16 @@ ANYWHERE = ("*",)
 """The coordinator's user names the packages in the experiment himself, so any may be imported."""
 
 
-def make_algorithm(experiment: Experiment) -> Algorithm:
-    """The algorithm with its fields."""
-    name, fields = experiment.algorithm.name, experiment.algorithm.fields
-    kind: Any = {**ALGORITHMS, **DIAGNOSTICS}.get(name) or resolve(name, {}, "algorithm", ANYWHERE)
-    algorithm: Algorithm = kind(**fields)
-    return algorithm
-
-
 @dataclass(frozen=True)
 class Workbench:
     """The server's own tools for one experiment."""
 
     experiment: Experiment
+
+    def algorithm(self) -> Algorithm:
+        """The algorithm with its fields."""
+        choice = self.experiment.algorithm
+        return make_algorithm(choice.name, choice.fields, ANYWHERE)
 
     @property
     def learns(self) -> bool:

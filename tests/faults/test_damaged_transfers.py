@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedquilt_common.chunks import Blob
-from fedquilt_common.codec import Precision
 from fedquilt_common.memory_transport import MemoryTransport
 from fedquilt_common.messages import EndMessage, RoundMessage
 from fedquilt_common.topics import Topics
-from fedquilt_common.types import Arrays
+from fedquilt_common.types import Arrays, Precision
 from fedquilt_server.store import BlobStore
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from fedquilt_common.chunks import ChunkHeader
 from fedquilt_common.messages import Missing, RoundMessage
 from fedquilt_common.topics import Topics
-from fedquilt_server.coordinator import NOISE_PER_EXCHANGE
+from fedquilt_server.floods import NOISE_PER_EXCHANGE
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from fedquilt_common.codec import (
     FileArrays,
-    Precision,
     block,
     from_bf16,
     to_bf16,
@@ -26,6 +25,7 @@ from fedquilt_common.codec import (
     write_arrays,
 )
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.types import Precision
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).filter(lambda name: name != "__metadata__")
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedquilt_common.algorithms.echo import Echo
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.algorithms.fedprox import FedProx
+from fedquilt_common.names import resolve
+from fedquilt_common.types import Algorithm
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
@@ -16,3 +19,14 @@ ALGORITHMS: dict[str, type[Any]] = {
 
 DIAGNOSTICS: dict[str, type[Any]] = {"echo": Echo}
 """Not algorithms: what ``fedquilt bench`` runs."""
+
+
+def make_algorithm(name: str, fields: Mapping[str, Any], allowed: Collection[str]) -> Algorithm:
+    """The algorithm with its hyper-parameters; ``package:factory`` only from packages in ``allowed``.
+
+    Raises:
+        UnknownNameError, ForbiddenImportError: as ``names.resolve`` does.
+    """
+    kind: Any = (ALGORITHMS | DIAGNOSTICS).get(name) or resolve(name, {}, "algorithm", allowed)
+    algorithm: Algorithm = kind(**fields)
+    return algorithm

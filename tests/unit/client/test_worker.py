@@ -186,12 +186,14 @@ def test_too_little_memory_is_said(kit: Kit) -> None:
     assert (said["event"], said["reason"]) == ("failed", "out of memory")
 
 
-def test_a_fault_in_the_program_ends_the_process_too(kit: Kit) -> None:
+def test_a_fault_in_the_program_is_told_and_the_process_goes_on(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
     job = kit.job(kit.run(algorithm={"name": kit.package("faulty", "raise KeyError('x')")}), allowed=["faulty"])
     out = io.StringIO()
-    with pytest.raises(KeyError):
-        Worker(out).do(job)
+    worker = Worker(out)
+    worker.do(job)
     assert json.loads(out.getvalue())["reason"] == "KeyError: 'x'"
+    assert "Traceback" in capsys.readouterr().err
+    worker.do(job)
 
 
 def test_another_run_in_the_same_file_is_noticed(kit: Kit) -> None:

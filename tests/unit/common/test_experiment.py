@@ -241,7 +241,7 @@ def test_agents_are_named_and_clients_numbered_in_order() -> None:
     assert agent_specs(fleet) == [
         AgentSpec("strong-0", "strong", (0, 1, 2)),
         AgentSpec("strong-1", "strong", (3, 4)),
-        AgentSpec("weak-0", "weak", (5,), None, 0.5, 2),
+        AgentSpec("weak-0", "weak", (5,), None, 2),
         AgentSpec("strong-2", "strong", (6,)),
     ]
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from fedquilt_common.chunks import ChunkHeader
-from fedquilt_common.codec import Precision
 from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
 from fedquilt_common.messages import RoundMessage
 from fedquilt_common.topics import Topics
-from fedquilt_common.types import Arrays, Task
+from fedquilt_common.types import Arrays, Precision, Task
 from fedquilt_server.downlink import Downlink
 from fedquilt_server.events import Send
 from fedquilt_server.journal import Journal

@@ -154,12 +154,29 @@ def test_training_time_is_that_of_the_busiest_agent_and_cannot_be_invented() -> 
     assert done.tally.train_seconds == 20.0
 
 
-def test_the_sum_of_training_times_is_shared_by_the_workers() -> None:
+@pytest.mark.parametrize(
+    ("workers", "one", "other", "total"), [(1, 8.0, 2.0, 10.0), (2, 8.0, 2.0, 8.0), (2, 5.0, 5.0, 5.0)]
+)
+def test_workers_share_the_tasks_but_not_one_task(workers: int, one: float, other: float, total: float) -> None:
     subject = machine(PLAIN, FedAvg(), 2)
-    play(subject, Joined(0, "pi", 1, (0, 1), workers=2), reply(10, 0, train_seconds=8.0))
-    done = subject.handle(reply(11, 1, train_seconds=4.0))[1]
+    play(subject, Joined(0, "pi", 1, (0, 1), workers=workers), reply(10, 0, train_seconds=one))
+    done = subject.handle(reply(11, 1, train_seconds=other))[1]
     assert isinstance(done, Checkpoint)
-    assert done.tally.train_seconds == 6.0
+    assert done.tally.train_seconds == total
+
+
+def test_a_round_that_begins_anew_keeps_its_time() -> None:
+    """Its training counts, so the time in which that was done must count too."""
+    policy = Policy(1, 3, 2, 60.0, "replace")
+    subject = machine(policy, FedAvg(), 2)
+    play(subject, Joined(0, "pi", 1, (0, 1, 2)))
+    assert subject.exchange is not None
+    first, second = sorted(subject.exchange.tasks)
+    play(subject, reply(50, first, train_seconds=45.0), Ticked(60))
+    (third,) = {0, 1, 2} - {first, second}
+    commands = [c for client in (first, third) for c in play(subject, reply(62, client))]
+    (done,) = [c for c in commands if isinstance(c, Checkpoint)]
+    assert (done.tally.opened_at, done.tally.train_seconds) == (0, 45.0)
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), TwoSteps()])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedquilt_common.codec import Precision
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.types import Precision
 from fedquilt_server.events import Replied
 from fedquilt_server.store import BlobStore
 
