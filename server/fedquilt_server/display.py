@@ -40,6 +40,7 @@ class Display:
             started_at=run.started_at,
             history=history,
             boards=boards,
+            **self._counts(),
         )
 
     def exchange(self, send: Send, machine: Machine) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedquilt_common.broker_url import BrokerAddress
+from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.transport import (
     LARGEST_PACKET,
     PACKET_OVERHEAD,
@@ -21,6 +22,9 @@ from fedquilt_common.transport import (
     QUEUED_MESSAGES,
     RECEIVE_MAXIMUM,
     Connected,
+    Incoming,
+    Message,
+    MqttTransport,
     Will,
 )
 from fedquilt_server.broker import free_port
@@ -277,3 +281,51 @@ def test_closing_without_a_broker_is_quick(
     before = time.monotonic()
     peer.transport.close(last=("presence", b"bye"))
     assert time.monotonic() - before < 10
+
+
+def test_what_comes_without_acknowledgement_is_bounded_too(start: Start, mqtt: Mqtt) -> None:
+    """The receive maximum does not hold QoS 0 back; nobody may fill our memory with it while we are busy."""
+    broker = start()
+    taken: list[Message] = []
+    connected = threading.Event()
+
+    def deliver(incoming: Incoming) -> None:
+        if isinstance(incoming, Message):
+            taken.append(incoming)
+        elif isinstance(incoming, Connected):
+            connected.set()
+
+    busy = MqttTransport(BrokerAddress("127.0.0.1", broker.port), "busy", deliver)
+    busy.connect()
+    assert connected.wait(10)
+    busy.subscribe(["flood", "after"])
+    sender = mqtt(broker).peer().connect()
+    assert isinstance(sender.transport, MqttTransport)
+    raw = sender.transport._client
+    sender.says("after", b"subscribed")
+    sender.inbox.wait(lambda: taken)
+    for i in range(5 * RECEIVE_MAXIMUM):
+        raw.publish("flood", b"%d" % i, qos=0)
+    sender.says("after", b"flooded")
+    sender.inbox.wait(lambda: [m for m in taken if m.payload == b"flooded"])
+    flood = [m for m in taken if m.topic == "flood"]
+    assert len(flood) == RECEIVE_MAXIMUM
+    for message in taken:
+        message.ack()
+    raw.publish("flood", b"one more", qos=0)
+    sender.inbox.wait(lambda: taken[-1].payload == b"one more")
+    busy.close()
+
+
+def test_a_broker_for_tiny_packets_is_refused_by_name(start: Start, mqtt: Mqtt) -> None:
+    peer = mqtt(start("max_packet_size 2000\n")).peer()
+    peer.transport.connect()
+    peer.inbox.wait(lambda: peer.losses)
+    assert peer.losses[0].refused
+    assert "max_packet_size" in peer.losses[0].reason
+
+
+def test_a_message_beyond_the_brokers_limit_is_an_error_not_a_loop(start: Start, mqtt: Mqtt) -> None:
+    peer = mqtt(start("max_packet_size 20000\n")).peer().connect()
+    with pytest.raises(BrokerUnreachableError, match="max_packet_size"):
+        peer.transport.publish("round", bytes(20_000))

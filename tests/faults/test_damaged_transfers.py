@@ -12,6 +12,9 @@ from fedquilt_common.memory_transport import MemoryTransport
 from fedquilt_common.messages import EndMessage, RoundMessage
 from fedquilt_common.topics import Topics
 from fedquilt_common.types import Arrays, Precision
+from fedquilt_server.display import show_finished
+from fedquilt_server.run import Run
+from fedquilt_server.snapshot import SnapshotBoard
 from fedquilt_server.store import BlobStore
 
 if TYPE_CHECKING:
@@ -105,3 +108,21 @@ def test_the_seconds_of_rounds_do_not_overlap(stage: Stage, monkeypatch: pytest.
     stage.play()
     assert sum(row.seconds for row in stage.rows) <= time.time() - started
     assert all(row.seconds >= 0.5 for row in stage.rows)
+
+
+def test_the_counts_of_the_page_survive_the_coordinator(stage: Stage) -> None:
+    def disturbed(player: Player, _: RoundMessage) -> None:
+        parcel = player.pack(0)
+        player.say(parcel.topic(0), b"cut", parcel.headers[0].encode())
+        player.send(parcel)
+
+    stage.ways[0] = disturbed
+    stage.play()
+    shown = stage.board.current
+    assert (shown.accepted, shown.rejected, shown.late) == (6, 2, 0)
+    later = SnapshotBoard()
+    run = Run(stage.experiment, stage.folder, resume=True)
+    show_finished(run, later)
+    run.release()
+    assert (later.current.accepted, later.current.rejected, later.current.late) == (6, 2, 0)
+    assert later.current.history == shown.history

@@ -257,3 +257,13 @@ def test_patches_are_kept_while_wanted(tmp_path: Path, kit: Kit) -> None:
         (store.patches / name).write_text(name)
     store.keep_patches({wanted})
     assert {path.name for path in store.patches.iterdir()} == {wanted, f"{wanted}.part"}
+
+
+def test_a_new_run_leaves_nothing_of_the_last_but_private_memory(tmp_path: Path) -> None:
+    old = open_store(tmp_path, "run-1")
+    commit(old, 1)
+    commit(old, 2)
+    assert list(old.folder.glob("clients/*/reply-*"))
+    open_store(tmp_path, "run-2")
+    assert not list(old.folder.glob("clients/*/reply-*"))
+    assert memory(old) == "memory 2"

@@ -141,3 +141,19 @@ def test_exit_codes_are_those_of_the_table() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FedquiltError)]
     assert len(kinds) > 10
     assert {kind.exit_code for kind in kinds} <= listed
+
+
+def test_a_simulation_with_a_broker_that_is_not_there_says_so(tmp_path: Path) -> None:
+    done = fedquilt("demo", "--broker", "mqtt://127.0.0.1:1", "--out", "run", where=tmp_path)
+    assert done.returncode == 3
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("demo", "--out", "file"), ("demo", "--out", "file/below")])
+def test_a_folder_that_cannot_be_is_told_without_a_traceback(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = fedquilt(*arguments, where=tmp_path)
+    assert done.returncode in (1, 6)
+    assert "file" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -205,3 +205,10 @@ def test_children_end_with_a_supervisor_that_is_killed(stage: Stage) -> None:
     child = json.loads(inner.read_text())["agents"]["pi"]
     os.kill(stage.pids()["outer"], signal.SIGKILL)
     stage.watch_until(lambda: not alive(child))
+
+
+def test_a_child_that_brings_itself_down_is_not_started_for_ever(stage: Stage) -> None:
+    """As torch does on a processor that its wheel was not built for."""
+    stage.start("pi", "agent", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    with pytest.raises(RunFailedError, match="pi ended"):
+        stage.watch_until(lambda: False)
