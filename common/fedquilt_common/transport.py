@@ -13,6 +13,7 @@ import random
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -33,7 +34,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fedquilt_common.broker_url import BrokerAddress
 from fedquilt_common.errors import BrokerUnreachableError
-from fedquilt_common.window import Window
+from fedquilt_common.window import Intake, Window
 
 __all__ = [
     "Connected", "Deliver", "Disconnected", "Incoming", "Message", "MqttTransport", "Transport", "Will",
@@ -45,6 +46,9 @@ log = logging.getLogger(__name__)
 QUEUED_BYTES: Final = 4 * 1024 * 1024
 """Bytes that may wait for the broker's acknowledgement before ``publish`` waits."""
 QUEUED_MESSAGES: Final = 256
+HELD_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that may wait for our own acknowledgement before we stop reading."""
+HELD_MESSAGES: Final = 64
 RECEIVE_MAXIMUM: Final = 16
 """Messages that the broker may have sent us without our acknowledgement."""
 LARGEST_PACKET: Final = 16 * 1024 * 1024
@@ -56,6 +60,7 @@ PACKET_OVERHEAD: Final = 1024
 MESSAGE_EXPIRY: Final = 600
 """Seconds for which the broker keeps a message that is not retained; what still matters then is sent again."""
 _KEEPALIVE: Final = 30
+_BRAKE_SECONDS: Final = 0.001
 _FAREWELL: Final = 5.0
 """Seconds that ``close`` waits for the broker to take what is under way."""
 
@@ -125,12 +130,21 @@ class Transport(Protocol):
 
 
 class _CountingClient(Client):
-    """paho's client with every byte counted where it crosses the socket."""
+    """paho's client with every byte counted where it crosses the socket, and a brake on what it reads.
+
+    ``is_full`` says that the receiver has enough to do. Then nothing is read, and TCP holds the broker back: brokers
+    do not always keep to the receive maximum (Mosquitto 2.0.11 sends on at the first acknowledgement), and for QoS 0
+    there is none.
+    """
 
     bytes_sent = 0
     bytes_received = 0
+    is_full: Callable[[], bool] = staticmethod(lambda: False)
 
     def _sock_recv(self, bufsize: int) -> bytes:
+        if self.is_full():
+            time.sleep(_BRAKE_SECONDS)  # the socket stays readable: without a pause the loop would spin
+            raise BlockingIOError
         data = super()._sock_recv(bufsize)
         self.bytes_received += len(data)
         return data
@@ -164,8 +178,8 @@ class MqttTransport:
         self._address = address
         self._deliver = deliver
         self._window = Window(QUEUED_BYTES, QUEUED_MESSAGES)
+        self._intake = Intake(HELD_BYTES, HELD_MESSAGES)
         self._max_packet = LARGEST_PACKET
-        self._unannounced = 0
         self._session_expiry = session_expiry
         self._session = 0
         self._client = self._make_client(client_id)
@@ -176,6 +190,7 @@ class MqttTransport:
 
     def _make_client(self, client_id: str) -> _CountingClient:
         client = _CountingClient(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5, manual_ack=True)
+        client.is_full = self._is_full
         client.max_queued_messages_set(0)
         client.on_connect = self._on_connect
         client.on_connect_fail = self._on_connect_fail
@@ -188,6 +203,10 @@ class MqttTransport:
         if self._address.tls:
             client.tls_set_context(_tls_context(self._address))
         return client
+
+    def _is_full(self) -> bool:
+        """Whether to stop reading: not while a thread waits for acknowledgements that we would not read then."""
+        return self._intake.is_full and not self._window.waiting
 
     def connect(self) -> None:
         properties = _properties(PacketTypes.CONNECT)
@@ -317,23 +336,15 @@ class MqttTransport:
             if code.is_failure:
                 log.warning("the broker refused a subscription of ours: %s; check its ACL", code)
 
-    def _take_unannounced(self) -> bool:
-        """QoS 0 is not part of the protocol and the receive maximum does not hold it back, so this bound must."""
-        if self._unannounced >= RECEIVE_MAXIMUM:
-            return False
-        self._unannounced += 1
-        return True
-
     def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
         header = getattr(message.properties, "CorrelationData", b"")
         session, mid, qos = self._session, message.mid, message.qos
-        if qos == 0 and not self._take_unannounced():
-            return
+        size = len(message.payload)
+        self._intake.hold(size)
 
         def acknowledge() -> None:
-            if qos == 0:
-                self._unannounced -= 1
-            elif session == self._session:  # a new session gives the same number to another message
+            self._intake.let_go(size)
+            if qos and session == self._session:  # a new session gives the same number to another message
                 client.ack(mid, qos)
 
         self._deliver(Message(message.topic, bytes(message.payload), header, message.retain, acknowledge))

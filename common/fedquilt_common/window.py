@@ -1,8 +1,9 @@
-"""What is under way to the broker, counted, so that senders wait while it is too much."""
+"""What is under way to the broker and what waits here, counted, so that neither becomes too much."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 
 class Window:
@@ -15,6 +16,8 @@ class Window:
         self._early: set[int] = set()
         self._bytes = self._messages = 0
         self.open = False
+        self.waiting = 0
+        """Threads that wait for the broker's acknowledgements, which must therefore be read."""
 
     def set_open(self, is_open: bool) -> None:
         with self._changed:
@@ -24,7 +27,7 @@ class Window:
     def reserve(self, size: int) -> bool:
         """Wait for room and take it; False when the connection is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.open or self._has_room(size))
+            self._wait(lambda: not self.open or self._has_room(size))
             if self.open:
                 self._bytes += size
                 self._messages += 1
@@ -57,5 +60,36 @@ class Window:
 
     def drain(self, timeout: float) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: not self.open or not self._messages, timeout)
+            self._wait(lambda: not self.open or not self._messages, timeout)
             return not self._messages
+
+    def _wait(self, condition: Callable[[], bool], timeout: float | None = None) -> None:
+        self.waiting += 1
+        try:
+            self._changed.wait_for(condition, timeout)
+        finally:
+            self.waiting -= 1
+
+
+class Intake:
+    """Counts what has come and is not yet dealt with."""
+
+    def __init__(self, limit_bytes: int, limit_messages: int) -> None:
+        self._limits = limit_bytes, limit_messages
+        self._lock = threading.Lock()
+        self._bytes = self._messages = 0
+
+    def hold(self, size: int) -> None:
+        with self._lock:
+            self._bytes += size
+            self._messages += 1
+
+    def let_go(self, size: int) -> None:
+        with self._lock:
+            self._bytes -= size
+            self._messages -= 1
+
+    @property
+    def is_full(self) -> bool:
+        limit_bytes, limit_messages = self._limits
+        return self._bytes >= limit_bytes or self._messages >= limit_messages

@@ -16,6 +16,8 @@ import pytest
 from fedquilt_common.broker_url import BrokerAddress
 from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.transport import (
+    HELD_BYTES,
+    HELD_MESSAGES,
     LARGEST_PACKET,
     PACKET_OVERHEAD,
     QUEUED_BYTES,
@@ -283,38 +285,69 @@ def test_closing_without_a_broker_is_quick(
     assert time.monotonic() - before < 10
 
 
-def test_what_comes_without_acknowledgement_is_bounded_too(start: Start, mqtt: Mqtt) -> None:
-    """The receive maximum does not hold QoS 0 back; nobody may fill our memory with it while we are busy."""
-    broker = start()
-    taken: list[Message] = []
-    connected = threading.Event()
+class Busy:
+    """A receiver that acknowledges only when the test lets it."""
 
-    def deliver(incoming: Incoming) -> None:
+    def __init__(self, port: int) -> None:
+        self.taken: list[Message] = []
+        self.acknowledged = 0
+        self._connected = threading.Event()
+        self.transport = MqttTransport(BrokerAddress("127.0.0.1", port), "busy", self._deliver)
+        self.transport.connect()
+        assert self._connected.wait(10)
+
+    def _deliver(self, incoming: Incoming) -> None:
         if isinstance(incoming, Message):
-            taken.append(incoming)
+            self.taken.append(incoming)
         elif isinstance(incoming, Connected):
-            connected.set()
+            self._connected.set()
 
-    busy = MqttTransport(BrokerAddress("127.0.0.1", broker.port), "busy", deliver)
-    busy.connect()
-    assert connected.wait(10)
-    busy.subscribe(["flood", "after"])
+    @property
+    def held(self) -> int:
+        return len(self.taken) - self.acknowledged
+
+    def acknowledge(self) -> None:
+        self.taken[self.acknowledged].ack()
+        self.acknowledged += 1
+
+
+@pytest.mark.parametrize(("qos", "size", "most"), [(0, 10, HELD_MESSAGES), (1, 256 * 1024, HELD_BYTES // (256 * 1024))])
+def test_a_receiver_that_is_slow_is_not_buried(start: Start, mqtt: Mqtt, qos: int, size: int, most: int) -> None:
+    """Whatever the broker makes of our receive maximum, and although QoS 0 has none."""
+    broker = start()
+    busy = Busy(broker.port)
+    busy.transport.subscribe(["flood"])
     sender = mqtt(broker).peer().connect()
     assert isinstance(sender.transport, MqttTransport)
-    raw = sender.transport._client
-    sender.says("after", b"subscribed")
-    sender.inbox.wait(lambda: taken)
-    for i in range(5 * RECEIVE_MAXIMUM):
-        raw.publish("flood", b"%d" % i, qos=0)
-    sender.says("after", b"flooded")
-    sender.inbox.wait(lambda: [m for m in taken if m.payload == b"flooded"])
-    flood = [m for m in taken if m.topic == "flood"]
-    assert len(flood) == RECEIVE_MAXIMUM
-    for message in taken:
-        message.ack()
-    raw.publish("flood", b"one more", qos=0)
-    sender.inbox.wait(lambda: taken[-1].payload == b"one more")
-    busy.close()
+    sender.transport._client.publish("flood", b"first", qos=1)
+    sender.inbox.wait(lambda: busy.taken)
+    busy.acknowledge()
+    total = 3 * most
+    for _ in range(total):
+        sender.transport._client.publish("flood", bytes(size), qos=qos)
+    highest = 0
+    end = time.monotonic() + 20
+    while busy.acknowledged <= total and time.monotonic() < end:
+        time.sleep(0.002)
+        highest = max(highest, busy.held)
+        if busy.held:
+            busy.acknowledge()
+    busy.transport.close()
+    assert busy.acknowledged == 1 + total
+    assert highest <= most
+
+
+def test_a_receiver_that_has_stopped_reading_can_still_send(start: Start) -> None:
+    """The acknowledgements that it waits for come behind what it does not read."""
+    broker = start()
+    busy = Busy(broker.port)
+    busy.transport.subscribe(["flood"])
+    for _ in range(2 * HELD_MESSAGES):
+        assert busy.transport.publish("flood", bytes(100))
+    sent = [busy.transport.publish("elsewhere", bytes(256 * 1024)) for _ in range(3 * QUEUED_BYTES // (256 * 1024))]
+    assert all(sent)
+    assert busy.transport.drain(10)
+    busy.transport.close()
 
 
 def test_a_broker_for_tiny_packets_is_refused_by_name(start: Start, mqtt: Mqtt) -> None:
