@@ -41,15 +41,15 @@ class Case:
 CASES = (Case(4, 4, 0.1, 11), Case(4, 4, 45, 7), Case(2, 4, 45, 5), Case(2, 40, 45, 3))
 
 
-def measure(case: Case) -> dict[str, Any]:
-    """Run one case and return its line."""
+def measure(case: Case, version: str) -> dict[str, Any]:
+    """Run one case of the commit ``version`` and return its line."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *case.arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": " ".join(["fedquilt", *case.arguments]),
-        "commit": commit(),
+        "commit": version,
         "machine": machine(),
         "median": found["median"],
         "seconds": [round(row["seconds"], 3) for row in found["rounds"]],
@@ -85,8 +85,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
     dry = parser.parse_args().dry_run
+    version = commit()  # before the history is appended to, which would make the tree look changed
     for case in CASES:
-        line = measure(case)
+        line = measure(case, version)
         print(json.dumps({key: line[key] for key in ("command", "median", "processes")}, indent=2))
         if not dry:
             HISTORY.parent.mkdir(exist_ok=True)

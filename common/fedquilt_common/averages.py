@@ -48,10 +48,13 @@ def _mean_of(
 ) -> NDArray[Any]:
     result = np.empty(like.shape, like.dtype)
     flat = result.reshape(-1)
+    sums, products = np.empty(min(BLOCK, flat.size)), np.empty(min(BLOCK, flat.size))
     for start in range(0, flat.size, BLOCK):
         stop = min(start + BLOCK, flat.size)
-        total = np.zeros(stop - start)
+        total, share = sums[: stop - start], products[: stop - start]
+        total.fill(0.0)
         for client, weight in weights.items():
-            total += weight * block(replies[client].arrays, name, start, stop).astype(np.float64)
+            np.multiply(block(replies[client].arrays, name, start, stop), weight, out=share, dtype=np.float64)
+            total += share
         flat[start:stop] = total if like.dtype.kind == "f" else np.rint(total)
     return result
