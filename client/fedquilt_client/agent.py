@@ -286,6 +286,7 @@ class Agent:
             log.info("run %s is over: %s", end.run, end.reason)
             self._leave_run()
             self._ended = True
+        self._store.end_run(end.run)
 
     # -- tasks ---------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from fedquilt_common.chunks import Blob
 from fedquilt_common.durable import write_durably
 from fedquilt_common.locking import lock_folder
 from fedquilt_common.messages import RunMessage
+from fedquilt_common.topics import check_name
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,23 @@ class AgentStore:
         write_durably(path, str(boot))
         return boot
 
+    def end_run(self, run: str) -> None:
+        """A run is over: of all that it left here only private memory is still of use.
+
+        A run that was merely interrupted keeps its replies, because it may be resumed and ask for them.
+        """
+        home = self.folder / "runs" / check_name(run, "run")
+        for reply in home.glob("clients/*/reply-*"):
+            reply.unlink(missing_ok=True)
+        for leftover in (home / "patches", home / "drafts"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
     def open_run(self, run: RunMessage) -> RunStore:
         """The store of a run; what earlier runs left in flight is deleted, their private memory is not."""
         for old in (self.folder / "runs").glob("*"):
             if old.name != run.run:
                 shutil.rmtree(old / "patches", ignore_errors=True)
                 shutil.rmtree(old / "drafts", ignore_errors=True)
-                for reply in old.glob("clients/*/reply-*"):
-                    reply.unlink(missing_ok=True)
         return RunStore(self.folder / "runs" / run.run, run)
 
 

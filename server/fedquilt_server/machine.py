@@ -235,10 +235,13 @@ class Machine:
             return [receipt]
         self.exchange.replies[event.client] = event
         self._accepted.add((event.client, event.round, event.exchange))
+        self._note_training(event)
+        return [receipt, *self._close_if_complete(event.at)]
+
+    def _note_training(self, event: Replied) -> None:
         said = event.metrics.get("train_seconds", 0.0)
         seconds = max(0.0, min(said, event.at - self._opened_at))
         self._train.setdefault(event.agent, []).append(seconds)
-        return [receipt, *self._close_if_complete(event.at)]
 
     def would_close(self, event: Event) -> bool:
         """Whether taking this event in means averaging; the driver shows it before."""
@@ -369,10 +372,13 @@ class Machine:
         commands = self._open_round(at, self._opened_at)
         now = self.exchange
         self._accepted = {key for key in self._accepted if key[1] != self.round}
+        self._train.clear()
         if now is not None and before.number == now.number:
             same = {c for c, t in now.tasks.items() if c in before.replies and _same(t, before.tasks[c])}
             self.exchange = replace(now, replies={c: before.replies[c] for c in same})
             self._accepted |= {(c, self.round, now.number) for c in same}
+            for client in sorted(same):
+                self._note_training(before.replies[client])
         return [*commands, *self._close_if_complete(at)]
 
 

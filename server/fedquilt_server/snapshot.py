@@ -64,7 +64,7 @@ class Snapshot(BaseModel):
     started_at: float = 0.0
     boards: list[BoardStatus] = Field(default_factory=list)
     history: list[RoundResult] = Field(default_factory=list)
-    accepted: int = Field(default=0, description="replies accepted since the coordinator started")
+    accepted: int = Field(default=0, description="replies that counted, in all rounds")
     late: int = 0
     duplicates: int = 0
     rejected: int = 0

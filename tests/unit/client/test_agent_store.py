@@ -259,11 +259,22 @@ def test_patches_are_kept_while_wanted(tmp_path: Path, kit: Kit) -> None:
     assert {path.name for path in store.patches.iterdir()} == {wanted, f"{wanted}.part"}
 
 
-def test_a_new_run_leaves_nothing_of_the_last_but_private_memory(tmp_path: Path) -> None:
+def test_a_run_that_is_over_leaves_private_memory_only(tmp_path: Path) -> None:
     old = open_store(tmp_path, "run-1")
     commit(old, 1)
     commit(old, 2)
-    assert list(old.folder.glob("clients/*/reply-*"))
-    open_store(tmp_path, "run-2")
+    old.patch("a" * 64).write_text("patch")
+    with closing_store(tmp_path) as agent:
+        agent.end_run("run-1")
+        agent.end_run("never-here")
     assert not list(old.folder.glob("clients/*/reply-*"))
+    assert not old.patches.exists()
     assert memory(old) == "memory 2"
+
+
+def test_an_interrupted_run_keeps_its_replies_for_when_it_is_resumed(tmp_path: Path) -> None:
+    reply = commit(open_store(tmp_path, "run-1"), 1)
+    open_store(tmp_path, "run-2")
+    again = open_store(tmp_path, "run-1")
+    assert known(again, 1) == reply
+    assert again.blob(reply).path.read_text() == "reply 1"
