@@ -126,6 +126,7 @@ class Agent:
             self._send_telemetry()
 
     def _repair(self) -> None:
+        self._pool.end_the_stubborn()
         if self._current is not None and self._connected:
             self._current.downloads.repair()
             self._current.uploads.advance()

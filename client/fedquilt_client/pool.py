@@ -1,4 +1,4 @@
-"""Training processes of one agent: spawned for the first job, kept warm, killed when a job is no longer wanted."""
+"""Training processes of one agent: spawned for the first job, kept warm, asked to leave jobs that nobody wants."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_client.worker import Done, Job
 
+CANCEL_SECONDS: Final = 5.0
+"""How long a worker may take to leave a cancelled job before it is ended."""
 ATTEMPTS: Final = 3
 """How often a job is tried when its process dies."""
 
@@ -69,6 +72,7 @@ JobEvent = Progressed | Finished | GaveUp
 class _Slot:
     process: subprocess.Popen[str] | None = None
     job: Job | None = None
+    leaving_since: float | None = None
 
 
 class WorkerPool:
@@ -88,18 +92,25 @@ class WorkerPool:
     @property
     def jobs(self) -> list[Job]:
         """Everything running or waiting."""
-        return [slot.job for slot in self._slots if slot.job] + list(self._waiting)
+        return [slot.job for slot in self._slots if slot.job and slot.leaving_since is None] + list(self._waiting)
 
     def submit(self, job: Job) -> None:
         self._waiting.append(job)
         self._feed()
 
     def cancel(self, unwanted: Callable[[Job], bool]) -> None:
-        """Forget jobs; one that is running is ended with its process."""
+        """Forget jobs; the worker of one that is running is asked to leave it, and stays warm for the next."""
         self._waiting = collections.deque(job for job in self._waiting if not unwanted(job))
         for slot in self._slots:
-            if slot.job is not None and unwanted(slot.job):
-                slot.job = None
+            if slot.job is not None and slot.leaving_since is None and unwanted(slot.job):
+                slot.leaving_since = time.monotonic()
+                _write(slot, json.dumps({"cancel": slot.job.number}))
+
+    def end_the_stubborn(self) -> None:
+        """End workers that have not left a cancelled job in time; to be called now and then."""
+        for slot in self._slots:
+            if slot.leaving_since is not None and time.monotonic() - slot.leaving_since >= CANCEL_SECONDS:
+                slot.job = slot.leaving_since = None
                 self._kill(slot)
         self._feed()
 
@@ -107,7 +118,7 @@ class WorkerPool:
         """End all processes."""
         self._waiting.clear()
         for slot in self._slots:
-            slot.job = None
+            slot.job = slot.leaving_since = None
             self._kill(slot)
 
     def handle(self, event: WorkerEvent) -> JobEvent | None:
@@ -125,18 +136,21 @@ class WorkerPool:
         if job is None or said["number"] != job.number:
             return None
         if said["event"] == "progress":
-            return Progressed(job, float(said["value"]))
+            return Progressed(job, float(said["value"])) if slot.leaving_since is None else None
+        left, slot.leaving_since = slot.leaving_since is not None, None
         slot.job = None
         self._tried.pop(job.number, None)
         self._feed()
+        if left:
+            return None  # whatever came of it, nobody asks any more
         if said["event"] == "done":
             return Finished(job, Done.model_validate(said))
         return GaveUp(job, str(said["reason"]))
 
     def _died(self, slot: _Slot, process: subprocess.Popen[str]) -> JobEvent | None:
         _close_stdin(process)
-        job = slot.job
-        slot.process, slot.job = None, None
+        job = slot.job if slot.leaving_since is None else None
+        slot.process = slot.job = slot.leaving_since = None
         lost: JobEvent | None = None
         if job is not None:
             self._tried[job.number] += 1
@@ -156,11 +170,7 @@ class WorkerPool:
     def _give(self, number: int, slot: _Slot, job: Job) -> None:
         if slot.process is None:
             slot.process = self._spawn(number)
-        stdin = slot.process.stdin
-        assert stdin is not None  # noqa: S101 - it is a pipe
-        with contextlib.suppress(BrokenPipeError):  # it died: its reader says so
-            stdin.write(job.model_dump_json() + "\n")
-            stdin.flush()
+        _write(slot, job.model_dump_json())
 
     def _spawn(self, number: int) -> subprocess.Popen[str]:
         threads = str(self._threads)
@@ -194,6 +204,13 @@ class WorkerPool:
         process.kill()
         process.wait()
         _close_stdin(process)
+
+
+def _write(slot: _Slot, line: str) -> None:
+    if slot.process is not None and slot.process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # it died: its reader says so
+            slot.process.stdin.write(line + "\n")
+            slot.process.stdin.flush()
 
 
 def _close_stdin(process: subprocess.Popen[str]) -> None:

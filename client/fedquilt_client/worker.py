@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -56,6 +57,10 @@ class Done(BaseModel):
     memory: bool
 
 
+class _CancelledError(Exception):
+    """The agent wants this job no more; raised between two training steps."""
+
+
 class Worker:
     """Does jobs one after the other and keeps data set and torch between them."""
 
@@ -64,11 +69,14 @@ class Worker:
         self._threads = threads
         self._board: Any = None
         self._run_file: tuple[Path, int] | None = None
+        self.cancelled: set[int] = set()
 
     def do(self, job: Job) -> None:
         """One job; what goes wrong becomes an event with a reason."""
         try:
             self._say(job.number, "done", **self._done(job).model_dump())
+        except _CancelledError:
+            self._say(job.number, "cancelled")
         except FedquiltError as error:
             self._say(job.number, "failed", reason=str(error))
         except MemoryError:
@@ -111,6 +119,8 @@ class Worker:
 
         def report(fraction: float) -> None:
             nonlocal last
+            if number in self.cancelled:
+                raise _CancelledError
             if time.monotonic() - last >= PROGRESS_SECONDS:
                 last = time.monotonic()
                 self._say(number, "progress", value=fraction)
@@ -151,8 +161,21 @@ def main() -> None:
     os.dup2(2, 1)
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     worker = Worker(out, int(sys.argv[1]) if len(sys.argv) > 1 else 1)
-    for line in sys.stdin:
-        worker.do(Job.model_validate_json(line))
+    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(sys.stdin, jobs, worker.cancelled), daemon=True).start()
+    while (job := jobs.get()) is not None:
+        worker.do(job)
+
+
+def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], cancelled: set[int]) -> None:
+    """A line is a job, or ``{"cancel": number}`` about one that was given before; None ends the jobs."""
+    for line in lines:
+        said = json.loads(line)
+        if "cancel" in said:
+            cancelled.add(said["cancel"])
+        else:
+            jobs.put(Job.model_validate_json(line))
+    jobs.put(None)
 
 
 if __name__ == "__main__":

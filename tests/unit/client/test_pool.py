@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from fedquilt_client import pool as pool_module
 from fedquilt_client.pool import ATTEMPTS, Finished, GaveUp, JobEvent, Progressed, WorkerEvent, WorkerPool
 from fedquilt_common.chunks import digest_file
 from fedquilt_common.codec import FileArrays
@@ -160,7 +162,10 @@ def test_a_job_handed_to_a_dying_process_is_not_lost(driver: Driver, kit: Kit) -
     assert isinstance(driver.next(), Finished)
 
 
-def test_cancelling_ends_a_running_job(driver: Driver, kit: Kit, seen: Path, wait_for: Wait) -> None:
+def test_a_worker_that_does_not_leave_a_cancelled_job_is_ended(
+    driver: Driver, kit: Kit, seen: Path, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "CANCEL_SECONDS", 0.2)
     code = "Path(os.environ['SEEN'], str(os.getpid())).touch()\ntime.sleep(600)"
     run = kit.run(algorithm={"name": kit.package("sleepy", code)})
     running, waiting, kept = kit.job(run, 0, allowed=["sleepy"]), kit.job(run, 1), kit.job(kit.run("other"), 2)
@@ -168,12 +173,32 @@ def test_cancelling_ends_a_running_job(driver: Driver, kit: Kit, seen: Path, wai
         driver.pool.submit(job)
     pid = int(wait_for(lambda: list(seen.iterdir()))[0].name)
     driver.pool.cancel(lambda job: job.client < 2)
-    assert not psutil.pid_exists(pid)
     assert driver.pool.jobs == [kept]
+    assert psutil.pid_exists(pid)
+    time.sleep(0.2)
+    driver.pool.end_the_stubborn()
+    assert not psutil.pid_exists(pid)
     event = driver.next()
     assert isinstance(event, Finished)
     assert event.job == kept
     assert driver.handle_all() == []
+
+
+def test_a_worker_leaves_a_cancelled_job_and_stays_warm(driver: Driver, kit: Kit, seen: Path, wait_for: Wait) -> None:
+    """Starting torch again for every round that a slow board misses would make it miss the next one too."""
+    code = (
+        "Path(os.environ['SEEN'], str(os.getpid())).touch()\nwhile True:\n  time.sleep(0.01)\n  site.on_progress(0.5)"
+    )
+    endless = kit.job(kit.run(algorithm={"name": kit.package("endless", code)}), 0, allowed=["endless"])
+    driver.pool.submit(endless)
+    pid = int(wait_for(lambda: list(seen.iterdir()))[0].name)
+    driver.pool.cancel(lambda job: True)
+    after = kit.job(kit.run("other"), 1)
+    driver.pool.submit(after)
+    event = driver.next()
+    assert isinstance(event, Finished)
+    assert event.job == after
+    assert [process.pid for process in workers_of_this_process()] == [pid]
 
 
 def test_cancelling_leaves_others_alone(driver: Driver, kit: Kit) -> None:
