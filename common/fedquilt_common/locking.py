@@ -13,14 +13,17 @@ WAIT_SECONDS: Final = 10.0
 """How long a process that is just being stopped may still hold its folder."""
 
 
-def lock_folder(folder: Path, wait: float = WAIT_SECONDS) -> IO[str]:
+def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -> IO[str]:
     """Make ``folder`` and hold it for as long as the returned file is open; the system lets go of a dead process's.
 
     Raises:
-        FolderInUseError: when another process still holds it after ``wait`` seconds.
+        FolderInUseError: when another process still holds it after ``wait`` seconds, or a file is in its place.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / ".lock").open("w")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise FolderInUseError(f"{folder} cannot be a folder, a file is in its place: choose another") from None
+    file = (folder / name).open("w")
     end = time.monotonic() + wait
     while True:
         try:

@@ -80,6 +80,8 @@ def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, 
     stop = StopSignal()
     with Progress(plan.page_url, experiment.rounds, linger) as progress:
         done = run_simulation(plan, progress.show, stop)
+        if done is not None:
+            progress.finish(done.result.rounds)
     if done is None:
         print_words(f"Interrupted. The same command goes on from here; the run folder is {out}")
         raise typer.Exit(stop.exit_code)
@@ -170,6 +172,8 @@ def bench_round(
     """Rounds without training, through the real broker, coordinator and agents: each client adds a constant."""
     if not 0.0001 <= megabytes <= 4096:
         raise ExperimentError(f"--megabytes {megabytes:g}: choose a size from 0.0001 to 4096")
+    if clients is not None and clients < agents:
+        raise ExperimentError(f"--agents {agents} --clients {clients}: each agent needs at least one client")
     found = bench_rounds(agents, clients or agents, megabytes, rounds, out)
     if json_:
         typer.echo(json.dumps(found.as_json(), indent=2))

@@ -52,8 +52,8 @@ class Downlink:
         return {blob.digest for blob in self._filled.values()}
 
     def remember(self, arrays: Arrays, blob: Blob) -> None:
-        """``arrays`` lie on disk in fp32 as ``blob``: if that is how they are sent, they need not be written again."""
-        self._known = {id(arrays): (arrays, blob)} if self._precision == "fp32" else {}
+        """``arrays`` lie on disk as ``blob``, in the precision in which they are sent: no need to write them again."""
+        self._known = {id(arrays): (arrays, blob)}
 
     def publish(self, run: str, send: Send) -> RoundMessage:
         """Open an exchange at the broker; returns its manifest."""

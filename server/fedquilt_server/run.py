@@ -50,7 +50,7 @@ class FolderState:
 
 @dataclass(frozen=True)
 class Kept:
-    """A round that is durable: its row, its state read back from disk, the blob of its arrays, and since when."""
+    """A durable round: its row, its state read back from disk, the blob of its arrays as sent, and since when."""
 
     row: RoundResult
     state: State
@@ -86,7 +86,6 @@ class Run:
             self._lock = undo.enter_context(lock_folder(folder))
             write_durably(folder / "experiment.yaml", text)
             self.journal = undo.enter_context(closing(Journal(folder / "journal.sqlite")))
-            self.journal.set_meta("experiment", text)
             self.store = BlobStore(folder / "blobs")
             self.workbench = Workbench(experiment)
             self.id, self.epoch, self.started_at = self._identity()
@@ -94,6 +93,7 @@ class Run:
             self._socket: Callable[[], tuple[int, int]] = lambda: (0, 0)
             self._idle_memory = 0
             self._last = self._first_checkpoint()
+            self.journal.set_meta("experiment", text)  # not before: an experiment that cannot begin takes no folder
             self.machine = self._make_machine()
             self.watch = Stopwatch(self._last.traffic)
             self.partition_digest = self.workbench.partition_digest() if not self.machine.finished else None
@@ -115,8 +115,8 @@ class Run:
 
     @property
     def state_blob(self) -> Blob:
-        """The arrays of the last checkpoint as they lie on disk."""
-        return self.store.blob(self._last.arrays)
+        """The arrays of the last checkpoint as they are sent."""
+        return self._as_sent(self._state(), self.store.blob(self._last.arrays))
 
     def release(self) -> None:
         """Let another process work in the folder."""
@@ -200,14 +200,20 @@ class Run:
         scores = self.machine.evaluate(done.state) if self.workbench.learns else {}
         self.watch.evaluating = time.perf_counter() - started
         arrays, extra = self._put(done.state)
+        wired = self._as_sent(done.state, arrays)
         traffic, now = self.traffic(), clock.now()
-        row = round_result(done.round, done.tally, self.watch, now, traffic, arrays.size, scores)
+        row = round_result(done.round, done.tally, self.watch, now, traffic, wired.size, scores)
         self._last = StoredCheckpoint(done.round, seq, arrays.digest, extra, now, done.snapshot, row, traffic)
         self.journal.save(self._last)
-        self.store.clean({arrays.digest, extra, *published})
+        self.store.clean({arrays.digest, wired.digest, extra, *published})
         self.watch = Stopwatch(traffic)
         self._write(boards)
-        return Kept(row, self._state(), arrays, now)
+        return Kept(row, self._state(), wired, now)
+
+    def _as_sent(self, state: State, arrays: Blob) -> Blob:
+        """The global model as it goes over the wire; in fp32 that is the checkpoint's own blob."""
+        down = self.experiment.wire.down
+        return arrays if down == "fp32" else self.store.put(state.arrays, down)
 
     def _state(self) -> State:
         extra = self.store.arrays(self._last.extra) if self._last.extra != _ARRAYS_OF_NOTHING else {}
@@ -222,7 +228,7 @@ class Run:
     def result(self) -> Result:
         """``result.json`` as it stands."""
         rounds = self.journal.results()
-        size = self.store.blob(self._last.arrays).size
+        size = rounds[-1].model_bytes if rounds else self.store.blob(self._last.arrays).size
         return Result(
             name=self.experiment.name,
             run=self.id,

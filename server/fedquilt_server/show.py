@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -46,6 +47,11 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+    def finish(self, rounds: Sequence[RoundResult]) -> None:
+        """Show what has come since the last look."""
+        self._farewell = ""
+        self.show(Snapshot(phase="finished", rounds=len(rounds), history=list(rounds)))
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring the display up to a snapshot."""

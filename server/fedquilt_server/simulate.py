@@ -14,8 +14,9 @@ from typing import Final
 import httpx
 
 from fedquilt_common.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
-from fedquilt_common.errors import RunFolderError
+from fedquilt_common.errors import BrokerUnreachableError, RunFolderError
 from fedquilt_common.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
+from fedquilt_common.locking import lock_folder
 from fedquilt_server.broker import broker_command, free_port, wait_listening
 from fedquilt_server.results import Result
 from fedquilt_server.run import look_at
@@ -100,12 +101,11 @@ def run_simulation(
         BrokerUnreachableError: when nothing answers at the broker's address.
         RunFailedError: when a child fails for good.
     """
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    (plan.folder / "experiment.yaml").write_text(dump_experiment(plan.experiment))
-    with Supervisor(plan.folder / "pids.json") as children:
+    with lock_folder(plan.folder, name=".simulate.lock"), Supervisor(plan.folder / "pids.json") as children:
+        (plan.folder / "experiment.yaml").write_text(dump_experiment(plan.experiment))
         if plan.broker is None:
             children.start(_broker(plan))
-        wait_listening(plan.address.host, plan.address.port, BROKER_SECONDS)
+        _await_broker(plan, children)
         children.start(_coordinator(plan))
         for spec in agent_specs(plan.experiment.fleet):
             children.start(_agent(plan, spec))
@@ -113,6 +113,19 @@ def run_simulation(
             return None
         memory = children.memory()
     return Simulated(Result.model_validate_json((plan.folder / "result.json").read_text()), memory)
+
+
+def _await_broker(plan: Plan, children: Supervisor) -> None:
+    """Wait for it while it is supervised already: also a broker that is killed at once is started again."""
+    end = time.monotonic() + BROKER_SECONDS
+    while True:
+        children.watch()
+        try:
+            return wait_listening(plan.address.host, plan.address.port, LOOK_SECONDS)
+        except BrokerUnreachableError as error:
+            if time.monotonic() >= end:
+                words = "Check that it runs, its address and port, and the firewall"
+                raise BrokerUnreachableError(f"no MQTT broker answers at {plan.address}. {words}") from error
 
 
 def _watch(plan: Plan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]) -> bool:

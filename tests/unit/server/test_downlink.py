@@ -199,7 +199,6 @@ def test_a_narrow_wire_gets_its_own_blob(bench: Bench, precision: Precision) -> 
     arrays = model(700)
     blob = bench.store.put(arrays)
     bench.downlink = bench.make(precision)
-    bench.downlink.remember(arrays, blob)
     message = bench.send(1, c0=arrays)
     assert message.patches[0].size < blob.size * 0.6
     assert hashlib.sha256(bench.content(0)).hexdigest() == message.patches[0].digest
