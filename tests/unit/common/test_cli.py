@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -157,3 +158,20 @@ def test_a_folder_that_cannot_be_is_told_without_a_traceback(arguments: tuple[st
     assert done.returncode in (1, 6)
     assert "file" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_more_agents_than_clients_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    done = fedquilt("bench", "round", "--agents", "4", "--clients", "3", where=tmp_path)
+    assert done.returncode == 4
+    assert "at least one client" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_experiment_that_cannot_begin_takes_no_folder(tmp_path: Path) -> None:
+    options = (str(EXPERIMENT), "--out", "run", "--set", "rounds=1")
+    refused = fedquilt("simulate", *options, "--set", "model.name=convnet", where=tmp_path)
+    assert refused.returncode == 4
+    assert "model.name" in refused.stderr
+    assert fedquilt("simulate", *options, "--set", "wire.down=bf16", where=tmp_path).returncode == 0
+    row = json.loads((tmp_path / "run" / "result.json").read_text())["rounds"][0]
+    assert row["model_bytes"] < row["bytes_down"] < 30_000  # the model as sent: half of what fp32 takes
