@@ -19,7 +19,18 @@ from pydantic import ValidationError
 
 from fedquilt_client import board
 from fedquilt_client.downloads import Downloads
-from fedquilt_client.pool import Died, Finished, GaveUp, JobEvent, Progressed, Spoke, WorkerEvent, WorkerPool
+from fedquilt_client.pool import (
+    Died,
+    Finished,
+    GaveUp,
+    JobEvent,
+    OutOfMemory,
+    Progressed,
+    Spoke,
+    WorkerEvent,
+    WorkerPool,
+)
+from fedquilt_client.reports import failed, telemetry, too_much
 from fedquilt_client.store import AgentStore, RunStore, StoredReply
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker import Job
@@ -30,7 +41,6 @@ from fedquilt_common.messages import (
     AgentPresence,
     CoordinatorPresence,
     EndMessage,
-    Failed,
     Missing,
     PatchMessage,
     Receipt,
@@ -38,7 +48,6 @@ from fedquilt_common.messages import (
     RunMessage,
     Stop,
     TaskMessage,
-    Telemetry,
     parse,
     parse_inbox,
 )
@@ -57,7 +66,8 @@ IDLE_TELEMETRY_SECONDS: Final = 30.0
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """One agent. ``memory`` is its budget in bytes, ``threads`` those of each worker."""
+    """One agent. ``memory`` is what it says to have and ``budget`` what training may take, in bytes; ``threads`` those
+    of each worker. A ``private`` one says nothing of its resources."""
 
     name: str
     clients: tuple[int, ...]
@@ -67,6 +77,8 @@ class AgentSettings:
     workers: int = 1
     threads: int = 1
     memory: int | None = None
+    budget: int | None = None
+    private: bool = False
     allow_import: tuple[str, ...] = ()
     once: bool = False
 
@@ -154,7 +166,7 @@ class Agent:
             boot=self._boot,
             clients=list(settings.clients),
             workers=settings.workers,
-            profile=board.profile(settings.kind, settings.memory),
+            profile=board.profile(settings.kind, settings.memory, private=settings.private),
             version=__version__,
         )
         self._transport.publish(self.topics.presence(settings.name), here.encode(), retain=True)
@@ -310,6 +322,7 @@ class Agent:
     def _job(self, store: RunStore, message: RoundMessage, task: TaskMessage, client: int) -> Job:
         self._job_number += 1
         drafts = store.drafts(client, message.round, message.exchange)
+        slices, own = message.sub_models(task)
         return Job(
             number=self._job_number,
             run_file=store.message,
@@ -320,10 +333,15 @@ class Agent:
             scalars=task.scalars,
             fingerprint=message.fingerprint(task),
             patches=[store.patch(message.patches[i].digest) for i in task.patches],
+            slices=slices,
+            slice=own,
             memory=store.memory(client),
             reply=drafts.reply,
             memory_out=drafts.memory,
             allowed=list(self.settings.allow_import),
+            budget=self.settings.budget,
+            limit=store.limit,
+            sharing=self.settings.workers,
         )
 
     def _take_job_event(self, event: JobEvent | None) -> None:
@@ -343,6 +361,10 @@ class Agent:
                 )  # fmt: skip
                 drafts = current.store.drafts(job.client, job.round, job.exchange)
                 current.uploads.offer(current.store.commit(reply, drafts, memory=done.memory))
+            case OutOfMemory(_, need):
+                limit = current.store.lower_limit(need)
+                log.warning("%s", too_much(job, need, limit))
+                self._pool.submit(job.model_copy(update={"limit": limit}))
             case GaveUp(_, reason):
                 self._progress.pop(job.client, None)
                 self._given_up.add((job.client, job.fingerprint))
@@ -350,33 +372,19 @@ class Agent:
 
     def _report_failure(self, current: _Current, job: Job, reason: str) -> None:
         log.error("client %d, round %d: %s", job.client, job.round, reason)
-        said = Failed(
-            agent=self.settings.name,
-            run=current.store.run.run,
-            client=job.client,
-            round=job.round,
-            exchange=job.exchange,
-            reason=reason[:500],
-        )
+        said = failed(self.settings.name, current.store.run.run, job, reason)
         self._transport.publish(self.topics.telemetry(self.settings.name), said.encode())
 
     def _send_telemetry(self) -> None:
         pause = TELEMETRY_SECONDS if self._pool.jobs else IDLE_TELEMETRY_SECONDS
         self._telemetry_at = time.monotonic() + pause
-        now = board.vitals()
-        said = Telemetry(
-            agent=self.settings.name,
-            boot=self._boot,
-            memory_used=now.memory_used,
-            temperature=now.temperature,
-            power=now.power,
-            training={str(client): value for client, value in self._progress.items()},
-        )
+        vitals = board.NO_VITALS if self.settings.private else board.vitals()
+        said = telemetry(self.settings.name, self._boot, vitals, self._progress)
         self._transport.publish(self.topics.telemetry(self.settings.name), said.encode())
 
 
 def _question(message: RoundMessage) -> tuple[object, ...]:
-    return message.round, message.exchange, message.patches, message.tasks
+    return message.round, message.exchange, message.patches, message.tasks, message.slices
 
 
 def _patches(message: RoundMessage, tasks: list[TaskMessage]) -> list[PatchMessage]:

@@ -25,8 +25,16 @@ class Vitals:
     power: float | None
 
 
-def profile(kind: str, memory: int | None) -> ProfileMessage:
-    """This board; ``memory`` is a budget set by its owner, else what it has or its cgroup allows."""
+NO_VITALS = Vitals(None, None, None)
+
+
+def profile(kind: str, memory: int | None, *, private: bool = False) -> ProfileMessage:
+    """This board; ``memory`` is a budget set by its owner, else what it has or its cgroup allows.
+
+    A ``private`` one says its kind and nothing else.
+    """
+    if private:
+        return ProfileMessage(kind=kind)
     return ProfileMessage(
         kind=kind,
         cores=_cores(),

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
@@ -37,6 +37,8 @@ class AgentConfig(BaseModel):
     workers: int = Field(1, ge=1, le=1024)
     threads: int = Field(1, ge=1, le=1024)
     memory: ByteSize | None = None
+    budget: ByteSize | None = None
+    profile: Literal["open", "private"] = "open"
     state: Path | None = None
     allow_import: list[str] = Field(default_factory=list, alias="allow-import")
     ca: str = ""
@@ -59,7 +61,11 @@ def agent(
     kind: Annotated[str | None, typer.Option(help="Kind of board, for the page and the algorithms.")] = None,
     workers: Annotated[int | None, typer.Option(help="Training processes at a time.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of each training process.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory budget, such as 512MiB.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory that the board says it has, such as 512MiB.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Memory that training may take, such as 64MiB; else what is free.")
+    ] = None,
+    profile: Annotated[str | None, typer.Option(help="open, or private: say nothing of the board's resources.")] = None,
     state: Annotated[Path | None, typer.Option(help="Folder for what must survive a restart.")] = None,
     allow_import: Annotated[
         list[str] | None, typer.Option(help="Package that an experiment may load models from; repeatable.")
@@ -119,6 +125,8 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         workers=config.workers,
         threads=config.threads,
         memory=int(config.memory) if config.memory else None,
+        budget=int(config.budget) if config.budget else None,
+        private=config.profile == "private",
         allow_import=tuple(config.allow_import),
         once=config.once,
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from fedquilt_client.capacity import oom_kills
 from fedquilt_client.worker import Done, Job
 
 CANCEL_SECONDS: Final = 5.0
@@ -48,6 +49,14 @@ class GaveUp:
 
 
 @dataclass(frozen=True)
+class OutOfMemory:
+    """A job that was too much for this board's memory; it had said to ``need`` so many bytes."""
+
+    job: Job
+    need: int
+
+
+@dataclass(frozen=True)
 class Died:
     """A worker process ended; the pool must hear of it in the agent's own thread."""
 
@@ -65,7 +74,7 @@ class Spoke:
 
 
 WorkerEvent = Died | Spoke
-JobEvent = Progressed | Finished | GaveUp
+JobEvent = Progressed | Finished | GaveUp | OutOfMemory
 
 
 @dataclass
@@ -73,6 +82,8 @@ class _Slot:
     process: subprocess.Popen[str] | None = None
     job: Job | None = None
     leaving_since: float | None = None
+    need: int = 0
+    kills_before: int = 0
 
 
 class WorkerPool:
@@ -82,7 +93,14 @@ class WorkerPool:
     needs a lock.
     """
 
-    def __init__(self, workers: int, threads: int, post: Callable[[WorkerEvent], None]) -> None:
+    def __init__(
+        self,
+        workers: int,
+        threads: int,
+        post: Callable[[WorkerEvent], None],
+        oom_kills: Callable[[], int] = oom_kills,
+    ) -> None:
+        self._oom_kills = oom_kills
         self._slots = [_Slot() for _ in range(workers)]
         self._threads = threads
         self._post = post
@@ -137,6 +155,9 @@ class WorkerPool:
             return None
         if said["event"] == "progress":
             return Progressed(job, float(said["value"])) if slot.leaving_since is None else None
+        if said["event"] == "training":
+            slot.need = int(said["need"])
+            return None
         left, slot.leaving_since = slot.leaving_since is not None, None
         slot.job = None
         self._tried.pop(job.number, None)
@@ -145,6 +166,8 @@ class WorkerPool:
             return None  # whatever came of it, nobody asks any more
         if said["event"] == "done":
             return Finished(job, Done.model_validate(said))
+        if said["event"] == "memory":
+            return OutOfMemory(job, slot.need) if slot.need else GaveUp(job, "out of memory")
         return GaveUp(job, str(said["reason"]))
 
     def _died(self, slot: _Slot, process: subprocess.Popen[str]) -> JobEvent | None:
@@ -152,7 +175,9 @@ class WorkerPool:
         job = slot.job if slot.leaving_since is None else None
         slot.process = slot.job = slot.leaving_since = None
         lost: JobEvent | None = None
-        if job is not None:
+        if job is not None and slot.need and self._was_for_memory(slot, process):
+            lost = OutOfMemory(job, slot.need)
+        elif job is not None:
             self._tried[job.number] += 1
             if self._tried[job.number] < ATTEMPTS:
                 self._waiting.appendleft(job)
@@ -160,6 +185,10 @@ class WorkerPool:
                 lost = GaveUp(job, f"the training process died {ATTEMPTS} times, last with {_ending(process)}")
         self._feed()
         return lost
+
+    def _was_for_memory(self, slot: _Slot, process: subprocess.Popen[str]) -> bool:
+        """A process killed by the system for memory, not by somebody: the system counts those."""
+        return process.returncode == -signal.SIGKILL and self._oom_kills() > slot.kills_before
 
     def _feed(self) -> None:
         for number, slot in enumerate(self._slots):
@@ -170,6 +199,7 @@ class WorkerPool:
     def _give(self, number: int, slot: _Slot, job: Job) -> None:
         if slot.process is None:
             slot.process = self._spawn(number)
+        slot.need, slot.kills_before = 0, self._oom_kills()
         _write(slot, job.model_dump_json())
 
     def _spawn(self, number: int) -> subprocess.Popen[str]:

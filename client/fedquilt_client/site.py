@@ -17,6 +17,7 @@ from fedquilt_common.datasets.shares import Shares, digest, shares
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.messages import RunMessage
+from fedquilt_common.slicing import Anatomy, Slice
 from fedquilt_common.types import Algorithm, Dataset, Examples, Learner
 
 
@@ -28,6 +29,7 @@ class BoardRun:
     experiment: Experiment
     allowed: Collection[str]
     threads: int = 1
+    _needs: dict[Any, int] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -45,6 +47,36 @@ class BoardRun:
         return cut
 
     @cached_property
+    def build(self) -> Callable[[], Any]:
+        """Makes the model, a torch module."""
+        from fedquilt_common.models import build_model
+
+        model, data = self.experiment.model, self.dataset
+        return build_model(model.name, model.params, data.input_shape, data.classes, self.allowed)
+
+    @cached_property
+    def blueprint(self) -> Any:
+        """How sub-models are cut from the model. Raises UncuttableModelError."""
+        from fedquilt_common.anatomy.trace import blueprint_for
+
+        return blueprint_for(self.build, self.dataset.train.x)
+
+    def training_memory(self, part: Slice) -> int:
+        """Bytes that training the sub-model takes beyond the process as it is."""
+        key = tuple(part.counts.values()), part.absent
+        if key not in self._needs:
+            from fedquilt_common.estimate import memory_to_train
+
+            self._needs[key] = memory_to_train(self.blueprint, part, self.experiment.training).total
+        return self._needs[key]
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The model's channel groups."""
+        anatomy: Anatomy = self.blueprint.anatomy
+        return anatomy
+
+    @cached_property
     def algorithm(self) -> Algorithm:
         choice = self.experiment.algorithm
         return make_algorithm(choice.name, choice.fields, self.allowed)
@@ -56,9 +88,12 @@ class TaskSite:
 
     board: BoardRun
     client: int
+    round: int
     seed: int
     memory_file: Path | None
+    capacity: int
     on_progress: Callable[[float], None] = field(repr=False)
+    on_need: Callable[[int], None] = field(repr=False)
 
     @cached_property
     def data(self) -> Examples:
@@ -70,16 +105,28 @@ class TaskSite:
 
     @cached_property
     def learner(self) -> Learner:
-        from fedquilt_common.learner import (  # torch, in this process only, when needed
-            TorchLearner,
-            set_up_torch,
-        )
-        from fedquilt_common.models import build_model
+        from fedquilt_common.learner import TorchLearner, set_up_torch  # torch, in this process only, when needed
 
         set_up_torch(self.board.threads)
-        model, data = self.board.experiment.model, self.board.dataset
-        build = build_model(model.name, model.params, data.input_shape, data.classes, self.board.allowed)
-        return TorchLearner(build, self.board.experiment.training, data.classes, self.on_progress)
+        board = self.board
+        training = board.experiment.training.decayed(self.round)
+        return TorchLearner(board.build, training, self.classes, self.on_progress, lambda: board.blueprint)
+
+    @property
+    def classes(self) -> int:
+        return self.board.dataset.classes
+
+    @property
+    def anatomy(self) -> Anatomy:
+        return self.board.anatomy
+
+    def fits(self, part: Slice) -> bool:
+        """Whether this board has the memory to train the sub-model ``part`` now."""
+        need = self.board.training_memory(part)
+        if need > self.capacity:
+            return False
+        self.on_need(need)
+        return True
 
     @property
     def memory_touched(self) -> bool:

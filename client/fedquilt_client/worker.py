@@ -16,15 +16,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from fedquilt_client.capacity import free_capacity
 from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.durable import sync
-from fedquilt_common.errors import FedquiltError, PayloadError
+from fedquilt_common.errors import FedquiltError, SliceError
 from fedquilt_common.experiment import Experiment
-from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage
+from fedquilt_common.memory import TRAINING, return_freed_memory
+from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
+from fedquilt_common.quilt import assemble
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.types import Arrays, Reply, Scalar, Task
+from fedquilt_common.slicing import Anatomy, IndexSet, Slice
+from fedquilt_common.types import Reply, Scalar, Task
 
 PROGRESS_SECONDS = 0.5
 
@@ -43,10 +47,15 @@ class Job(BaseModel):
     scalars: dict[str, Scalar]
     fingerprint: str
     patches: list[Path]
+    slices: list[SliceMessage] = Field(default_factory=list)
+    slice: int | None = None
     memory: Path | None
     reply: Path
     memory_out: Path
     allowed: list[str]
+    budget: int | None = None
+    limit: int | None = None
+    sharing: int = 1
 
 
 class Done(BaseModel):
@@ -80,8 +89,11 @@ class Worker:
         except FedquiltError as error:
             self._say(job.number, "failed", reason=str(error))
         except MemoryError:
-            self._say(job.number, "failed", reason="out of memory")
+            self._say(job.number, "memory")
         except Exception as error:
+            if _is_memory(error):
+                self._say(job.number, "memory")
+                return
             traceback.print_exc()  # into the agent's log: nobody foresaw this one
             self._say(job.number, "failed", reason=f"{type(error).__name__}: {error}")
 
@@ -94,8 +106,17 @@ class Worker:
 
         board = self._board_for(job)
         seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
-        site = TaskSite(board, job.client, seed, job.memory, self._progress(job.number))
-        task = Task(job.kind, _received(job.patches), job.scalars)
+        site = TaskSite(
+            board,
+            job.client,
+            job.round,
+            seed,
+            job.memory,
+            _capacity(job),
+            self._progress(job.number),
+            lambda need: self._say(job.number, "training", need=need),
+        )
+        task = _task(job, board)
         reply = board.algorithm.work(task, site)
         if site.memory_touched:
             write_arrays(job.memory_out, site.memory)
@@ -128,10 +149,37 @@ class Worker:
         return report
 
 
-def _received(patches: list[Path]) -> Arrays:
-    if len(patches) > 1:
-        raise PayloadError("the task is made of several patches, which this version cannot put together: update it")
-    return FileArrays(patches[0]) if patches else {}
+def _capacity(job: Job) -> int:
+    """What the job may take: what is free now, and no more than what has been too much before."""
+    free = free_capacity(job.budget, job.sharing)
+    return free if job.limit is None else min(free, job.limit)
+
+
+def _is_memory(error: Exception) -> bool:
+    """What torch says when there is no memory, which is no MemoryError."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
+
+
+def _task(job: Job, board: Any) -> Task:
+    """The task with what was received: a container, or the patches of a sub-model put together."""
+    if job.slice is None:
+        return Task(job.kind, FileArrays(job.patches[0]) if job.patches else {}, job.scalars)
+    slices = [_slice(board.anatomy, one) for one in job.slices]
+    mine = slices[job.slice]
+    arrays = assemble(mine, slices, job.patches, board.experiment.wire.down)
+    return Task(job.kind, arrays, job.scalars, slice=mine)
+
+
+def _slice(anatomy: Anatomy, said: SliceMessage) -> Slice:
+    """Raises SliceError when the coordinator's model has other channel groups than this board's."""
+    if len(said.kept) != len(anatomy.groups):
+        raise SliceError(
+            f"the coordinator cuts {len(said.kept)} channel groups, this board's model has {len(anatomy.groups)}: "
+            "install the same versions of fedquilt and torch, and the same model"
+        )
+    kept = [IndexSet.decode(group.size, one) for group, one in zip(anatomy.groups, said.kept, strict=True)]
+    return Slice(anatomy, tuple(kept), frozenset(said.absent))
 
 
 def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
@@ -156,6 +204,7 @@ def _leave_with_parent(parent: int) -> None:
 
 def main() -> None:
     """Read jobs until standard input ends."""
+    return_freed_memory(TRAINING)
     # whatever a library prints must not mix with our events: keep the real stdout to ourselves
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

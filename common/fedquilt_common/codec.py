@@ -65,6 +65,24 @@ def _narrow(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
     return to_bf16(narrowed) if dtype == "BF16" else narrowed
 
 
+def wire_dtype_of(dtype: str, precision: Precision) -> tuple[str, np.dtype[Any]]:
+    """(safetensors name, numpy dtype of the bytes) on the wire for an array of ``dtype``."""
+    name = wire_dtype(np.dtype(dtype), precision)
+    return name, DTYPES[name]
+
+
+def as_wire(name: str, x: NDArray[Any], precision: Precision) -> NDArray[Any]:
+    """The numbers of array ``name`` as they are sent, in C order; raises PayloadError when one does not fit."""
+    return _narrow(name, x, wire_dtype(x.dtype, precision))
+
+
+def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Received numbers of the safetensors ``dtype``; halves are widened to fp32."""
+    if dtype == "BF16":
+        return from_bf16(x)
+    return x.astype(np.float32) if dtype == "F16" else x
+
+
 _SPEC_DTYPE: Final = {
     "F32": "float32",
     "F64": "float64",
@@ -147,9 +165,7 @@ class FileArrays(Mapping[str, NDArray[Any]]):
         raw: NDArray[Any] = np.memmap(self.path, dtype=kind, mode="r", offset=at, shape=(stop - start,)).view(
             np.ndarray
         )
-        if dtype == "BF16":
-            return from_bf16(raw)
-        return raw.astype(np.float32) if dtype == "F16" else raw
+        return from_wire(raw, dtype)
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -86,3 +86,21 @@ class TrainingDivergedError(FedquiltError):
     """The loss is no longer a finite number, so training on makes no sense."""
 
     exit_code = 7
+
+
+class SliceError(FedquiltError):
+    """An index set or a sub-model that is not one of this model's."""
+
+    exit_code = 4
+
+
+class UncuttableModelError(FedquiltError):
+    """A model whose channels cannot be followed, so that no sub-model can be cut from it."""
+
+    exit_code = 4
+
+
+class UnsupportedPrecisionError(FedquiltError):
+    """A model that cannot be trained in the precision asked for on this device."""
+
+    exit_code = 7

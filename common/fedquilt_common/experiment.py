@@ -110,14 +110,25 @@ class Participation(_Section):
 
 
 class Training(_Section):
-    """A client's work in a round: stochastic gradient descent."""
+    """A client's work in a round: stochastic gradient descent.
+
+    ``lr`` is multiplied by ``lr_decay`` after each round; ``drop_last`` leaves out an epoch's last batch if it is not
+    full and not the only one. ``device: auto`` takes a CUDA device where there is one; other devices, other bits.
+    """
 
     epochs: Positive = 1
     batch: Positive = 32
     lr: Annotated[float, Field(gt=0)] = 0.05
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    precision: Literal["fp32"] = "fp32"
+    drop_last: bool = False
+    precision: Literal["fp32", "amp", "fp16", "bf16"] = "fp32"
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+
+    def decayed(self, round: int) -> Training:
+        """As it stands in ``round`` (from 1): the learning rate is decayed already."""
+        return self.model_copy(update={"lr": self.lr * self.lr_decay ** (round - 1), "lr_decay": 1.0})
 
 
 class Wire(_Section):
@@ -132,13 +143,16 @@ class FleetLine(_Section):
     """Agents of one kind. ``clients`` is the line's total, shared out evenly; ``memory`` in bytes.
 
     ``memory`` is what the agents say they have; ``cpus`` is a share of processors for whoever starts the agents in
-    containers. `simulate` starts plain processes and limits neither.
+    containers. `simulate` starts plain processes and limits neither. ``budget``: bytes that training may take on one
+    of these boards; without it, what is free there. With ``profile: private`` they say nothing of their resources.
     """
 
     kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)] = "generic"
     agents: Positive = 1
     clients: Positive
     memory: Annotated[Size, Field(ge=MIB)] | None = None
+    budget: Annotated[Size, Field(ge=KIB)] | None = None
+    profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
     workers: Positive = 1
 
@@ -193,13 +207,19 @@ class Problem:
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """One agent to start: its clients, its memory in bytes and its CPU share, None for no limit."""
+    """One agent to start: its clients, and what its line of the fleet says of its board."""
 
     name: str
     kind: str
     clients: tuple[int, ...]
-    memory: int | None = None
-    workers: int = 1
+    line: FleetLine
+
+    @property
+    def options(self) -> dict[str, str]:
+        """For the command that starts it: options by name."""
+        line = self.line
+        given = {"memory": line.memory, "budget": line.budget, "workers": line.workers, "profile": line.profile}
+        return {name: str(int(v)) if isinstance(v, int) else v for name, v in given.items() if v is not None}
 
 
 def agent_specs(fleet: Sequence[FleetLine]) -> list[AgentSpec]:
@@ -212,7 +232,7 @@ def agent_specs(fleet: Sequence[FleetLine]) -> list[AgentSpec]:
             share = line.clients // line.agents + (index < line.clients % line.agents)
             name = f"{line.kind}-{named[line.kind]}"
             clients = tuple(range(first, first + share))
-            specs.append(AgentSpec(name, line.kind, clients, line.memory, line.workers))
+            specs.append(AgentSpec(name, line.kind, clients, line))
             named[line.kind] += 1
             first += share
     return specs

@@ -22,11 +22,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedquilt_common.anatomy.resize import cut_module
 from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
-from fedquilt_common.types import Arrays, Examples, Penalty, Progress, Trained
+from fedquilt_common.precision import Arithmetic, LossScale, arithmetic, refusing
+from fedquilt_common.scores import like, score_classes, score_values
+from fedquilt_common.types import Arrays, Examples, Loss, Penalty, Progress, Trained
 
 if TYPE_CHECKING:
+    from fedquilt_common.anatomy.trace import Blueprint
     from fedquilt_common.experiment import Training
+    from fedquilt_common.slicing import Slice
 
 EVALUATION_BATCH = 512
 _SEEDS = 1 << 63
@@ -56,7 +61,12 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def to_arrays(module: nn.Module) -> dict[str, NDArray[Any]]:
     """Parameters and buffers by name; the arrays are the module's own memory, not copies."""
-    return {name: np.asarray(t.detach().numpy(), order="C") for name, t in module.state_dict().items()}
+    return {name: np.asarray(_widened(t.detach()).numpy(), order="C") for name, t in module.state_dict().items()}
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """On the CPU, halves as fp32: averages never run in half precision."""
+    return (tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor).cpu()
 
 
 def load_arrays(module: nn.Module, arrays: Arrays) -> None:
@@ -92,15 +102,18 @@ class _Descent:
     parameters: list[nn.Parameter]
     momenta: dict[int, Tensor]
     training: Training
+    scale: LossScale | None = None
 
     def step(self, loss: Tensor) -> None:
         for parameter in self.parameters:
             parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            for index, parameter in enumerate(self.parameters):
-                if parameter.grad is not None:
-                    self._update(index, parameter, parameter.grad)
+            given = [(index, p, p.grad) for index, p in enumerate(self.parameters) if p.grad is not None]
+            if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in given]):
+                return
+            for index, parameter, gradient in given:
+                self._update(index, parameter, gradient)
 
     def _update(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
         if self.training.weight_decay:
@@ -121,7 +134,7 @@ class TorchLearner:
     """Trains and evaluates the model that ``build`` makes; a ``Learner``.
 
     ``training`` is the experiment's section of that name; ``classes`` is 0 for regression (mean squared
-    error).
+    error). ``blueprint`` tells how sub-models are cut from the model; without it there are none.
     ``on_progress`` is told the part of the training that is done, from 0 to 1, after each step.
     """
 
@@ -129,73 +142,114 @@ class TorchLearner:
     training: Training
     classes: int
     on_progress: Progress | None = None
+    blueprint: Callable[[], Blueprint] | None = None
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Initial parameters and buffers; the same for the same ``seed``."""
         return to_arrays(self._fresh(seed))
 
-    def train(self, arrays: Arrays, data: Examples, *, seed: int, penalty: Penalty | None = None) -> Trained:
+    def train(
+        self,
+        arrays: Arrays,
+        data: Examples,
+        *,
+        seed: int,
+        penalty: Penalty | None = None,
+        loss: Loss | None = None,
+        part: Slice | None = None,
+    ) -> Trained:
         """New arrays after ``training.epochs`` passes over ``data`` from ``arrays``, to the bit the same for
         the same input.
 
-        ``loss`` is the mean over the samples of the last epoch, without the penalty. Buffers keep their own
-        dtype.
+        ``arrays`` are those of the sub-model ``part`` if there is one. ``Trained.loss`` is the mean over the samples
+        of the last epoch, without the penalty. Buffers keep their own dtype; floats come back in fp32 whatever
+        ``training.precision``.
         Raises PayloadError for arrays of another model, DataUnavailableError for data that does not fit it,
-        TrainingDivergedError for a loss that is not finite.
+        TrainingDivergedError for a loss that is not finite, UnsupportedPrecisionError for what this device cannot do.
         """
         started = time.perf_counter()
         self._check(data)
-        module = self._fresh(seed)
-        load_arrays(module, arrays)
+        how = arithmetic(self.training)
+        module = how.place(self._loaded(arrays, seed, part))
         with _seeded(seed ^ _DROPOUT_STREAM):
-            loss, steps = self._descend(module, data, seed, penalty)
+            mean_loss, steps = self._descend(module, how, data, seed, penalty, loss or self._loss)
         _check_all_finite(module, steps)
-        return Trained(to_arrays(module), loss, time.perf_counter() - started, steps)
+        return Trained(to_arrays(module), mean_loss, time.perf_counter() - started, steps)
 
-    def evaluate(self, arrays: Arrays, data: Examples) -> dict[str, float]:
-        """``accuracy`` (0 to 1) or ``r2``, and the mean ``loss``. Raises as ``train`` does."""
+    def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
+        """``accuracy`` (0 to 1) or ``r2``, and the mean ``loss``, in fp32, of the deepest exit. Raises as ``train``."""
         self._check(data)
-        module = self._fresh(0).eval()
-        load_arrays(module, arrays)
-        parts = [slice(start, start + EVALUATION_BATCH) for start in range(0, len(data), EVALUATION_BATCH)]
+        module = self._loaded(arrays, 0, part).eval()
         with torch.inference_mode():
-            outputs = [(module(_features(data.x[part])), self._targets(data.y[part])) for part in parts]
-            return _score_classes(outputs) if self.classes else _score_values(outputs)
+            outputs = [(_last(module(_features(data.x[p]))), self._targets(data.y[p])) for p in _parts(len(data))]
+            return score_classes(outputs) if self.classes else score_values(outputs)
+
+    def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
+        """The buffers of the model's static batch norms after one pass over ``data`` (HeteroFL, section 3).
+
+        Empty for a model that has none.
+        """
+        module = self._loaded(arrays, 0, part).eval()
+        norms = {name: norm for name, norm in module.named_modules() if hasattr(norm, "collecting")}
+        for norm in norms.values():
+            norm.collecting = norm.training = True
+            norm.num_batches_tracked.zero_()
+        with torch.inference_mode():
+            for batch in _parts(len(data)) if norms else []:
+                module(_features(data.x[batch]))
+        owners = tuple(f"{name}.running_" for name in norms)
+        return {name: array for name, array in to_arrays(module).items() if name.startswith(owners)}
 
     def _fresh(self, seed: int) -> nn.Module:
         with _seeded(seed):
             return self.build()
 
-    def _descend(self, module: nn.Module, data: Examples, seed: int, penalty: Penalty | None) -> tuple[float, int]:
+    def _loaded(self, arrays: Arrays, seed: int, part: Slice | None) -> nn.Module:
+        """The model, or the sub-model ``part`` of it, with the numbers of ``arrays``."""
+        if part is None or part.is_full or self.blueprint is None:
+            module = self._fresh(seed)
+        else:
+            module = cut_module(self.build, self.blueprint(), part)
+        load_arrays(module, arrays)
+        return module
+
+    def _descend(
+        self,
+        module: nn.Module,
+        how: Arithmetic,
+        data: Examples,
+        seed: int,
+        penalty: Penalty | None,
+        loss: Loss | Callable[[Any, Tensor], Tensor],
+    ) -> tuple[float, int]:
         _set_mode(module, min(len(data), self.training.batch))
         now = dict(module.named_parameters())
         start = {name: p.detach().clone() for name, p in now.items()} if penalty else {}
-        descent = _Descent(list(now.values()), {}, self.training)
+        descent = _Descent(list(now.values()), {}, self.training, LossScale() if how.precision == "amp" else None)
         shuffler = torch.Generator().manual_seed(seed % _SEEDS)
-        steps, total = (
-            0,
-            self.training.epochs * len(_batches(np.arange(len(data)), self.training.batch, module)),
-        )
-        losses: list[tuple[float, int]] = []
+        steps, losses = 0, list[tuple[float, int]]()
         for _ in range(self.training.epochs):
-            losses = []
             order = torch.randperm(len(data), generator=shuffler).numpy()
-            for index in _batches(order, self.training.batch, module):
-                loss = self._loss(module, data, index)
-                goal = loss if penalty is None else loss + penalty(now, start)
-                steps += 1
-                _check_finite(goal, steps)
-                descent.step(goal)
-                losses.append((loss.item(), len(index)))
+            batches, losses = _batches(order, self.training, module), []
+            for index in batches:
+                with refusing(module, how) if steps == 0 else contextlib.nullcontext():
+                    with how.autocast():
+                        output = module(how.inputs(_features(data.x[index])))
+                    value = loss(_as_fp32(output), self._targets(data.y[index]).to(how.device))
+                    goal = value if penalty is None else value + penalty(now, start)
+                    steps += 1
+                    _check_finite(goal, steps)
+                    descent.step(goal)
+                losses.append((value.item(), len(index)))
                 if self.on_progress:
-                    self.on_progress(steps / total)
-        return sum(loss * n for loss, n in losses) / sum(n for _, n in losses), steps
+                    self.on_progress(steps / (self.training.epochs * len(batches)))
+        return sum(value * n for value, n in losses) / sum(n for _, n in losses), steps
 
-    def _loss(self, module: nn.Module, data: Examples, index: NDArray[np.int64]) -> Tensor:
-        output, target = module(_features(data.x[index])), self._targets(data.y[index])
+    def _loss(self, output: Any, target: Tensor) -> Tensor:
+        output = _last(output)
         if self.classes:
             return functional.cross_entropy(output, target)
-        return functional.mse_loss(_like(output, target), target)
+        return functional.mse_loss(like(output, target), target)
 
     def _targets(self, y: NDArray[Any]) -> Tensor:
         if self.classes:
@@ -216,6 +270,21 @@ class TorchLearner:
             )
 
 
+def _parts(count: int) -> list[slice]:
+    return [slice(start, start + EVALUATION_BATCH) for start in range(0, count, EVALUATION_BATCH)]
+
+
+def _last(output: Any) -> Tensor:
+    """The deepest exit of a model with several."""
+    found: Tensor = output[-1] if isinstance(output, list | tuple) else output
+    return found
+
+
+def _as_fp32(output: Any) -> Any:
+    """Losses are taken in fp32, whatever the model computes in."""
+    return [o.float() for o in output] if isinstance(output, list | tuple) else output.float()
+
+
 def _features(x: NDArray[Any]) -> Tensor:
     # A copy where x is read-only, since torch warns about those; indexed batches are copies already.
     batch = x if x.flags.writeable else x.copy()
@@ -226,10 +295,14 @@ def _has_norm(module: nn.Module) -> bool:
     return any(isinstance(part, _BatchNorm) for part in module.modules())
 
 
-def _batches(order: NDArray[Any], size: int, module: nn.Module) -> list[NDArray[Any]]:
-    """``order`` in pieces of ``size``, without a last piece of one sample if there is batch norm."""
+def _batches(order: NDArray[Any], training: Training, module: nn.Module) -> list[NDArray[Any]]:
+    """``order`` in batches; a last one that is not full is left out with ``drop_last``, and if batch norm would have
+    to do with one sample."""
+    size = training.batch
     batches = [order[start : start + size] for start in range(0, len(order), size)]
-    if len(batches) > 1 and size > 1 and len(batches[-1]) == 1 and _has_norm(module):
+    if len(batches) > 1 and len(batches[-1]) < size and (
+        training.drop_last or (len(batches[-1]) == 1 and _has_norm(module))
+    ):  # fmt: skip
         batches.pop()
     return batches
 
@@ -252,29 +325,3 @@ def _check_all_finite(module: nn.Module, steps: int) -> None:
     for name, tensor in module.state_dict().items():
         if not torch.isfinite(tensor).all():
             raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_DIVERGED}")
-
-
-def _like(output: Tensor, target: Tensor) -> Tensor:
-    output = output.reshape(len(output), -1)
-    if output.shape != target.shape:
-        raise DataUnavailableError(
-            f"the model gives {output.shape[1]} values a sample where the data set has {target.shape[1]}; "
-            "choose a model with as many outputs"
-        )
-    return output
-
-
-def _score_classes(outputs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    count = sum(len(target) for _, target in outputs)
-    right = sum(int((output.argmax(dim=1) == target).sum()) for output, target in outputs)
-    loss = sum(float(functional.cross_entropy(o.double(), t, reduction="sum")) for o, t in outputs)
-    return {"accuracy": right / count, "loss": loss / count}
-
-
-def _score_values(outputs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """R2 is the mean over the outputs; one that never changes counts as 0: there is nothing to explain."""
-    target = torch.cat([t for _, t in outputs]).double()
-    error = (torch.cat([_like(o, t) for o, t in outputs]).double() - target).square()
-    spread = (target - target.mean(dim=0)).square().sum(dim=0)
-    r2 = torch.where(spread > 0, 1 - error.sum(dim=0) / spread.clamp_min(1e-300), torch.zeros_like(spread))
-    return {"r2": float(r2.mean()), "loss": float(error.mean())}

@@ -69,13 +69,25 @@ class PatchMessage(Part):
     size: Number
 
 
+class SliceMessage(Part):
+    """A sub-model: per channel group what is kept (``IndexSet.encode``), and the arrays that are left out.
+
+    Slices of one ``base`` are cut from the same arrays, and share their patches.
+    """
+
+    base: Number = 0
+    kept: list[list[Number] | Annotated[str, Field(max_length=1_000_000)]]
+    absent: list[Text] = Field(default_factory=list)
+
+
 class TaskMessage(Part):
-    """One task for one or more clients; ``patches`` are positions in the round's list."""
+    """One task for one or more clients; ``patches`` and ``slice`` are positions in the round's lists."""
 
     clients: list[Client]
     kind: Name
     patches: list[Number]
     scalars: dict[str, Scalar] = Field(default_factory=dict)
+    slice: Number | None = None
 
 
 class RoundMessage(Message):
@@ -88,18 +100,32 @@ class RoundMessage(Message):
     deadline: float | None = None
     patches: list[PatchMessage] = Field(default_factory=list)
     tasks: list[TaskMessage] = Field(default_factory=list)
+    slices: list[SliceMessage] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _patches_are_there(self) -> RoundMessage:
         if any(position >= len(self.patches) for task in self.tasks for position in task.patches):
             raise ValueError("a task names a patch that the round does not have")
+        if any(task.slice is not None and task.slice >= len(self.slices) for task in self.tasks):
+            raise ValueError("a task names a slice that the round does not have")
+        if [one.base for one in self.slices] != sorted(one.base for one in self.slices):
+            raise ValueError("slices of one base do not stand together")
         return self
+
+    def sub_models(self, task: TaskMessage) -> tuple[list[SliceMessage], int | None]:
+        """The slices that share patches with the task's own, and its place among them; none for whole arrays."""
+        if task.slice is None:
+            return [], None
+        base = self.slices[task.slice].base
+        first = next(place for place, one in enumerate(self.slices) if one.base == base)
+        return [one for one in self.slices if one.base == base], task.slice - first
 
     def fingerprint(self, task: TaskMessage) -> str:
         """What exactly is asked: replies carry it, so an answer to another question is never counted."""
         asked = [
             self.run, self.round, self.exchange, task.kind,
             [self.patches[i].digest for i in task.patches], sorted(task.scalars.items()),
+            *([] if task.slice is None else [self.slices[task.slice].model_dump(mode="json")]),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(asked, separators=(",", ":")).encode()).hexdigest()[:16]
 

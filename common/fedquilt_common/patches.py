@@ -1,7 +1,7 @@
 """Publish once: which publications an exchange needs, and which of them each client wants (design section 5).
 
-A patch is what exactly one set of clients wants. Clients whose tasks hold the same arrays object want the same
-slice, so the object is the unit here: it is written, digested and published once, whatever the number of clients.
+Clients whose tasks hold the same arrays object and no slice want the same: it is written, digested and published
+once, as a container. Where tasks have slices of the same arrays, these are published patch by patch (``quilt``).
 """
 
 from __future__ import annotations
@@ -9,48 +9,110 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedquilt_common.quilt import Patch, quilt
+from fedquilt_common.slicing import Slice
 from fedquilt_common.types import Arrays, ClientId, Task
 
 
 @dataclass(frozen=True)
+class Publication:
+    """What lies in one slot: all of ``arrays`` as a container, or one ``patch`` of them."""
+
+    arrays: Arrays
+    patch: Patch | None = None
+
+
+@dataclass(frozen=True)
+class SliceEntry:
+    """A slice of the exchange; slices of the same ``base`` are cut from the same arrays."""
+
+    base: int
+    part: Slice
+
+
+@dataclass(frozen=True)
 class TaskGroup:
-    """Clients that are asked exactly the same; ``patches`` are positions in the plan's list."""
+    """Clients that are asked exactly the same; ``patches`` and ``slice`` are positions in the plan's lists."""
 
     clients: tuple[ClientId, ...]
     task: Task
     patches: tuple[int, ...]
+    slice: int | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything to publish for one exchange, each patch once."""
+    """Everything to publish for one exchange, each number once."""
 
-    patches: tuple[Arrays, ...]
+    patches: tuple[Publication, ...]
     groups: tuple[TaskGroup, ...]
+    slices: tuple[SliceEntry, ...] = ()
 
 
 def plan(tasks: Mapping[ClientId, Task]) -> Plan:
     """The publications for ``tasks`` in client order; tasks without arrays need none."""
-    patches: list[Arrays] = []
-    position: dict[int, int] = {}
+    ordered = [tasks[client] for client in sorted(tasks)]
+    slices = _slices(ordered)
+    patches, wanted = _published(ordered, slices)
     groups: dict[tuple[object, ...], list[ClientId]] = {}
     for client in sorted(tasks):
-        task = tasks[client]
-        if len(task.arrays) and id(task.arrays) not in position:
-            position[id(task.arrays)] = len(patches)
-            patches.append(task.arrays)
-        groups.setdefault(_question(task), []).append(client)
-    return Plan(tuple(patches), tuple(_group(tasks, clients, position) for clients in groups.values()))
+        groups.setdefault(_question(tasks[client]), []).append(client)
+    made = [_group(tuple(clients), tasks[clients[0]], slices, wanted) for clients in groups.values()]
+    entries = tuple(SliceEntry(base, part) for base, (_, parts) in enumerate(slices.values()) for part in parts)
+    return Plan(tuple(patches), tuple(made), entries)
+
+
+_Slices = dict[int, tuple[Arrays, list[Slice]]]
+
+
+def _slices(tasks: list[Task]) -> _Slices:
+    """The distinct slices of each arrays object, in order."""
+    found: _Slices = {}
+    for task in tasks:
+        if task.slice is not None:
+            parts = found.setdefault(id(task.arrays), (task.arrays, []))[1]
+            if task.slice not in parts:
+                parts.append(task.slice)
+    return found
+
+
+def _published(
+    tasks: list[Task], slices: _Slices
+) -> tuple[list[Publication], dict[tuple[int, int | None], tuple[int, ...]]]:
+    """All publications, and which of them (arrays, position of the slice among theirs) is made of."""
+    patches: list[Publication] = []
+    wanted: dict[tuple[int, int | None], tuple[int, ...]] = {}
+    for task in tasks:
+        if task.slice is None and len(task.arrays) and (id(task.arrays), None) not in wanted:
+            wanted[id(task.arrays), None] = (len(patches),)
+            patches.append(Publication(task.arrays))
+    for key, (arrays, parts) in slices.items():
+        for patch in quilt(parts):
+            for position in patch.wanted_by:
+                wanted[key, position] = (*wanted.get((key, position), ()), len(patches))
+            patches.append(Publication(arrays, patch))
+    return patches, wanted
 
 
 def _question(task: Task) -> tuple[object, ...]:
     scalars = sorted(
         (key, repr(value)) for key, value in task.scalars.items()
     )  # 1, 1.0 and True are equal, not the same
-    return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(scalars))
+    return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(scalars), task.slice)
 
 
-def _group(tasks: Mapping[ClientId, Task], clients: list[ClientId], position: Mapping[int, int]) -> TaskGroup:
-    task = tasks[clients[0]]
-    wanted = (position[id(task.arrays)],) if len(task.arrays) else ()
-    return TaskGroup(tuple(clients), task, wanted)
+def _group(
+    clients: tuple[ClientId, ...],
+    task: Task,
+    slices: _Slices,
+    wanted: Mapping[tuple[int, int | None], tuple[int, ...]],
+) -> TaskGroup:
+    if task.slice is None:
+        return TaskGroup(clients, task, wanted.get((id(task.arrays), None), ()))
+    position = slices[id(task.arrays)][1].index(task.slice)
+    before = 0
+    for key, (_, parts) in slices.items():
+        if key == id(task.arrays):
+            break
+        before += len(parts)
+    return TaskGroup(clients, task, wanted[id(task.arrays), position], before + position)

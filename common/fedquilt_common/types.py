@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fedquilt_common.slicing import Anatomy, Slice
+
 ClientId = int
 Precision = Literal["fp32", "fp16", "bf16"]
 """Of floating-point numbers on the wire."""
@@ -37,14 +39,17 @@ class Profile:
 class Task:
     """What one client is asked to do in an exchange.
 
-    ``arrays`` is what it is sent; tasks that hold the same ``arrays`` object share one publication.
-    ``expect`` gives the shapes of the reply's arrays; None means those of ``arrays``.
+    ``arrays`` is what it is sent; tasks that hold the same ``arrays`` object share one publication. With a ``slice``
+    a client is sent only its part of them: on the server ``arrays`` are the whole model's, on the client the part's.
+    ``expect`` gives the shapes of the reply's arrays, or several of which the reply must have one; None means those
+    of what was sent.
     """
 
     kind: str
     arrays: Arrays = field(default_factory=dict)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
-    expect: Shapes | None = None
+    expect: Shapes | tuple[Shapes, ...] | None = None
+    slice: Slice | None = None
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,15 @@ class Reply:
 
 @dataclass(frozen=True)
 class State:
-    """What the server half keeps from round to round: the global model, and whatever else it must remember."""
+    """What the server half keeps from round to round: the global model, and whatever else it must remember.
+
+    ``report``: facts of the round for its row in ``result.json``, such as who trained which sub-model; JSON values.
+    They are not part of what a next round starts from.
+    """
 
     arrays: Arrays
     extra: Arrays = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,11 +115,32 @@ class Trained:
 
 
 class Learner(Protocol):
-    """Trains and evaluates a model given as arrays. The torch one is in ``learner.py``."""
+    """Trains and evaluates a model given as arrays, whole or the sub-model ``part``. The torch one is in
+    ``learner.py``."""
 
-    def train(self, arrays: Arrays, data: Examples, *, seed: int, penalty: Penalty | None = None) -> Trained: ...
+    def train(
+        self,
+        arrays: Arrays,
+        data: Examples,
+        *,
+        seed: int,
+        penalty: Penalty | None = None,
+        loss: Loss | None = None,
+        part: Slice | None = None,
+    ) -> Trained: ...
 
-    def evaluate(self, arrays: Arrays, data: Examples) -> dict[str, float]: ...
+    def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]: ...
+
+    def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]: ...
+
+
+class Loss(Protocol):
+    """What is minimised instead of cross entropy or the squared error: (outputs, targets) -> scalar tensor.
+
+    Outputs are logits of shape (n, classes), or a list of such for a model with several exits.
+    """
+
+    def __call__(self, outputs: Any, targets: Any) -> Any: ...
 
 
 class Penalty(Protocol):
@@ -127,8 +158,16 @@ class Lab(Protocol):
     def fleet(self) -> Mapping[ClientId, Profile]: ...
     @property
     def rng(self) -> np.random.Generator: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def clients(self) -> int: ...
+    @property
+    def per_round(self) -> int: ...
+    @property
+    def anatomy(self) -> Anatomy: ...
     def select(self) -> Sequence[ClientId]: ...
-    def evaluate(self, arrays: Arrays) -> dict[str, float]: ...
+    def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]: ...
 
 
 class Site(Protocol):
@@ -144,6 +183,13 @@ class Site(Protocol):
     def learner(self) -> Learner: ...
     @property
     def memory(self) -> dict[str, NDArray[Any]]: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def anatomy(self) -> Anatomy: ...
+    def fits(self, part: Slice) -> bool: ...
 
 
 Round = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]

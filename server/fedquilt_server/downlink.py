@@ -7,8 +7,8 @@ import os
 from typing import Final
 
 from fedquilt_common.chunks import Blob, read_chunk
-from fedquilt_common.messages import PatchMessage, RoundMessage, TaskMessage
-from fedquilt_common.patches import Plan, plan
+from fedquilt_common.messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
+from fedquilt_common.patches import Plan, Publication, SliceEntry, plan
 from fedquilt_common.topics import Topics
 from fedquilt_common.transport import Transport
 from fedquilt_common.types import Arrays, Precision
@@ -58,7 +58,7 @@ class Downlink:
     def publish(self, run: str, send: Send) -> RoundMessage:
         """Open an exchange at the broker; returns its manifest."""
         wanted = plan(send.tasks)
-        blobs = [self._blob(arrays) for arrays in wanted.patches]
+        blobs = [self._blob(publication) for publication in wanted.patches]
         for slot, blob in enumerate(blobs):
             self._fill(slot, blob)
         self._clear_from(len(blobs))
@@ -81,7 +81,10 @@ class Downlink:
         self._message = None
         self._transport.publish(self._topics.round, b"", retain=True)
 
-    def _blob(self, arrays: Arrays) -> Blob:
+    def _blob(self, publication: Publication) -> Blob:
+        arrays = publication.arrays
+        if publication.patch is not None:
+            return self._store.put_patch(arrays, publication.patch, self._precision)
         known = self._known.get(id(arrays))
         if known is None:
             known = self._known[id(arrays)] = (arrays, self._store.put(arrays, self._precision))
@@ -136,7 +139,14 @@ def _manifest(run: str, send: Send, wanted: Plan, blobs: list[Blob]) -> RoundMes
                 kind=group.task.kind,
                 patches=list(group.patches),
                 scalars=dict(group.task.scalars),
+                slice=group.slice,
             )
             for group in wanted.groups
         ],
+        slices=[_slice(entry) for entry in wanted.slices],
     )
+
+
+def _slice(entry: SliceEntry) -> SliceMessage:
+    kept = [index_set.encode() for index_set in entry.part.kept]
+    return SliceMessage(base=entry.base, kept=kept, absent=sorted(entry.part.absent))

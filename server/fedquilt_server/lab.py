@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.slicing import Anatomy, Slice
 from fedquilt_common.types import Arrays, ClientId, Profile
 
-Evaluate = Callable[[Arrays], dict[str, float]]
+Evaluate = Callable[[Arrays, Slice | None], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,11 @@ class RunLab:
     round: int
     fleet: Mapping[ClientId, Profile]
     seed: int
+    rounds: int
+    clients: int
     per_round: int
     measure: Evaluate
+    trace: Callable[[], Anatomy]
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -35,5 +39,10 @@ class RunLab:
             return there
         return sorted(int(c) for c in self.rng.choice(there, self.per_round, replace=False))
 
-    def evaluate(self, arrays: Arrays) -> dict[str, float]:
-        return self.measure(arrays)
+    @property
+    def anatomy(self) -> Anatomy:
+        """The model's channel groups; raises UncuttableModelError for a model that cannot be cut."""
+        return self.trace()
+
+    def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]:
+        return self.measure(arrays, part)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -16,6 +17,9 @@ from fedquilt_server.events import Tally
 from fedquilt_server.journal import Traffic
 from fedquilt_server.results import Result, RoundResult
 from fedquilt_server.snapshot import BoardStatus
+
+_COLUMNS = ("accuracy", "r2", "loss")
+"""Scores that have a column of their own."""
 
 
 @dataclass
@@ -44,7 +48,8 @@ def round_result(
     now: float,
     traffic: Traffic,
     model_bytes: int,
-    scores: dict[str, float],
+    scores: Mapping[str, float],
+    report: Mapping[str, Any],
 ) -> RoundResult:
     """The row of a finished round."""
     seconds = max(0.0, now - tally.opened_at)
@@ -68,6 +73,9 @@ def round_result(
         late=tally.late,
         rejected=tally.rejected,
         duplicates=tally.duplicates,
+        waste_rate=report.get("waste_rate"),
+        trained=report.get("trained", {}),
+        scores={name: value for name, value in scores.items() if name not in _COLUMNS},
     )
 
 
@@ -90,8 +98,15 @@ def _csv(rows: Sequence[BaseModel], kind: type[BaseModel]) -> str:
     writer = csv.DictWriter(text, list(kind.model_fields))
     writer.writeheader()
     for row in rows:
-        writer.writerow({k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in row.model_dump().items()})
+        writer.writerow({key: _cell(value) for key, value in row.model_dump().items()})
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Lists and mappings as words in one cell."""
+    if isinstance(value, dict):
+        return " ".join(f"{key}={item}" for key, item in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> dict[str, float | int | str]:
@@ -104,9 +119,9 @@ def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> d
         "model_bytes": model_bytes,
         "global_sha256": sha256,
     }
-    for name in ("accuracy", "r2", "loss"):
+    for name in _COLUMNS:
         values = [v for r in rounds if (v := getattr(r, name)) is not None]
         if values:
             final[name] = values[-1]
             final[f"best_{name}"] = min(values) if name == "loss" else max(values)
-    return final
+    return final | (dict(rounds[-1].scores) if rounds else {})

@@ -36,6 +36,9 @@ class RoundResult(BaseModel):
     late: int = Field(description="replies that came in this round for an exchange that had closed")
     rejected: int = Field(description="what was refused in this round: bad replies, failed clients, vain claims")
     duplicates: int = Field(description="replies that came in this round though they had been counted")
+    waste_rate: float | None = Field(None, description="1 - numbers sent back / numbers sent (AdaptiveFL, section 4.4)")
+    trained: dict[str, float | str] = Field(default_factory=dict, description="per client the width or level trained")
+    scores: dict[str, float] = Field(default_factory=dict, description="what else the algorithm evaluates")
 
 
 class OwnMemory(BaseModel):

@@ -157,12 +157,16 @@ class Run:
         return Machine(algorithm, policy, self._state(), self._lab, self.store.reply, done=self._last.round)
 
     def _lab(self, number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
+        experiment = self.experiment
         return RunLab(
             number,
             fleet,
-            self.experiment.seed,
-            self.experiment.participation.per_round,
+            experiment.seed,
+            experiment.rounds,
+            experiment.data.clients,
+            experiment.participation.per_round,
             self.workbench.evaluate,
+            lambda: self.workbench.anatomy,
         )
 
     # -- traffic -------------------------------------------------------------------------------
@@ -202,7 +206,7 @@ class Run:
         arrays, extra = self._put(done.state)
         wired = self._as_sent(done.state, arrays)
         traffic, now = self.traffic(), clock.now()
-        row = round_result(done.round, done.tally, self.watch, now, traffic, wired.size, scores)
+        row = round_result(done.round, done.tally, self.watch, now, traffic, wired.size, scores, done.state.report)
         self._last = StoredCheckpoint(done.round, seq, arrays.digest, extra, now, done.snapshot, row, traffic)
         self.journal.save(self._last)
         self.store.clean({arrays.digest, wired.digest, extra, *published})

@@ -172,11 +172,9 @@ def _agent(plan: Plan, spec: AgentSpec) -> ChildSpec:
         "--id": spec.name,
         "--clients": f"{spec.clients[0]}-{spec.clients[-1]}",
         "--kind": spec.kind,
-        "--workers": str(spec.workers),
+        **{f"--{name}": value for name, value in spec.options.items()},
         "--state": str(plan.folder / "agents" / spec.name),
         "--allow-import": "*",
     }
-    if spec.memory is not None:
-        options["--memory"] = str(spec.memory)
     argv = _fedquilt("agent", *plan.connection, *(text for pair in options.items() for text in pair))
     return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", plan.environment)

@@ -9,6 +9,7 @@ from fedquilt_common.chunks import Blob
 from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.durable import replace_durably
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.quilt import Patch, write_patch
 from fedquilt_common.types import Arrays, ClientId, Precision
 from fedquilt_server.events import Replied
 
@@ -53,7 +54,13 @@ class BlobStore:
 
     def put(self, arrays: Arrays, precision: Precision = "fp32", metadata: Mapping[str, str] | None = None) -> Blob:
         """Write arrays durably under their digest."""
-        written = write_arrays(self.partial / "writing", arrays, precision, metadata)
+        return self._kept(write_arrays(self.partial / "writing", arrays, precision, metadata))
+
+    def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
+        """Write one patch of ``arrays`` durably under its digest."""
+        return self._kept(write_patch(self.partial / "writing", arrays, patch, precision))
+
+    def _kept(self, written: Blob) -> Blob:
         target = self.path(written.digest)
         replace_durably(written.path, target)
         return Blob(target, written.digest, written.size)

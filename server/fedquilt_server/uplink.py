@@ -7,7 +7,7 @@ the names, shapes and dtypes asked for, and every number is finite.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,26 +18,30 @@ from fedquilt_common.chunks import Assembly, Blob, ChunkHeader
 from fedquilt_common.codec import DTYPES, FileArrays, wire_dtype
 from fedquilt_common.errors import DamagedTransferError, PayloadError, ProtocolError
 from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RoundMessage, parse
+from fedquilt_common.slicing import Slice
 from fedquilt_common.topics import Address
-from fedquilt_common.types import ClientId, Precision, Task
+from fedquilt_common.types import ClientId, Precision, Shapes, Task
 from fedquilt_server.store import BlobStore
 
 TRANSFERS_PER_CLIENT: Final = 3
 REFUSED_KEPT: Final = 10_000
 
 
+Layout = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Array name -> (wire dtype, shape)."""
+
+
 @dataclass(frozen=True)
 class Question:
-    """What one client was asked, and what its answer must look like: name -> (wire dtype, shape)."""
+    """What one client was asked, and what its answer must look like: one of ``layouts``."""
 
     fingerprint: str
-    layout: Mapping[str, tuple[str, tuple[int, ...]]]
+    layouts: Sequence[Layout]
 
     @property
     def limit(self) -> int:
         """Largest reply in bytes: the numbers, and room for the container's header."""
-        numbers = sum(DTYPES[dtype].itemsize * math.prod(shape) for dtype, shape in self.layout.values())
-        return numbers + 8192 + 256 * len(self.layout)
+        return max(_numbers(layout) + 8192 + 256 * len(layout) for layout in self.layouts)
 
 
 @dataclass
@@ -51,21 +55,39 @@ class Transfer:
 
 def questions(message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precision) -> dict[ClientId, Question]:
     """What is expected of each client of an exchange."""
-    layouts: dict[int, Mapping[str, tuple[str, tuple[int, ...]]]] = {}
+    layouts: dict[tuple[int, int, Slice | None], Sequence[Layout]] = {}
     asked = {}
     for group in message.tasks:
         fingerprint = message.fingerprint(group)
         for client in group.clients:
             task = tasks[client]
-            layout = layouts.setdefault(id(task.arrays) if task.expect is None else id(task.expect), _layout(task, up))
-            asked[client] = Question(fingerprint, layout)
+            key = id(task.arrays), id(task.expect), task.slice
+            if key not in layouts:
+                layouts[key] = _layouts(task, up)
+            asked[client] = Question(fingerprint, layouts[key])
     return asked
 
 
-def _layout(task: Task, up: Precision) -> dict[str, tuple[str, tuple[int, ...]]]:
-    if task.expect is not None:
-        return {name: (wire_dtype(np.dtype(np.float32), up), tuple(shape)) for name, shape in task.expect.items()}
-    return {name: (wire_dtype(x.dtype, up), tuple(x.shape)) for name, x in task.arrays.items()}
+def _layouts(task: Task, up: Precision) -> list[Layout]:
+    if task.expect is None and task.slice is None:
+        return [{name: (wire_dtype(x.dtype, up), tuple(x.shape)) for name, x in task.arrays.items()}]
+    known = {} if task.slice is None else task.slice.anatomy.arrays
+    dtypes = {name: np.dtype(array.dtype) for name, array in known.items()}
+    allowed = _allowed(task)
+    return [
+        {name: (wire_dtype(dtypes.get(name, np.dtype(np.float32)), up), tuple(shape)) for name, shape in shapes.items()}
+        for shapes in allowed
+    ]
+
+
+def _allowed(task: Task) -> Sequence[Shapes]:
+    if task.expect is None:
+        return [] if task.slice is None else [task.slice.shapes]
+    return task.expect if isinstance(task.expect, tuple) else [task.expect]
+
+
+def _numbers(layout: Layout) -> int:
+    return sum(DTYPES[dtype].itemsize * math.prod(shape) for dtype, shape in layout.values())
 
 
 class Uplink:
@@ -168,7 +190,7 @@ class Uplink:
             raise PayloadError("the reply was made for another run, client or exchange than its topic says")
         if header.task != question.fingerprint:
             raise PayloadError("the reply answers another task than the one that was given")
-        _check_layout(arrays, question.layout)
+        _check_layout(arrays, question.layouts)
         _check_finite(arrays)
         return header
 
@@ -177,15 +199,26 @@ def _header(arrays: FileArrays) -> ReplyHeader:
     return parse(ReplyHeader, arrays.metadata.get(REPLY_KEY, "").encode(), "the reply's header")
 
 
-def _check_layout(arrays: FileArrays, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    if set(arrays) != set(layout):
-        odd = sorted(set(arrays) ^ set(layout))[0]
-        raise PayloadError(f"the reply has other arrays than asked for, such as {odd[:80]!r}")
-    for name, (dtype, shape) in layout.items():
-        if arrays.shape(name) != shape:
-            raise PayloadError(f"array {name!r} has shape {arrays.shape(name)} instead of {shape}"[:300])
-        if arrays.dtype(name) != dtype:
-            raise PayloadError(f"array {name!r} has dtype {arrays.dtype(name)} instead of {dtype}")
+def _check_layout(arrays: FileArrays, layouts: Sequence[Layout]) -> None:
+    found = {name: (arrays.dtype(name), arrays.shape(name)) for name in arrays}
+    if any(found == dict(layout) for layout in layouts):
+        return
+    wrong = _difference(found, layouts[0])
+    if len(layouts) > 1:
+        raise PayloadError(f"the reply is none of the {len(layouts)} answers allowed, such as one nested in the "
+                           f"sub-model that was sent: {wrong}"[:500])  # fmt: skip
+    raise PayloadError(wrong)
+
+
+def _difference(found: Layout, layout: Layout) -> str:
+    if set(found) != set(layout):
+        odd = sorted(set(found) ^ set(layout))[0]
+        return f"the reply has other arrays than asked for, such as {odd[:80]!r}"
+    name = next(name for name in layout if found[name] != layout[name])
+    (dtype, shape), (asked_dtype, asked_shape) = found[name], layout[name]
+    if shape != asked_shape:
+        return f"array {name!r} has shape {shape} instead of {asked_shape}"[:300]
+    return f"array {name!r} has dtype {dtype} instead of {asked_dtype}"
 
 
 def _check_finite(arrays: FileArrays) -> None:

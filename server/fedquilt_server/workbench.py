@@ -14,6 +14,7 @@ from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import digest, shares
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.slicing import Anatomy, Slice
 from fedquilt_common.types import Algorithm, Arrays, Dataset
 
 ANYWHERE = ("*",)
@@ -43,12 +44,31 @@ class Workbench:
     @cached_property
     def _learner(self) -> Any:
         from fedquilt_common.learner import TorchLearner, set_up_torch
-        from fedquilt_common.models import build_model
 
         set_up_torch()
+        return TorchLearner(self._build, self.experiment.training, self.dataset.classes, blueprint=self._blueprint)
+
+    @cached_property
+    def _build(self) -> Any:
+        from fedquilt_common.models import build_model
+
         model, data = self.experiment.model, self.dataset
-        build = build_model(model.name, model.params, data.input_shape, data.classes, ANYWHERE)
-        return TorchLearner(build, self.experiment.training, data.classes)
+        return build_model(model.name, model.params, data.input_shape, data.classes, ANYWHERE)
+
+    @cached_property
+    def _traced(self) -> Any:
+        from fedquilt_common.anatomy.trace import blueprint_for
+
+        return blueprint_for(self._build, self.dataset.train.x)
+
+    def _blueprint(self) -> Any:
+        return self._traced
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The model's channel groups. Raises UncuttableModelError."""
+        anatomy: Anatomy = self._traced.anatomy
+        return anatomy
 
     def first_model(self) -> Arrays:
         """The initial global model, from the run's seed."""
@@ -60,9 +80,9 @@ class Workbench:
         arrays: Arrays = self._learner.init(seed)
         return arrays
 
-    def evaluate(self, arrays: Arrays) -> dict[str, float]:
-        """Scores on the data set's test split."""
-        scores: dict[str, float] = self._learner.evaluate(arrays, self.dataset.test)
+    def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]:
+        """Scores on the data set's test split; ``arrays`` are those of the sub-model ``part`` if there is one."""
+        scores: dict[str, float] = self._learner.evaluate(arrays, self.dataset.test, part=part)
         return scores
 
     def partition_digest(self) -> str | None:

@@ -17,12 +17,14 @@ import pytest
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithms import ALGORITHMS
+from fedquilt_common.anatomy.trace import Blueprint, blueprint_for
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import shares
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.slicing import Anatomy, Slice, cut, full_slice
 from fedquilt_common.types import Algorithm, Arrays, Dataset, Examples, Learner, Profile, State, Task
 from fedquilt_server.events import Checkpoint, Command, Event, Finish, Joined, Replied, Resumed, Send
 from fedquilt_server.lab import RunLab
@@ -33,9 +35,12 @@ from fedquilt_server.machine import Machine, Policy
 class Case:
     """An algorithm's fields for learning; the fields at which it must be FedAvg to the bit, and fields at which not.
 
-    ``refused`` are fields that it must not accept, each with a word of the reason.
+    ``refused`` are fields that it must not accept, each with a word of the reason. ``alone``: the degenerate case is
+    one client's, for algorithms that do not weigh clients by their samples.
     """
 
+    model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": [32]})
+    alone: bool = False
     fields: dict[str, Any] = field(default_factory=dict)
     degenerate: dict[str, Any] = field(default_factory=dict)
     different: dict[str, Any] | None = None
@@ -57,8 +62,83 @@ CASES: dict[str, Case] = {
             ({"mu": float("inf")}, "positive"),
         ),
     ),
+    "heterofl": Case(
+        degenerate={"widths": {"strong": 1.0}, "mask_absent_classes": False},
+        alone=True,
+        different={"widths": {"strong": 0.5}, "mask_absent_classes": False},
+        refused=(
+            ({"widths": {"strong": 0.0}}, "above 0"),
+            ({"widths": {"strong": 1.5}}, "at most 1"),
+            ({"widths": {"strong": float("nan")}}, "above 0"),
+            ({"widths": {}}, "each kind"),
+            ({"statistics": "sometimes"}, "never, last or each"),
+            ({"rounding": "half"}, "floor or ceil"),
+        ),
+        rounds=10,
+        accuracy=0.75,
+    ),
+    "fedrolex": Case(
+        degenerate={"widths": {"strong": 1.0}, "mask_absent_classes": False, "weighting": "samples", "step": 0},
+        different={"widths": {"strong": 0.5}, "mask_absent_classes": False, "weighting": "samples"},
+        refused=(
+            ({"direction": "sideways"}, "forward"),
+            ({"rounding": "half"}, "floor"),
+            ({"weighting": "votes"}, "samples"),
+            ({"step": -1}, "0 or more"),
+            ({"overlap": 1.5}, "between 0 and 1"),
+            ({"widths": {"strong": True}}, "above 0"),
+        ),
+        rounds=12,
+        accuracy=0.75,
+    ),
+    "federated-dropout": Case(
+        degenerate={"widths": {"strong": 1.0}},
+        alone=True,
+        different={"widths": {"strong": 0.5}},
+        refused=(({"widths": {"strong": -1}}, "above 0"),),
+        rounds=12,
+        accuracy=0.75,
+    ),
+    "adaptivefl": Case(
+        model={"name": "mlp", "hidden": [32, 32, 32]},
+        fields={"starts": (2, 1)},
+        degenerate={"levels": {}},
+        different={"starts": (2, 1)},
+        refused=(
+            ({"starts": (3, 0)}, "below tau"),
+            ({"starts": ()}, "give the layers"),
+            ({"starts": (2, 2)}, "give the layers"),
+            ({"levels": {"M": 1.0}}, "below it"),
+            ({"levels": {"L": 0.5}}, "below it"),
+            ({"levels": {"M": 0.0}}, "above 0"),
+        ),
+        rounds=40,
+        accuracy=0.75,
+    ),
+    "scalefl": Case(
+        model={"name": "mlp", "hidden": [32, 32, 32], "exits": [0, 1]},
+        degenerate={"widths": {"strong": 1.0}, "exits": {"strong": 1}},
+        refused=(
+            ({"exits": {"strong": 1}}, "each kind"),
+            ({"exits": {"strong": 0, "medium": 1, "weak": 1}}, "1 or more"),
+            ({"temperature": 0.0}, "positive"),
+            ({"distillation": 1.5}, "between 0 and 1"),
+        ),
+        rounds=10,
+        accuracy=0.75,
+    ),
+    "decoupled": Case(
+        degenerate={"widths": {"strong": 1.0}},
+        different={"widths": {"strong": 1.0, "weak": 0.5}},
+        refused=(({"widths": {"strong": 0.5}}, "width 1"), ({"data": "all"}, "own or affordable")),
+        rounds=6,
+        accuracy=0.7,
+    ),
+    "all-large": Case(),
 }
 CLIENTS = 4
+KINDS = ("strong", "strong", "medium", "weak")
+"""Of the clients' boards."""
 NAMES = pytest.mark.parametrize("name", sorted(ALGORITHMS))
 
 
@@ -67,10 +147,18 @@ class Site:
     """One client's site for one task."""
 
     client: int
+    round: int
     seed: int
     data: Examples
     learner: Learner
     memory: dict[str, NDArray[Any]]
+    anatomy: Anatomy
+    cramped: bool = True
+    classes: int = 10
+
+    def fits(self, part: Slice) -> bool:
+        """Half of the boards can bear no more than half of the model, if they are cramped at all."""
+        return not self.cramped or self.client < CLIENTS // 2 or 2 * part.entries <= full_slice(self.anatomy).entries
 
 
 @dataclass
@@ -79,6 +167,8 @@ class Fleet:
 
     algorithm: Algorithm
     clients: int = CLIENTS
+    model: dict[str, Any] = field(default_factory=lambda: Case().model)
+    cramped: bool = True
     memories: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
     tasks_done: int = 0
 
@@ -88,7 +178,7 @@ class Fleet:
             "name": "contract",
             "seed": 3,
             "data": {"set": "digits", "clients": self.clients, "partition": {"scheme": "dirichlet", "alpha": 0.5}},
-            "model": {"name": "mlp", "hidden": [32]},
+            "model": self.model,
             "algorithm": {"name": "fedavg"},
             "training": {"epochs": 2, "batch": 16, "lr": 0.05, "momentum": 0.9},
         }
@@ -100,19 +190,30 @@ class Fleet:
 
     @cached_property
     def learner(self) -> TorchLearner:
+        return TorchLearner(
+            self.build, self.experiment.training, self.dataset.classes, blueprint=lambda: self.blueprint
+        )  # fmt: skip
+
+    @property
+    def build(self) -> Callable[[], Any]:
         data, model = self.dataset, self.experiment.model
-        build = build_model(model.name, model.params, data.input_shape, data.classes)
-        return TorchLearner(build, self.experiment.training, data.classes)
+        return build_model(model.name, model.params, data.input_shape, data.classes)
+
+    @cached_property
+    def blueprint(self) -> Blueprint:
+        return blueprint_for(self.build, self.dataset.train.x)
 
     @cached_property
     def data(self) -> list[Examples]:
         return [self.dataset.train.take(index) for index in shares(self.experiment, self.dataset)]
 
     def lab(self, round: int, fleet: Mapping[int, Profile]) -> RunLab:
-        return RunLab(round, fleet, self.experiment.seed, self.clients, self.measure)
+        count = self.clients
+        trace = lambda: self.blueprint.anatomy  # noqa: E731
+        return RunLab(round, fleet, self.experiment.seed, 99, count, count, self.measure, trace)
 
-    def measure(self, arrays: Arrays) -> dict[str, float]:
-        return self.learner.evaluate(arrays, self.dataset.test)
+    def measure(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]:
+        return self.learner.evaluate(arrays, self.dataset.test, part)
 
     def first_state(self) -> State:
         model = self.learner.init(derive_seed(self.experiment.seed, "model"))
@@ -123,10 +224,16 @@ class Fleet:
         self.tasks_done += 1
         memory = dict(self.memories.get(client, {}))
         seed = derive_seed(self.experiment.seed, send.round, send.exchange, client)
-        reply = self.algorithm.work(task, Site(client, seed, self.data[client], self.learner, memory))
+        if task.slice is not None:
+            task = replace(task, arrays=cut(task.arrays, task.slice))
+        anatomy = self.blueprint.anatomy
+        site = Site(client, send.round, seed, self.data[client], self.learner, memory, anatomy, self.cramped)
+        reply = self.algorithm.work(task, site)
         self.memories[client] = memory
         digest = f"{client}-{send.round}.{send.exchange}"
-        event = Replied(1.0, "board", client, send.round, send.exchange, digest, reply.weight, dict(reply.metrics))
+        event = Replied(
+            1.0, f"board-{client}", client, send.round, send.exchange, digest, reply.weight, dict(reply.metrics)
+        )
         return event, kept(reply.arrays)
 
 
@@ -186,7 +293,8 @@ class Driver:
 
     def steps(self) -> Iterator[int]:
         """Work to the end; stops for a breath after every event, which it numbers."""
-        self.happen(Joined(0.0, "board", 1, tuple(range(self.fleet.clients))))
+        for client in range(self.fleet.clients):
+            self.happen(Joined(0.0, f"board-{client}", 1, (client,), profile=Profile(KINDS[client])))
         number = 0
         while not self.finished:
             yield (number := number + 1)
@@ -222,7 +330,7 @@ def test_every_algorithm_has_its_case() -> None:
 @NAMES
 def test_it_learns(name: str) -> None:
     case = CASES[name]
-    fleet = Fleet(make(name, case.fields))
+    fleet = Fleet(make(name, case.fields), model=case.model)
     before = fleet.algorithm.evaluate(fleet.first_state(), fleet.lab(0, {}))["accuracy"]
     state = Driver(fleet, case.rounds).run()
     after = fleet.algorithm.evaluate(state, fleet.lab(case.rounds, {}))["accuracy"]
@@ -234,12 +342,12 @@ def test_it_learns(name: str) -> None:
 def test_it_replays_to_the_same_bits_after_a_crash(name: str) -> None:
     """After any event: before the first reply of an exchange, between two, after the last; in any order of arrival."""
     case = CASES[name]
-    fleet = Fleet(make(name, case.fields))
+    fleet = Fleet(make(name, case.fields), model=case.model)
     undisturbed = bits(Driver(fleet, 2).run())
     asked = fleet.tasks_done
     assert asked >= 2 * CLIENTS
     for crashes in (lambda _: True, lambda number: number == asked // 2, lambda number: number % 3 == 0):
-        again = Fleet(fleet.algorithm)
+        again = Fleet(fleet.algorithm, model=case.model)
         assert bits(Driver(again, 2, max).run(crashes)) == undisturbed
         assert again.tasks_done == asked  # no journaled reply is asked for again
 
@@ -247,10 +355,16 @@ def test_it_replays_to_the_same_bits_after_a_crash(name: str) -> None:
 @NAMES
 def test_its_degenerate_case_is_fedavg(name: str) -> None:
     case = CASES[name]
-    plain = bits(Driver(Fleet(make("fedavg", {})), 2).run())
-    assert bits(Driver(Fleet(make(name, case.degenerate)), 2).run())[0] == plain[0]
+    clients = 1 if case.alone else CLIENTS
+
+    def trained(name: str, fields: Mapping[str, Any]) -> dict[str, bytes]:
+        model = {"name": "mlp", "hidden": [32, 32, 32]}
+        return bits(Driver(Fleet(make(name, fields), clients, model, cramped=False), 2).run())[0]
+
+    plain = trained("fedavg", {})
+    assert trained(name, case.degenerate) == plain
     if case.different is not None:
-        assert bits(Driver(Fleet(make(name, case.different)), 2).run())[0] != plain[0]
+        assert trained(name, case.different) != plain
 
 
 def test_fedavg_is_the_mean_weighted_by_samples() -> None:

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.averages import mean
+from fedquilt_common.slicing import Anatomy
 from fedquilt_common.types import Arrays, ClientId, Lab, Profile, Reply, Round, State, Task
 from fedquilt_server.events import (
     Checkpoint,
@@ -38,6 +39,10 @@ CLIENTS = 4
 SPLIT = {"pi": (0, 1), "jetson": (2, 3), "thief": (0, 3)}
 MORE = (0, 1, 2, 3)
 Key = tuple[ClientId, int, int]
+
+
+def no_model() -> Anatomy:
+    return Anatomy((), {})
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ def load(event: Replied) -> Arrays:
 
 
 def lab(number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
-    return RunLab(number, fleet, 7, 3, lambda _: {})
+    return RunLab(number, fleet, 7, 99, 99, 3, lambda *_: {}, no_model)
 
 
 @dataclass

@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
+from fedquilt_common.algorithms.all_large import AllLarge
+from fedquilt_common.algorithms.decoupled import Decoupled
 from fedquilt_common.algorithms.echo import Echo
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.algorithms.federated_dropout import FederatedDropout
 from fedquilt_common.algorithms.fedprox import FedProx
+from fedquilt_common.algorithms.fedrolex import FedRolex
+from fedquilt_common.algorithms.heterofl import HeteroFL
+from fedquilt_common.algorithms.scalefl import ScaleFL
 from fedquilt_common.names import resolve
 from fedquilt_common.types import Algorithm
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
+    "heterofl": HeteroFL,
+    "fedrolex": FedRolex,
+    "federated-dropout": FederatedDropout,
+    "adaptivefl": AdaptiveFL,
+    "scalefl": ScaleFL,
+    "decoupled": Decoupled,
+    "all-large": AllLarge,
 }
 """Published algorithms: each learns, and is held to the checks of tests/contract/test_algorithms.py."""
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 MODELS: dict[str, str] = {
     "mlp": "fedquilt_common.models.mlp:build",
     "convnet": "fedquilt_common.models.convnet:build",
+    "vgg16": "fedquilt_common.models.vgg16:build",
+    "resnet18": "fedquilt_common.models.resnet18:build",
+    "preact-resnet18": "fedquilt_common.models.preact_resnet18:build",
+    "mobilenet-v2": "fedquilt_common.models.mobilenet_v2:build",
+    "transformer": "fedquilt_common.models.transformer:build",
 }
 DIAGNOSTIC_MODELS: dict[str, str] = {"ballast": "fedquilt_common.models.ballast:ballast"}
 """Not models: arrays for ``fedquilt bench``, made without torch."""

@@ -8,42 +8,38 @@ the paper.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from torch import nn
 
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common.models.exits import with_exits
+from fedquilt_common.models.shapes import check_image, scaled
 
 CHANNELS = 64
 _SMALLEST = 16
 
 
-def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def build(input_shape: tuple[int, ...], classes: int, width: float = 1.0, exits: Sequence[int] = ()) -> nn.Module:
     """Input (n, channels, height, width), output (n, classes), or (n, 1) for regression (``classes`` 0).
 
-    Raises ExperimentError for samples that are no images of at least 16 x 16.
+    ``width`` multiplies all hidden channels; ``exits``: stages 0 to 2 (two convolutions, the first linear layer) that
+    get an early exit. Raises ExperimentError for samples that are no images of at least 16 x 16.
     """
-    if len(input_shape) != 3 or min(input_shape[1:]) < _SMALLEST:
-        raise ExperimentError(
-            f"model.name = convnet: samples of shape {tuple(input_shape)} are no images (channels, height, "
-            f"width) of at least {_SMALLEST} x {_SMALLEST}; choose another model, such as mlp"
-        )
-    channels, height, width = input_shape
-    return nn.Sequential(
-        OrderedDict(
-            conv1=nn.Conv2d(channels, CHANNELS, kernel_size=5),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(CHANNELS, CHANNELS, kernel_size=5),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
-            flatten=nn.Flatten(),
-            fc1=nn.Linear(CHANNELS * _pooled(height) * _pooled(width), 384),
-            relu3=nn.ReLU(),
-            fc2=nn.Linear(384, 192),
-            relu4=nn.ReLU(),
-            fc3=nn.Linear(192, max(classes, 1)),
-        )
-    )
+    channels, height, across = check_image("convnet", input_shape, _SMALLEST, "mlp")
+    hidden, fc1, fc2 = (scaled(size, width) for size in (CHANNELS, 384, 192))
+    stages: list[dict[str, nn.Module]] = [
+        {"conv1": nn.Conv2d(channels, hidden, 5), "relu1": nn.ReLU(), "pool1": nn.MaxPool2d(2)},
+        {"conv2": nn.Conv2d(hidden, hidden, 5), "relu2": nn.ReLU(), "pool2": nn.MaxPool2d(2)},
+        {"flatten": nn.Flatten(), "fc1": nn.Linear(hidden * _pooled(height) * _pooled(across), fc1),
+         "relu3": nn.ReLU()},
+        {"fc2": nn.Linear(fc1, fc2), "relu4": nn.ReLU()},
+    ]  # fmt: skip
+    head: dict[str, nn.Module] = {"fc3": nn.Linear(fc2, max(classes, 1))}
+    if exits:
+        parts = [nn.Sequential(OrderedDict(stage)) for stage in stages]
+        ends = [(hidden, True), (hidden, True), (fc1, False), (fc2, False)]
+        return with_exits("convnet", parts, ends, nn.Sequential(OrderedDict(head)), exits, classes)
+    return nn.Sequential(OrderedDict(layer for stage in [*stages, head] for layer in stage.items()))
 
 
 def _pooled(side: int) -> int:

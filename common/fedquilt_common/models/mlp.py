@@ -6,6 +6,7 @@ With ``hidden`` [100] on samples of 3 x 32 x 32 it is the 3072-100-10 network of
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,23 +14,37 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.models.exits import with_exits
 
 
-def build(input_shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (100,)) -> nn.Module:
+def build(
+    input_shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (100,), exits: Sequence[int] = ()
+) -> nn.Module:
     """Input (n, *input_shape), output (n, classes), or (n, 1) for regression (``classes`` 0); ReLU between
-    layers.
+    layers. ``exits``: hidden layers, from 0 to the last but one, that get an early exit.
 
     Raises ExperimentError unless ``hidden`` is a list of positive whole numbers; an empty one is a linear
     model.
     """
     _check(hidden)
     widths = [math.prod(input_shape), *hidden, max(classes, 1)]
+    if exits:
+        return _with_exits(widths, exits, classes)
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for index in range(1, len(widths)):
         if index > 1:
             layers[f"relu{index - 1}"] = nn.ReLU()
         layers[f"fc{index}"] = nn.Linear(widths[index - 1], widths[index])
     return nn.Sequential(layers)
+
+
+def _with_exits(widths: Sequence[int], exits: Sequence[int], classes: int) -> nn.Module:
+    stages = [
+        nn.Sequential(nn.Flatten(), nn.Linear(before, after), nn.ReLU())
+        for before, after in itertools.pairwise(widths[:-1])
+    ]
+    ends = [(width, False) for width in widths[1:-1]]
+    return with_exits("mlp", stages, ends, nn.Linear(widths[-2], widths[-1]), exits, classes)
 
 
 def _check(hidden: object) -> None:

@@ -73,7 +73,7 @@ def test_options_reach_the_agent(agent: Callable[..., AgentSettings], tmp_path: 
         "--allow-import", "mine", "--allow-import", "yours", "--once",
     )  # fmt: skip
     assert found == AgentSettings(
-        "pi-7", (0, 1, 2, 3, 7), tmp_path, "garden", "pi4", 2, 3, 512 << 20, ("mine", "yours"), once=True
+        "pi-7", (0, 1, 2, 3, 7), tmp_path, "garden", "pi4", 2, 3, 512 << 20, allow_import=("mine", "yours"), once=True
     )  # fmt: skip
     assert (Recorded.transport._address.host, Recorded.transport._address.port) == ("lab", 1884)
 
@@ -106,7 +106,9 @@ once: true
 def test_a_configuration_file_has_the_same_keys(agent: Callable[..., AgentSettings], tmp_path: Path) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text(CONFIG.format(state=tmp_path / "state"))
-    from_file = AgentSettings("pi-1", (4, 5), tmp_path / "state", "garden", "pi4", 2, 3, 1 << 30, ("mine",), once=True)
+    from_file = AgentSettings(
+        "pi-1", (4, 5), tmp_path / "state", "garden", "pi4", 2, 3, 1 << 30, allow_import=("mine",), once=True
+    )  # fmt: skip
     assert agent("--config", str(path)) == from_file
     path.write_text(path.read_text().replace("allow-import", "allow_import").replace("4-5", "5"))
     assert agent("--config", str(path)).allow_import == ("mine",)

@@ -239,10 +239,10 @@ def test_agents_are_named_and_clients_numbered_in_order() -> None:
         FleetLine(kind="strong", clients=1),
     ]
     assert agent_specs(fleet) == [
-        AgentSpec("strong-0", "strong", (0, 1, 2)),
-        AgentSpec("strong-1", "strong", (3, 4)),
-        AgentSpec("weak-0", "weak", (5,), None, 2),
-        AgentSpec("strong-2", "strong", (6,)),
+        AgentSpec("strong-0", "strong", (0, 1, 2), fleet[0]),
+        AgentSpec("strong-1", "strong", (3, 4), fleet[0]),
+        AgentSpec("weak-0", "weak", (5,), fleet[1]),
+        AgentSpec("strong-2", "strong", (6,), fleet[2]),
     ]
 
 

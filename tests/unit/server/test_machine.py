@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.slicing import Anatomy
 from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, State
 from fedquilt_server.events import (
     Checkpoint,
@@ -27,9 +28,13 @@ from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import LabFactory, Machine, Policy
 
 
+def no_model() -> Anatomy:
+    return Anatomy((), {})
+
+
 def labs(per_round: int) -> LabFactory:
     def make(number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
-        return RunLab(number, fleet, 7, per_round, lambda _: {})
+        return RunLab(number, fleet, 7, 99, 99, per_round, lambda *_: {}, no_model)
 
     return make
 

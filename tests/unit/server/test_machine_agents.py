@@ -10,6 +10,7 @@ import pytest
 
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.averages import mean
+from fedquilt_common.slicing import Anatomy
 from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, Round, State, Task
 from fedquilt_server.events import (
     Checkpoint,
@@ -27,6 +28,10 @@ from fedquilt_server.events import (
 )
 from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import Machine, Policy
+
+
+def no_model() -> Anatomy:
+    return Anatomy((), {})
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def load(event: Replied) -> Arrays:
 
 def machine(policy: Policy, algorithm: Algorithm, per_round: int, done: int = 0, state: State | None = None) -> Machine:
     def lab(number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
-        return RunLab(number, fleet, 7, per_round, lambda _: {})
+        return RunLab(number, fleet, 7, 99, 99, per_round, lambda *_: {}, no_model)
 
     return Machine(algorithm, policy, state or State({"w": np.zeros(1, np.float32)}), lab, load, done)
 

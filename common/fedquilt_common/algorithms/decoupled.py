@@ -1,0 +1,94 @@
+"""Decoupled: one model for each level, averaged only among the clients of that level.
+
+The baseline of Jia et al., "AdaptiveFL: Adaptive Heterogeneous Federated Learning for Resource-Constrained AIoT
+Systems", DAC 2024, section 4.2: FedAvg for the large, the medium and the small model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from fedquilt_common.averages import mean
+from fedquilt_common.slicing import Slice, cut
+from fedquilt_common.submodels import DEFAULT_WIDTHS, Widths, by_size, check_widths, level_of, prefix
+from fedquilt_common.types import Arrays, ClientId, Lab, Reply, Round, Site, State, Task
+
+
+@dataclass(frozen=True)
+class Decoupled:
+    """``widths``: kind of board -> width of its level's model; the greatest must be 1: it is the global model.
+
+    ``data: own``: a client trains its own level's model. ``affordable``: one drawn from all that it can bear.
+    """
+
+    widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
+    data: Literal["own", "affordable"] = "own"
+
+    def __post_init__(self) -> None:
+        check_widths("widths", self.widths)
+        if max(self.widths.values()) != 1:
+            raise ValueError(f"widths = {dict(self.widths)!r}: one level must have width 1, the whole model")
+        if self.data not in ("own", "affordable"):
+            raise ValueError(f"data = {self.data!r}: must be own or affordable")
+
+    def init(self, model: Arrays, lab: Lab) -> State:
+        smaller = {
+            f"{level}/{name}": array
+            for level, part in self._parts(lab).items() if not part.is_full
+            for name, array in cut(model, part).items()
+        }  # fmt: skip
+        return State(model, smaller)
+
+    def round(self, state: State, lab: Lab) -> Round:
+        parts = self._parts(lab)
+        models = {level: self._model(state, level, part) for level, part in parts.items()}
+        levels = {client: self._level(client, lab) for client in sorted(lab.select())}
+        whole = {level: Task("train", models[level], {"level": level}) for level in models}
+        replies = yield {client: whole[level] for client, level in levels.items()}
+        for level in models:
+            mine = {client: reply for client, reply in replies.items() if levels[client] == level}
+            models[level] = mean(mine, like=models[level]) if mine else models[level]
+        trained = {str(client): self.widths[levels[client]] for client in sorted(replies)}
+        return self._state(models, parts, trained)
+
+    def work(self, task: Task, site: Site) -> Reply:
+        part = prefix(site.anatomy, self.widths[str(task.scalars["level"])], "floor")
+        trained = site.learner.train(task.arrays, site.data, seed=site.seed, part=part)
+        return Reply(trained.arrays, len(site.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+
+    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
+        parts = self._parts(lab)
+        scores = {level: lab.evaluate(self._model(state, level, part), part) for level, part in parts.items()}
+        full = scores[by_size(self.widths)[0]]
+        measure = "accuracy" if "accuracy" in full else "r2"
+        named = {f"{measure}_{level}": score[measure] for level, score in scores.items()}
+        return {**full, **named, f"average_{measure}": sum(named.values()) / len(named)}
+
+    def _parts(self, lab: Lab) -> dict[str, Slice]:
+        return {level: prefix(lab.anatomy, self.widths[level], "floor") for level in by_size(self.widths)}
+
+    def _level(self, client: ClientId, lab: Lab) -> str:
+        levels = by_size(self.widths)
+        own = level_of(lab.fleet[client].kind, levels)
+        if self.data == "own":
+            return own
+        affordable = levels[levels.index(own) :]
+        return affordable[int(lab.rng.integers(len(affordable)))]
+
+    def _model(self, state: State, level: str, part: Slice) -> Arrays:
+        if part.is_full:
+            return state.arrays
+        return {name: state.extra[f"{level}/{name}"] for name in part.shapes}
+
+    def _state(self, models: Mapping[str, Arrays], parts: Mapping[str, Slice], trained: dict[str, float]) -> State:
+        whole = models[by_size(self.widths)[0]]
+        extra: dict[str, NDArray[Any]] = {
+            f"{level}/{name}": models[level][name]
+            for level, part in parts.items() if not part.is_full
+            for name in part.shapes
+        }  # fmt: skip
+        return State(whole, extra, {"trained": trained})

@@ -1,0 +1,66 @@
+"""FedRolex: the sub-models are windows that roll over the channels of every layer, so that all are trained alike.
+
+Alam et al., "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction", NeurIPS 2022, and
+chapter 3 of Alam's thesis "Federated Learning Benchmarks and Frameworks for AIoT" (2023), whose numbers these are:
+algorithm 3.1, equations 3.4 (window) and 3.10 (average), section 3.3.6 (weights), 3.3.7 (overlap). The global model
+may be larger than any client's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fedquilt_common.algorithms.partial import PartialTraining
+from fedquilt_common.slicing import Group, Slice
+from fedquilt_common.submodels import Rounding, window
+from fedquilt_common.types import Lab, Reply
+
+Weighting = Literal["none", "samples", "model_size", "updates", "hybrid"]
+
+
+@dataclass(frozen=True)
+class FedRolex(PartialTraining):
+    """``direction``: windows advance (the paper) or retreat (the published code) by ``step`` channels a round.
+
+    ``overlap`` r: they advance by floor(width * (1 - r) * channels) more. ``weighting``: what a client counts in the
+    average: all the same, its samples, the channels it trains, its steps of descent, or the last two together.
+    """
+
+    direction: Literal["forward", "backward"] = "forward"
+    rounding: Rounding = "floor"
+    step: int = 1
+    overlap: float = 1.0
+    weighting: Weighting = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _one_of("direction", self.direction, ("forward", "backward"))
+        _one_of("rounding", self.rounding, ("floor", "ceil"))
+        _one_of("weighting", self.weighting, ("none", "samples", "model_size", "updates", "hybrid"))
+        if type(self.step) is not int or self.step < 0:
+            raise ValueError(f"step = {self.step!r}: must be a whole number of channels, 0 or more")
+        if not 0 <= self.overlap <= 1:
+            raise ValueError(f"overlap = {self.overlap!r}: must be between 0 and 1")
+
+    def part(self, lab: Lab, width: float) -> Slice:
+        return window(lab.anatomy, width, self.rounding, lambda group: self.start(group, width, lab.round - 1))
+
+    def start(self, group: Group, width: float, rounds: int) -> int:
+        """First channel of the window after ``rounds`` rounds; each group goes round at its own size."""
+        stride = self.step + math.floor(round(width * (1 - self.overlap) * group.size, 9))
+        return (stride * rounds if self.direction == "forward" else -stride * rounds) % group.size
+
+    def piece_weight(self, reply: Reply, part: Slice) -> float:
+        kernels = float(sum(kept.count for kept in part.kept))
+        updates = max(1.0, reply.metrics.get("steps", 1.0))
+        return {
+            "none": 1.0, "samples": reply.weight, "model_size": kernels, "updates": updates,
+            "hybrid": kernels * updates,
+        }[self.weighting]  # fmt: skip
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(allowed)}")

@@ -1,0 +1,73 @@
+"""Pre-activation ResNet18 with static batch norm and a Scaler after each convolution, as HeteroFL and FedRolex use it.
+
+He et al., "Identity Mappings in Deep Residual Networks", ECCV 2016; Diao et al., "HeteroFL", ICLR 2021, section 3;
+FedRolex thesis, section 3.3. A block's shortcut convolution takes what its first normalisation gives.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.models.shapes import check_image, check_sizes, scaled
+from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
+
+_SMALLEST = 8
+
+
+class Block(nn.Module):
+    """Scaler, norm, ReLU and convolution, twice; a shortcut convolution where sizes change."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.scale1 = Scaler()
+        self.norm1 = StaticBatchNorm(channels)
+        self.relu1 = nn.ReLU()
+        self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.scale2 = Scaler()
+        self.norm2 = StaticBatchNorm(out)
+        self.relu2 = nn.ReLU()
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        same = stride == 1 and channels == out
+        self.shortcut = None if same else nn.Conv2d(channels, out, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ready = self.relu1(self.norm1(self.scale1(x)))
+        carried = x if self.shortcut is None else self.shortcut(ready)
+        inner = self.relu2(self.norm2(self.scale2(self.conv1(ready))))
+        out: Tensor = self.conv2(inner) + carried
+        return out
+
+
+def build(
+    input_shape: tuple[int, ...],
+    classes: int,
+    width: float = 1.0,
+    hidden: Sequence[int] = (64, 128, 256, 512),
+    blocks: Sequence[int] = (2, 2, 2, 2),
+) -> nn.Module:
+    """Input (n, channels, height, width), output (n, classes), or (n, 1) for regression (``classes`` 0).
+
+    ``hidden`` channels and ``blocks`` per stage, all channels multiplied by ``width``. Raises ExperimentError for
+    samples that are no images of at least 8 x 8, and for stages that do not fit together.
+    """
+    channels, _, _ = check_image("preact-resnet18", input_shape, _SMALLEST, "mlp")
+    check_sizes("hidden", hidden)
+    check_sizes("blocks", blocks)
+    if len(hidden) != len(blocks):
+        raise ExperimentError(f"model.blocks = {list(blocks)}: must have as many stages as model.hidden: {len(hidden)}")
+    sizes = [scaled(size, width) for size in hidden]
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv=nn.Conv2d(channels, sizes[0], 3, 1, 1, bias=False))
+    previous = sizes[0]
+    for stage, (size, count) in enumerate(zip(sizes, blocks, strict=True)):
+        strides = [1 if stage == 0 else 2, *[1] * (count - 1)]
+        layers[f"layer{stage + 1}"] = nn.Sequential(*(
+            Block(previous if number == 0 else size, size, stride) for number, stride in enumerate(strides)
+        ))  # fmt: skip
+        previous = size
+    layers |= {"scale": Scaler(), "norm": StaticBatchNorm(previous), "relu": nn.ReLU()}
+    layers |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(previous, max(classes, 1))}
+    return nn.Sequential(layers)

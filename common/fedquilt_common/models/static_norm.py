@@ -1,0 +1,68 @@
+"""HeteroFL's two layers for sub-models of several widths: static batch norm and the Scaler.
+
+Diao et al., "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients",
+ICLR 2021, section 3; FedRolex uses the same (thesis, section 3.3).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class StaticBatchNorm(nn.Module):
+    """Batch norm over dimension 1 that keeps no running averages while it is trained.
+
+    In training it always normalises by the batch. In evaluation it uses the collected statistics if there are any
+    (``num_batches_tracked`` > 0), else the batch's. While ``collecting``, each forward pass enters
+    its batch into the statistics as a cumulative average: the sBN pass that follows training.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, num_features: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.eps = eps
+        self.collecting = False
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.collecting:
+            self._collect(x.detach())
+        if self.training or not int(self.num_batches_tracked):
+            shape = (1, -1, *[1] * (x.dim() - 2))
+            mean, var = self._of_batch(x)
+            scale = (self.weight / torch.sqrt(var + self.eps)).reshape(shape)
+            return (x - mean.reshape(shape)) * scale + self.bias.reshape(shape)
+        return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+    def _of_batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and biased variance, defined for a single value too, which ``functional.batch_norm`` refuses."""
+        over = [0, *range(2, x.dim())]
+        return x.mean(over), x.var(over, unbiased=False)
+
+    def _collect(self, x: Tensor) -> None:
+        self.num_batches_tracked += 1
+        mean, var = self._of_batch(x)
+        part = 1.0 / float(self.num_batches_tracked)
+        self.running_mean += (mean - self.running_mean) * part
+        self.running_var += (var - self.running_var) * part
+
+
+class Scaler(nn.Module):
+    """Divides by ``rate``, the part of the channels that is left, in training only (HeteroFL, section 3)."""
+
+    def __init__(self, rate: float = 1.0) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.rate if self.training and self.rate != 1.0 else x

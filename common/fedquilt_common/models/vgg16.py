@@ -1,0 +1,69 @@
+"""VGG16 with batch norm, as AdaptiveFL splits it (Jia et al., "AdaptiveFL", DAC 2024, Table 1).
+
+Simonyan and Zisserman's configuration D: 13 convolutions of 3 x 3 with bias, each with batch norm and ReLU, five
+max poolings, then linear layers 512 -> 4096 -> 4096 -> classes with ReLU and dropout: 33,646,666 parameters for
+3 x 32 x 32 and ten classes. Images that the five poolings do not bring down to 1 x 1 are averaged to it.
+For FEMNIST (1 x 28 x 28, 62 classes) the published code has linear layers of 256 (``head``): 14,935,038 parameters.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from fedquilt_common.models.exits import with_exits
+from fedquilt_common.models.shapes import check_image, check_size, scaled
+
+CHANNELS = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
+POOLED_AFTER = (1, 3, 6, 9, 12)
+_SMALLEST = 16
+
+
+def build(
+    input_shape: tuple[int, ...],
+    classes: int,
+    width: float = 1.0,
+    head: int = 4096,
+    dropout: float = 0.5,
+    exits: Sequence[int] = (),
+) -> nn.Module:
+    """Input (n, channels, height, width), output (n, classes), or (n, 1) for regression (``classes`` 0).
+
+    ``head``: outputs of either hidden linear layer; ``width`` multiplies these and all channels; ``exits``: stages 0 to
+    3 (each ends in a pooling) that get an early exit. Raises ExperimentError for samples that are no images of at least
+    16 x 16, and for a ``head`` that is no positive whole number.
+    """
+    previous, height, across = check_image("vgg16", input_shape, _SMALLEST, "mlp")
+    check_size("head", head)
+    sizes = [scaled(size, width) for size in CHANNELS]
+    stages: list[OrderedDict[str, nn.Module]] = [OrderedDict()]
+    for index, size in enumerate(sizes):
+        stages[-1][f"conv{index}"] = nn.Conv2d(previous, size, 3, padding=1)
+        stages[-1][f"norm{index}"] = nn.BatchNorm2d(size)
+        stages[-1][f"relu{index}"] = nn.ReLU()
+        previous = size
+        if index in POOLED_AFTER:
+            stages[-1][f"pool{index}"] = nn.MaxPool2d(2, ceil_mode=min(height, across) < 32)
+            stages.append(OrderedDict())
+    end = _head(previous, scaled(head, width), classes, dropout)
+    if not exits:
+        merged = OrderedDict(pair for stage in stages for pair in stage.items())
+        return nn.Sequential(OrderedDict([*merged.items(), *end.items()]))
+    ends = [(sizes[index], True) for index in POOLED_AFTER]
+    return with_exits("vgg16", [nn.Sequential(s) for s in stages[:-1]], ends, nn.Sequential(end), exits, classes)
+
+
+def _head(features: int, hidden: int, classes: int, dropout: float) -> OrderedDict[str, nn.Module]:
+    return OrderedDict(
+        average=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        fc0=nn.Linear(features, hidden),
+        relu_fc0=nn.ReLU(),
+        dropout0=nn.Dropout(dropout),
+        fc1=nn.Linear(hidden, hidden),
+        relu_fc1=nn.ReLU(),
+        dropout1=nn.Dropout(dropout),
+        fc2=nn.Linear(hidden, max(classes, 1)),
+    )

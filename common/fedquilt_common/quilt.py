@@ -1,0 +1,200 @@
+"""The entries of a model grouped by the sub-models that want them, so that each is published once (design section 5).
+
+Coordinator and boards compute the same layout from the slices of an exchange, which the manifest lists; so a patch
+is nothing but numbers, in the order of its blocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.chunks import Blob
+from fedquilt_common.codec import as_wire, from_wire, wire_dtype_of
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.slicing import (
+    ArrayAnatomy,
+    Axis,
+    IndexSet,
+    Indices,
+    Selector,
+    Slice,
+    as_slice,
+    length,
+    mesh,
+    positions,
+    take,
+)
+from fedquilt_common.types import Arrays, Precision
+
+MOST_SLICES: Final = 62
+"""Sets of slices are bits of one 64-bit number."""
+MOST_PATCHES: Final = 64
+MOST_BLOCKS: Final = 1024
+"""Of one array. Random subsets of many clients would cut a model into as many pieces as it has numbers."""
+_ALL: Final = -1
+
+
+@dataclass(frozen=True)
+class Block:
+    """Entries of one array: all combinations of the given indices of each dimension, in C order."""
+
+    name: str
+    chosen: tuple[Selector, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(map(length, self.chosen))
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What exactly one set of slices (positions in the exchange's list) is sent."""
+
+    wanted_by: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def entries(self) -> int:
+        return sum(math.prod(block.shape) for block in self.blocks)
+
+
+def quilt(slices: Sequence[Slice]) -> tuple[Patch, ...]:
+    """The patches of which ``slices``, distinct and of one model, are made; no entry is in two of them.
+
+    Where the slices cut one another into too many pieces there is a single patch of all that any of them wants, of
+    which every board takes its own: the coordinator still sends nothing twice, but boards receive more than they need.
+    """
+    pieces = _pieces(slices) if len(slices) <= MOST_SLICES else None
+    if pieces is None or len(pieces) > MOST_PATCHES:
+        return (_cover(slices),)
+    return tuple(Patch(_slices_of(bits), tuple(blocks)) for bits, blocks in sorted(pieces.items()))
+
+
+def _slices_of(bits: int) -> tuple[int, ...]:
+    return tuple(position for position in range(MOST_SLICES) if bits >> position & 1)
+
+
+def _pieces(slices: Sequence[Slice]) -> dict[int, list[Block]] | None:
+    """Blocks by the set of slices that want them, as bits; None when there are too many."""
+    classes: dict[Axis, list[tuple[int, Selector]]] = {}
+    pieces: dict[int, list[Block]] = {}
+    for name, array in slices[0].anatomy.arrays.items():
+        having = sum(1 << position for position, part in enumerate(slices) if name not in part.absent)
+        sides = [_classes(axis, slices, classes) for axis in array.axes]
+        if math.prod(map(len, sides)) > MOST_BLOCKS:
+            return None
+        for combination in product(*sides):
+            bits = reduce(int.__and__, (bits for bits, _ in combination), having)
+            if bits:
+                pieces.setdefault(bits, []).append(Block(name, tuple(chosen for _, chosen in combination)))
+    return pieces
+
+
+def _classes(
+    axis: Axis, slices: Sequence[Slice], known: dict[Axis, list[tuple[int, Selector]]]
+) -> list[tuple[int, Selector]]:
+    """The indices of a dimension by the set of slices that keep them."""
+    if axis not in known:
+        bits = np.zeros(slices[0].whole_length(axis), np.int64)
+        for position, part in enumerate(slices):
+            bits[part.select(axis)] |= np.int64(1) << position
+        known[axis] = [(int(b), as_slice(np.flatnonzero(bits == b))) for b in np.unique(bits) if b]
+    return known[axis]
+
+
+def _cover(slices: Sequence[Slice]) -> Patch:
+    """One patch of the smallest sub-model in which all ``slices`` are nested."""
+    kept = [np.unique(np.concatenate([part.kept[g].indices for part in slices])) for g in range(len(slices[0].kept))]
+    anatomy = slices[0].anatomy
+    cover = Slice(
+        anatomy,
+        tuple(IndexSet.of(group.size, indices) for group, indices in zip(anatomy.groups, kept, strict=True)),
+        frozenset.intersection(*(part.absent for part in slices)),
+    )
+    return Patch(tuple(range(len(slices))), tuple(Block(name, chosen) for name, chosen in cover.selectors.items()))
+
+
+def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
+    """The patch's numbers one block after the other, and nothing else; written and digested in one go."""
+    digest, size = hashlib.sha256(), 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held: tuple[str, NDArray[Any]] = ("", np.empty(0))
+    with path.open("wb") as file:
+        for block in patch.blocks:
+            if held[0] != block.name:
+                held = block.name, np.asarray(arrays[block.name])
+            data = as_wire(block.name, take(held[1], block.chosen), precision)
+            view = data.reshape(-1).view(np.uint8).data
+            file.write(view)
+            digest.update(view)
+            size += len(view)
+    return Blob(path, digest.hexdigest(), size)
+
+
+def patch_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Precision) -> int:
+    """Bytes of a patch."""
+    return sum(math.prod(b.shape) * wire_dtype_of(anatomy[b.name].dtype, precision)[1].itemsize for b in patch.blocks)
+
+
+def assemble(
+    part: Slice, slices: Sequence[Slice], files: Sequence[Path], precision: Precision
+) -> dict[str, NDArray[Any]]:
+    """The arrays of ``part``, one of ``slices``, from its patches' files in the order of ``quilt``; floats are fp32.
+
+    Raises:
+        PayloadError: when there are other files than it is made of, or one has another size.
+    """
+    wanted = [patch for patch in quilt(slices) if slices.index(part) in patch.wanted_by]
+    if len(wanted) != len(files):
+        raise PayloadError(f"the sub-model is made of {len(wanted)} patches, but {len(files)} were given")
+    arrays = {name: np.empty(shape, wire_dtype_of(part.anatomy.arrays[name].dtype, "fp32")[1])
+              for name, shape in part.shapes.items()}  # fmt: skip
+    for patch, file in zip(wanted, files, strict=True):
+        _place(arrays, part, patch, file, precision)
+    return arrays
+
+
+def _place(arrays: dict[str, NDArray[Any]], part: Slice, patch: Patch, file: Path, precision: Precision) -> None:
+    expected, found = patch_size(patch, part.anatomy.arrays, precision), file.stat().st_size
+    if expected != found:
+        raise PayloadError(
+            f"a patch has {found} bytes where the slices of the round make it {expected}: coordinator and board "
+            "build different models; install the same versions of fedquilt and torch, and the same model"
+        )
+    numbers, offset = np.memmap(file, np.uint8, "r"), 0
+    places: dict[Axis, Indices] = {}
+    for block in patch.blocks:
+        array = part.anatomy.arrays[block.name]
+        name, kind = wire_dtype_of(array.dtype, precision)
+        size = math.prod(block.shape) * kind.itemsize
+        if block.name in arrays:
+            values = from_wire(numbers[offset : offset + size].view(kind), name).reshape(block.shape)
+            _put(arrays[block.name], values, block, [_own(axis, part, places) for axis in array.axes])
+        offset += size
+
+
+def _own(axis: Axis, part: Slice, known: dict[Axis, Indices]) -> Indices:
+    """For each entry of the whole dimension its place in the sub-model, or -1."""
+    if axis not in known:
+        chosen = part.select(axis)
+        indices = np.arange(chosen.start, chosen.stop) if isinstance(chosen, slice) else chosen
+        known[axis] = positions(indices, part.whole_length(axis))
+    return known[axis]
+
+
+def _put(target: NDArray[Any], values: NDArray[Any], block: Block, places: Sequence[Indices]) -> None:
+    """Write the block's values to where the sub-model has them, without those that it does not have."""
+    mine = [place[chosen] for place, chosen in zip(places, block.chosen, strict=True)]
+    there = [as_slice(np.flatnonzero(own >= 0)) for own in mine]
+    goal = tuple(as_slice(own[own >= 0]) for own in mine)
+    target[mesh(goal)] = take(values, there)
