@@ -26,6 +26,7 @@ from fedquilt_common.messages import (
     ReplyHeader,
     RoundMessage,
     RunMessage,
+    SliceMessage,
     Stop,
     TaskMessage,
     Telemetry,
@@ -47,7 +48,12 @@ ROUND = RoundMessage(
     phase="open",
     deadline=1700000000.25,
     patches=[PatchMessage(slot=0, digest=A, size=4096), PatchMessage(slot=1, digest=B, size=1)],
-    tasks=[TASK, TaskMessage(clients=[], kind="score", patches=[])],
+    tasks=[
+        TASK,
+        TaskMessage(clients=[], kind="score", patches=[]),
+        TaskMessage(clients=[5], kind="train", patches=[0], slice=0),
+    ],
+    slices=[SliceMessage(base=0, kept=[[0, 8], "/w=="], absent=["exits.1.weight"])],
 )
 SAMPLES: dict[str, Message] = {
     "CoordinatorPresence": CoordinatorPresence(online=True, epoch=4, run="digits-1"),
