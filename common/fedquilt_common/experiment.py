@@ -158,11 +158,12 @@ class FleetLine(_Section):
 
 
 class Experiment(_Section):
-    """A whole experiment. What ``participation`` and ``fleet`` leave out follows from ``data.clients``."""
+    """A whole experiment. The model is evaluated after every ``evaluate_every``-th round and after the last. What ``participation`` and ``fleet`` leave out follows from ``data.clients``."""
 
     name: Name
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     rounds: Positive = 10
+    evaluate_every: Positive = 1
     data: Data
     model: Model
     algorithm: AlgorithmChoice

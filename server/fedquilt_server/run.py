@@ -201,7 +201,7 @@ class Run:
     def checkpoint(self, seq: int, done: Checkpoint, published: set[str], boards: Sequence[BoardStatus]) -> Kept:
         """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies."""
         started = time.perf_counter()
-        scores = self.machine.evaluate(done.state) if self.workbench.learns else {}
+        scores = self.machine.evaluate(done.state) if self._is_evaluated(done.round) else {}
         self.watch.evaluating = time.perf_counter() - started
         arrays, extra = self._put(done.state)
         wired = self._as_sent(done.state, arrays)
@@ -213,6 +213,10 @@ class Run:
         self.watch = Stopwatch(traffic)
         self._write(boards)
         return Kept(row, self._state(), wired, now)
+
+    def _is_evaluated(self, round: int) -> bool:
+        due = round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds
+        return due and self.workbench.learns
 
     def _as_sent(self, state: State, arrays: Blob) -> Blob:
         """The global model as it goes over the wire; in fp32 that is the checkpoint's own blob."""
