@@ -2,8 +2,9 @@
 
     python benchmarks/submodels.py [--rounds 30] [--seeds 1 2 3] [--only fedrolex adaptivefl]
 
-Each line of ``results/submodels.jsonl`` is one run: "full" is the whole model's accuracy, "avg" the mean over the three
-levels' sub-models, bytes are those of the coordinator's socket, waste is 1 - sent back / sent (AdaptiveFL, section 4.4).
+Each line of ``results/submodels.jsonl`` is one run: "full" is the whole model's accuracy, "avg" the mean over the
+three levels' sub-models, bytes are those of the coordinator's socket, waste is 1 - sent back / sent (AdaptiveFL,
+section 4.4).
 ``--table`` prints what is there. The data set must lie below FEDQUILT_DATA.
 """
 
@@ -40,6 +41,8 @@ FLEET = [
     {"kind": "weak", "agents": 1, "clients": 8, "budget": "30MiB"},
 ]
 """The budgets let a medium board train M1 and what is smaller, a weak one S2 (``fedquilt model inspect convnet``)."""
+COLUMNS = {"avg": 100, "full": 100, "bytes_down": 1e-6, "bytes_up": 1e-6, "waste": 100}
+"""What the table shows, and by what it is multiplied for it."""
 
 
 def experiment(name: str, seed: int, rounds: int) -> dict[str, Any]:
@@ -91,8 +94,7 @@ def print_table() -> None:
     for name in ALGORITHMS:
         mine = [row for row in rows if row["algorithm"] == name]
         if mine:
-            cells = [_mean(mine, key, scale) for key, scale in
-                     (("avg", 100), ("full", 100), ("bytes_down", 1e-6), ("bytes_up", 1e-6), ("waste", 100))]  # fmt: skip
+            cells = [_mean(mine, key, scale) for key, scale in COLUMNS.items()]
             print(f"| {name} | {len(mine)} | {mine[0]['rounds']} | {' | '.join(cells)} |")
 
 

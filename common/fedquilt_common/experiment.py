@@ -158,7 +158,10 @@ class FleetLine(_Section):
 
 
 class Experiment(_Section):
-    """A whole experiment. The model is evaluated after every ``evaluate_every``-th round and after the last. What ``participation`` and ``fleet`` leave out follows from ``data.clients``."""
+    """A whole experiment. What ``participation`` and ``fleet`` leave out follows from ``data.clients``.
+
+    The model is evaluated after every ``evaluate_every``-th round and after the last.
+    """
 
     name: Name
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0

@@ -38,7 +38,7 @@ def content(arrays: Arrays) -> dict[str, bytes]:
 
 @given(exchanges())
 def test_each_object_is_published_once(tasks: dict[int, Task]) -> None:
-    published = [id(arrays) for arrays in plan(tasks).patches]
+    published = [id(publication.arrays) for publication in plan(tasks).patches]
     assert sorted(published) == sorted({id(t.arrays) for t in tasks.values() if t.arrays})
 
 
@@ -51,7 +51,7 @@ def test_each_client_gets_what_its_task_holds(tasks: dict[int, Task]) -> None:
         group = groups[client]
         rebuilt: dict[str, NDArray[Any]] = {}
         for position in group.patches:
-            rebuilt |= made.patches[position]
+            rebuilt |= made.patches[position].arrays
         assert content(rebuilt) == content(task.arrays)
         assert group.task.kind == task.kind
         # repr: 1, 1.0 and True are equal, but not the same scalar
@@ -65,7 +65,7 @@ def test_the_order_is_that_of_the_clients(tasks: dict[int, Task], random: Any) -
     assert firsts == sorted(firsts)
     assert all(list(group.clients) == sorted(group.clients) for group in made.groups)
     in_order = list(dict.fromkeys(id(tasks[c].arrays) for c in sorted(tasks) if tasks[c].arrays))
-    assert [id(arrays) for arrays in made.patches] == in_order
+    assert [id(publication.arrays) for publication in made.patches] == in_order
     shuffled = list(tasks.items())
     random.shuffle(shuffled)
     assert [(g.clients, g.patches) for g in plan(dict(shuffled)).groups] == [

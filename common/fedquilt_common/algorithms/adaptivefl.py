@@ -29,8 +29,8 @@ class AdaptiveFL:
     """``levels``: width ratio r_w of each level below L, ``starts``: start layers I_1 ... I_p (Table 1's defaults suit
     VGG16), none below ``tau``. Without levels there is only the whole model.
 
-    ``bonus``: whether a success raises L1's score by p - 1 every time (``paper``), or only if L1 itself was sent
-    (``code``, as published).
+    ``bonus``: whether every success raises L1's score by p - 1 (``paper``), or only L1's own does, by p (``code``, as
+    published).
     """
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})
@@ -177,8 +177,10 @@ class Tables:
         self.curiosity[self._row(self.levels[back]), client] += 1
         if sent == back:
             scores[sent:] += 1
-            if self.bonus == "paper" or sent == len(scores) - 1:
+            if self.bonus == "paper":
                 scores[-1] += self.p - 1
+            elif sent == len(scores) - 1:
+                scores[-1] += self.p
             return
         scores[back] += self.p
         scores[back:] = np.maximum(scores[back:] - np.arange(len(scores) - back), 0)
