@@ -8,6 +8,7 @@ of a second for every process of a board. ``tests/unit/common/test_learner.py`` 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import time
@@ -24,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedquilt_common.anatomy.resize import cut_module
 from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
-from fedquilt_common.precision import Arithmetic, LossScale, arithmetic, refusing
+from fedquilt_common.precision import Arithmetic, LossScale, arithmetic, refusing, widened
 from fedquilt_common.scores import like, score_classes, score_values
 from fedquilt_common.types import Arrays, Examples, Loss, Penalty, Progress, Trained
 
@@ -60,13 +61,8 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def to_arrays(module: nn.Module) -> dict[str, NDArray[Any]]:
-    """Parameters and buffers by name; the arrays are the module's own memory, not copies."""
-    return {name: np.asarray(_widened(t.detach()).numpy(), order="C") for name, t in module.state_dict().items()}
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    """On the CPU, halves as fp32: averages never run in half precision."""
-    return (tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor).cpu()
+    """Parameters and buffers by name, halves as fp32; else the arrays are the module's own memory, not copies."""
+    return {name: np.asarray(widened(t.detach()).cpu().numpy(), order="C") for name, t in module.state_dict().items()}
 
 
 def load_arrays(module: nn.Module, arrays: Arrays) -> None:
@@ -162,8 +158,8 @@ class TorchLearner:
         the same input.
 
         ``arrays`` are those of the sub-model ``part`` if there is one. ``Trained.loss`` is the mean over the samples
-        of the last epoch, without the penalty. Buffers keep their own dtype; floats come back in fp32 whatever
-        ``training.precision``.
+        of the last epoch, without the penalty. Buffers keep their own dtype; halves come back as fp32. ``steps``
+        counts those that amp leaves out for gradients that are not finite, too.
         Raises PayloadError for arrays of another model, DataUnavailableError for data that does not fit it,
         TrainingDivergedError for a loss that is not finite, UnsupportedPrecisionError for what this device cannot do.
         """
@@ -173,7 +169,7 @@ class TorchLearner:
         module = how.place(self._loaded(arrays, seed, part))
         with _seeded(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = self._descend(module, how, data, seed, penalty, loss or self._loss)
-        _check_all_finite(module, steps)
+        _check_all_finite(module, steps, how)
         return Trained(to_arrays(module), mean_loss, time.perf_counter() - started, steps)
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
@@ -185,20 +181,22 @@ class TorchLearner:
             return score_classes(outputs) if self.classes else score_values(outputs)
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
-        """The buffers of the model's static batch norms after one pass over ``data`` (HeteroFL, section 3).
+        """Means and variances of the model's static batch norms, by name, after one pass over ``data`` (HeteroFL,
+        section 3); what ``arrays`` hold of them does not matter.
 
-        Empty for a model that has none.
+        Empty for a model that has none. Raises as ``train``.
         """
+        self._check(data)
         module = self._loaded(arrays, 0, part).eval()
-        norms = {name: norm for name, norm in module.named_modules() if hasattr(norm, "collecting")}
+        norms = {name: norm for name, norm in module.named_modules() if _collects(norm)}
         for norm in norms.values():
-            norm.collecting = norm.training = True
-            norm.num_batches_tracked.zero_()
+            _start_collecting(norm)
         with torch.inference_mode():
             for batch in _parts(len(data)) if norms else []:
                 module(_features(data.x[batch]))
-        owners = tuple(f"{name}.running_" for name in norms)
-        return {name: array for name, array in to_arrays(module).items() if name.startswith(owners)}
+        found = to_arrays(module)
+        names = [f"{name}.{kind}".lstrip(".") for name in norms for kind in ("running_mean", "running_var")]
+        return {name: found[name] for name in names}
 
     def _fresh(self, seed: int) -> nn.Module:
         with _seeded(seed):
@@ -227,19 +225,23 @@ class TorchLearner:
         start = {name: p.detach().clone() for name, p in now.items()} if penalty else {}
         descent = _Descent(list(now.values()), {}, self.training, LossScale() if how.precision == "amp" else None)
         shuffler = torch.Generator().manual_seed(seed % _SEEDS)
+
+        def goal(index: NDArray[np.int64], how: Arithmetic) -> tuple[Tensor, Tensor]:
+            with how.autocast():
+                output = module(how.inputs(_features(data.x[index])))
+            value = loss(_outputs(output), self._targets(data.y[index]).to(how.device))
+            return value, value if penalty is None else value + penalty(now, start)
+
         steps, losses = 0, list[tuple[float, int]]()
         for _ in range(self.training.epochs):
             order = torch.randperm(len(data), generator=shuffler).numpy()
             batches, losses = _batches(order, self.training, module), []
             for index in batches:
-                with refusing(module, how) if steps == 0 else contextlib.nullcontext():
-                    with how.autocast():
-                        output = module(how.inputs(_features(data.x[index])))
-                    value = loss(_as_fp32(output), self._targets(data.y[index]).to(how.device))
-                    goal = value if penalty is None else value + penalty(now, start)
-                    steps += 1
-                    _check_finite(goal, steps)
-                    descent.step(goal)
+                steps += 1
+                with refusing(module, how, functools.partial(goal, index)) if steps == 1 else contextlib.nullcontext():
+                    value, whole = goal(index, how)
+                    _check_finite(whole, steps, how)
+                    descent.step(whole)
                 losses.append((value.item(), len(index)))
                 if self.on_progress:
                     self.on_progress(steps / (self.training.epochs * len(batches)))
@@ -270,6 +272,17 @@ class TorchLearner:
             )
 
 
+def _collects(module: nn.Module) -> bool:
+    return hasattr(module, "collecting") and isinstance(getattr(module, "running_mean", None), Tensor)
+
+
+def _start_collecting(norm: Any) -> None:
+    norm.collecting = norm.training = True
+    norm.num_batches_tracked.zero_()
+    norm.running_mean.zero_()
+    norm.running_var.fill_(1.0)
+
+
 def _parts(count: int) -> list[slice]:
     return [slice(start, start + EVALUATION_BATCH) for start in range(0, count, EVALUATION_BATCH)]
 
@@ -280,9 +293,9 @@ def _last(output: Any) -> Tensor:
     return found
 
 
-def _as_fp32(output: Any) -> Any:
-    """Losses are taken in fp32, whatever the model computes in."""
-    return [o.float() for o in output] if isinstance(output, list | tuple) else output.float()
+def _outputs(output: Any) -> Any:
+    """As a loss gets them: in fp32, whatever the model computes in; several exits as a list."""
+    return [widened(o) for o in output] if isinstance(output, list | tuple) else widened(output)
 
 
 def _features(x: NDArray[Any]) -> Tensor:
@@ -315,13 +328,17 @@ def _set_mode(module: nn.Module, batch: int) -> None:
                 part.eval()
 
 
-def _check_finite(loss: Tensor, step: int) -> None:
+def _check_finite(loss: Tensor, step: int, how: Arithmetic) -> None:
     if not math.isfinite(loss.item()):
-        raise TrainingDivergedError(f"the loss became {loss.item()} in step {step}; {_DIVERGED}")
+        raise TrainingDivergedError(f"the loss became {loss.item()} in step {step}; {_advice(how)}")
 
 
-def _check_all_finite(module: nn.Module, steps: int) -> None:
+def _check_all_finite(module: nn.Module, steps: int, how: Arithmetic) -> None:
     """The last step can overflow where every loss before it was finite."""
     for name, tensor in module.state_dict().items():
         if not torch.isfinite(tensor).all():
-            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_DIVERGED}")
+            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_advice(how)}")
+
+
+def _advice(how: Arithmetic) -> str:
+    return _DIVERGED + ("; fp16 ends at 65504, fp32 and bf16 do not" if how.precision in ("fp16", "amp") else "")
