@@ -91,7 +91,7 @@ class TaskSite:
     round: int
     seed: int
     memory_file: Path | None
-    capacity: int
+    capacity: Callable[[], int] = field(repr=False)
     on_progress: Callable[[float], None] = field(repr=False)
     on_need: Callable[[int], None] = field(repr=False)
 
@@ -122,8 +122,8 @@ class TaskSite:
 
     def fits(self, part: Slice) -> bool:
         """Whether this board has the memory to train the sub-model ``part`` now."""
-        need = self.board.training_memory(part)
-        if need > self.capacity:
+        need = self.board.training_memory(part)  # loads torch and the data set, which take memory themselves
+        if need > self.capacity():
             return False
         self.on_need(need)
         return True

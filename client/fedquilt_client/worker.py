@@ -112,7 +112,7 @@ class Worker:
             job.round,
             seed,
             job.memory,
-            _capacity(job),
+            lambda: _capacity(job),
             self._progress(job.number),
             lambda need: self._say(job.number, "training", need=need),
         )
