@@ -1,0 +1,238 @@
+"""What a board can bear: control groups, budgets, and what follows when the system kills for memory all the same."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from fedquilt_client import board
+from fedquilt_client.capacity import RESERVE, free_capacity, oom_kills
+from fedquilt_client.pool import Finished, GaveUp, JobEvent, OutOfMemory, Progressed, WorkerEvent, WorkerPool
+from fedquilt_client.reports import too_much
+from fedquilt_client.store import LOWERED, RunStore
+from fedquilt_common.codec import FileArrays
+from fedquilt_common.messages import REPLY_KEY, ReplyHeader, SliceMessage
+from fedquilt_common.quilt import quilt, write_patch
+from fedquilt_common.slicing import full_slice
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Kit
+
+MIB = 1 << 20
+
+
+def write(root: Path, files: dict[str, Any]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+    return root
+
+
+def usable(size: int) -> int:
+    return int(size * (1 - RESERVE))
+
+
+def test_the_tightest_control_group_counts_without_its_file_cache(tmp_path: Path) -> None:
+    root = write(tmp_path, {
+        "proc/self/cgroup": "0::/machine/board",
+        "sys/fs/cgroup/memory.max": "max", "sys/fs/cgroup/memory.current": 900 * MIB,
+        "sys/fs/cgroup/machine/memory.max": 64 * MIB, "sys/fs/cgroup/machine/memory.current": 60 * MIB,
+        "sys/fs/cgroup/machine/memory.stat": f"anon 5\ninactive_file {20 * MIB}",
+        "sys/fs/cgroup/machine/board/memory.max": 50 * MIB, "sys/fs/cgroup/machine/board/memory.current": 40 * MIB,
+    })  # fmt: skip
+    assert free_capacity(root=root) == usable(10 * MIB)
+    write(root, {"sys/fs/cgroup/machine/board/memory.current": 10 * MIB})
+    assert free_capacity(root=root) == usable(24 * MIB)
+
+
+def test_version_1_of_control_groups(tmp_path: Path) -> None:
+    root = write(tmp_path, {
+        "proc/self/cgroup": "5:cpu,cpuacct:/elsewhere\n4:memory:/docker/abc\n0::/",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": 9223372036854771712,
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": 5,
+        "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": 30 * MIB,
+        "sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes": 25 * MIB,
+        "sys/fs/cgroup/memory/docker/abc/memory.stat": f"total_inactive_file {3 * MIB}",
+    })  # fmt: skip
+    assert free_capacity(root=root) == usable(8 * MIB)
+
+
+def test_a_budget_is_shared_and_never_more_than_what_is_free(tmp_path: Path) -> None:
+    assert free_capacity(8 * MIB, root=tmp_path) == 8 * MIB
+    assert free_capacity(8 * MIB, sharing=4, root=tmp_path) == 2 * MIB
+    assert free_capacity(1 << 60, root=tmp_path) <= usable(psutil.virtual_memory().total)
+    root = write(tmp_path, {
+        "proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": 4, "sys/fs/cgroup/memory.current": 9,
+    })  # fmt: skip
+    assert free_capacity(8 * MIB, root=root) == 0
+
+
+def test_kills_for_memory_are_counted_wherever_the_system_tells(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path) == 0
+    root = write(tmp_path, {
+        "proc/vmstat": "nr_free 7\noom_kill 2", "proc/self/cgroup": "0::/board",
+        "sys/fs/cgroup/board/memory.events": "oom 9\noom_kill 3", "sys/fs/cgroup/memory.events": "oom_kill x",
+    })  # fmt: skip
+    assert oom_kills(root) == 5
+    assert oom_kills() >= 0
+
+
+def test_a_private_board_says_nothing_of_its_resources() -> None:
+    said = board.profile("pi4", 512 * MIB, private=True)
+    assert said.kind == "pi4"
+    assert (said.memory, said.cores, said.gpu, said.machine) == (0, 1, "", "")
+    assert set(vars(board.NO_VITALS).values()) == {None}
+
+
+def test_a_limit_is_kept_and_only_ever_lowered(kit: Kit) -> None:
+    store = RunStore(kit.folder / "run-1", kit.run())
+    assert store.limit is None
+    assert store.lower_limit(1000) == int(LOWERED * 1000) == store.limit
+    assert store.lower_limit(2000) == int(LOWERED * 800)
+    assert RunStore(kit.folder / "run-1", kit.run()).limit == 640
+    assert "640" not in too_much(kit.job(kit.run()), 10 * MIB, 8 * MIB)
+    assert "10 MiB" in too_much(kit.job(kit.run()), 10 * MIB, 8 * MIB)
+
+
+class Driver:
+    """A pool that believes ``kills`` of how often the system has killed for memory."""
+
+    def __init__(self, oom_kills: Callable[[], int]) -> None:
+        self.posted: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
+        self.pool = WorkerPool(1, 1, self.posted.put, oom_kills)
+
+    def next(self) -> JobEvent:
+        while True:
+            event = self.pool.handle(self.posted.get(timeout=40))
+            if event is not None and not isinstance(event, Progressed):
+                return event
+
+
+@pytest.fixture
+def drive() -> Iterator[Callable[[Callable[[], int]], Driver]]:
+    made: list[Driver] = []
+
+    def make(kills: Callable[[], int]) -> Driver:
+        made.append(Driver(kills))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.pool.close()
+
+
+KILLED = "if not site.client: site.on_need(1 << 30)\nos.kill(os.getpid(), signal.SIGKILL)"
+
+
+def job(kit: Kit, code: str, client: int = 0, **changes: Any) -> Any:
+    name = f"own{next(kit.numbers)}"
+    run = kit.run(name, algorithm={"name": kit.package(name, code)})
+    return kit.job(run, client, allowed=[name], **changes)
+
+
+def test_a_process_killed_for_memory_is_told_with_what_it_had_asked_for(drive: Any, kit: Kit) -> None:
+    kills = iter(range(1000))
+    driver = drive(lambda: next(kills))
+    given = job(kit, KILLED)
+    driver.pool.submit(given)
+    assert driver.next() == OutOfMemory(given, 1 << 30)
+    assert driver.pool.jobs == []
+
+
+def test_a_process_killed_by_somebody_is_no_matter_of_memory(drive: Any, kit: Kit) -> None:
+    driver = drive(lambda: 7)
+    driver.pool.submit(job(kit, KILLED))
+    assert isinstance(driver.next(), GaveUp)
+
+
+def test_without_an_estimate_nothing_can_be_made_smaller(drive: Any, kit: Kit) -> None:
+    kills = iter(range(1000))
+    driver = drive(lambda: next(kills))
+    driver.pool.submit(job(kit, KILLED, client=1))
+    assert isinstance(driver.next(), GaveUp)
+
+
+@pytest.mark.parametrize(
+    "error", ["MemoryError", "RuntimeError('DefaultCPUAllocator: can\\'t allocate memory: you tried 9 bytes')",
+              "RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')"],
+    ids=["python", "torch", "cuda"],
+)  # fmt: skip
+def test_an_error_of_memory_is_the_same_as_being_killed(drive: Any, kit: Kit, error: str) -> None:
+    driver = drive(lambda: 0)
+    driver.pool.submit(job(kit, f"if not site.client: site.on_need(5)\nraise {error}"))
+    assert isinstance(event := driver.next(), OutOfMemory)
+    assert event.need == 5
+    driver.pool.submit(job(kit, f"raise {error}", client=1))
+    assert isinstance(driver.next(), GaveUp)
+
+
+def small_cgroup(limit: int) -> Path | None:
+    """A control group of our own below the one we are in; None where we may not make any."""
+    top = Path("/sys/fs/cgroup/memory")
+    group = top / f"fedquilt-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(limit))
+    except OSError:
+        return None
+    return group
+
+
+def test_the_kernels_own_kill_is_recognised(drive: Any, kit: Kit) -> None:
+    group = small_cgroup(400 * MIB)
+    if group is None:
+        pytest.skip("needs control groups (version 1, memory) that this user may write to")
+    driver = drive(oom_kills)
+    try:
+        code = f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nsite.on_need(1 << 29)\n"
+        given = job(kit, code + "x = bytearray(1 << 29)")
+        driver.pool.submit(given)
+        assert driver.next() == OutOfMemory(given, 1 << 29)
+    finally:
+        driver.pool.close()
+        group.rmdir()
+
+
+POOL = {"name": "adaptivefl", "levels": {"M": 0.66, "S": 0.4}, "starts": [2, 1]}
+
+
+@pytest.mark.parametrize(
+    ("room", "member"), [({"budget": 1 << 30}, "L1"), ({"budget": 8 * MIB}, "M1"), ({"limit": 6 * MIB}, "M2"),
+                         ({"budget": 30 * MIB, "sharing": 8}, "S2"), ({"budget": 4096}, "")],
+    ids=["plenty", "less", "after a kill", "shared by eight", "next to nothing"],
+)  # fmt: skip
+def test_a_board_trains_the_largest_nested_member_that_fits(
+    drive: Any, kit: Kit, room: dict[str, int], member: str
+) -> None:
+    import torch
+
+    from fedquilt_common.anatomy.trace import blueprint_for
+    from fedquilt_common.learner import to_arrays
+    from fedquilt_common.models import build_model
+    from fedquilt_common.pool import make_pool
+
+    run = kit.run(
+        algorithm=POOL, model={"name": "mlp", "hidden": [512, 512, 256]}, training={"batch": 16, "momentum": 0.5}
+    )
+    build = build_model("mlp", {"hidden": [512, 512, 256]}, (1, 8, 8), 10)
+    anatomy = blueprint_for(build, torch.zeros(1, 1, 8, 8).numpy()).anatomy
+    part = full_slice(anatomy)
+    patch = write_patch(kit.folder / "patch", to_arrays(build()), quilt([part])[0], "fp32")
+    said = SliceMessage(base=0, kept=[kept.encode() for kept in part.kept])
+    driver = drive(lambda: 0)
+    driver.pool.submit(kit.job(run, patches=[patch.path], slices=[said], slice=0, **room))
+    event = driver.next()
+    assert isinstance(event, Finished), event
+    reply = FileArrays(event.job.reply)
+    shapes = {name: reply.shape(name) for name in reply}
+    trained = [m.name for m in make_pool(anatomy, POOL["levels"], POOL["starts"]) if m.part.shapes == shapes]  # type: ignore[arg-type]
+    assert trained == ([member] if member else [])
+    if not member:
+        assert shapes == {}
+        assert ReplyHeader.model_validate_json(reply.metadata[REPLY_KEY]).metrics == {"fits": -1.0}
