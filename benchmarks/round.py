@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
+from provenance import commit, machine
 
 HISTORY = Path(__file__).parent / "results" / "round.jsonl"
 
@@ -54,29 +53,6 @@ def measure(case: Case, version: str) -> dict[str, Any]:
         "median": found["median"],
         "seconds": [round(row["seconds"], 3) for row in found["rounds"]],
         "processes": found["processes"],
-    }
-
-
-def commit() -> str:
-    """The checked-out commit, marked when the tree has changes."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
-
-
-def machine() -> dict[str, Any]:
-    """What it ran on, and how busy that was before we began."""
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "cores": psutil.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
-        "load_before": round(psutil.getloadavg()[0], 2),
-        "python": platform.python_version(),
     }
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from round import commit, machine
+from provenance import commit, machine
 
 RESULTS = Path(__file__).parent / "results" / "submodels.jsonl"
 WIDTHS = {"strong": 1.0, "medium": 0.66, "weak": 0.4}
@@ -65,16 +65,8 @@ def run(name: str, seed: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "experiment.yaml"
         path.write_text(yaml.safe_dump(experiment(name, seed, rounds)))
-        command = [
-            sys.executable,
-            "-m",
-            "fedquilt_common.cli",
-            "simulate",
-            str(path),
-            "--out",
-            f"{folder}/run",
-            "--json",
-        ]
+        words = ["simulate", str(path), "--out", f"{folder}/run", "--json"]
+        command = [sys.executable, "-m", "fedquilt_common.cli", *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         result = json.loads((Path(folder) / "run" / "result.json").read_text())
     final, told = result["final"], result["rounds"]
@@ -110,9 +102,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
+    version = commit()
     for seed in [] if given.table else given.seeds:
         for name in given.only:
-            row = {"commit": commit(), "machine": machine(), **run(name, seed, given.rounds)}
+            row = {"commit": version, "machine": machine(), **run(name, seed, given.rounds)}
             with RESULTS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps(row))

@@ -33,8 +33,23 @@ from fedquilt_common.slicing import (
 from fedquilt_common.submodels import prefix, random_subset, window
 from fedquilt_common.types import Precision, Reply, Task
 
-A, B, C = (lambda inner=1, group=group: Segment(group, inner) for group in range(3))  # type: ignore[misc]
-FIXED = lambda size: (Segment(None, size),)  # noqa: E731
+
+def A(inner: int = 1) -> Segment:  # noqa: N802
+    return Segment(0, inner)
+
+
+def B(inner: int = 1) -> Segment:  # noqa: N802
+    return Segment(1, inner)
+
+
+def C(inner: int = 1) -> Segment:  # noqa: N802
+    return Segment(2, inner)
+
+
+def FIXED(size: int) -> tuple[Segment, ...]:  # noqa: N802
+    return (Segment(None, size),)
+
+
 NET = Anatomy(
     (Group("a", 8, 0), Group("b", 5, 1), Group("c", 3, 1)),
     {

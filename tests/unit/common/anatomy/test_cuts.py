@@ -33,15 +33,15 @@ def module(forward: Callable[..., Any], **parts: Callable[[], Any]) -> Build:
             for name, make in parts.items():
                 setattr(self, name, make())
 
-    Mine.forward = forward  # type: ignore[method-assign]
+    Mine.forward = forward
     return Mine
 
 
-def conv(*sizes: int, **more: Any) -> Callable[[], nn.Module]:
+def conv(*sizes: Any, **more: Any) -> Callable[[], nn.Module]:
     return lambda: nn.Conv2d(*sizes, **more)
 
 
-def linear(*sizes: int) -> Callable[[], nn.Module]:
+def linear(*sizes: Any) -> Callable[[], nn.Module]:
     return lambda: nn.Linear(*sizes)
 
 
@@ -203,7 +203,7 @@ def random_state(build: Build) -> dict[str, NDArray[Any]]:
     for name, tensor in build().state_dict().items():
         values = torch.rand_like(tensor) + 0.5 if name.endswith("var") else torch.randn_like(tensor.float()) * 0.3
         state[name] = (values if tensor.is_floating_point() else tensor).to(tensor.dtype).numpy()
-    tied = {}
+    tied: dict[int, str] = {}
     for name, parameter in build().named_parameters(remove_duplicate=False):
         state[name] = state[tied.setdefault(id(parameter), name)]
     return state

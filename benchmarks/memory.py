@@ -1,0 +1,179 @@
+"""Holds the estimate of the memory that training takes against peaks that the kernel saw.
+
+    python benchmarks/memory.py            every model at two widths, two batch sizes, three precisions
+    python benchmarks/memory.py --only vgg16 --precisions fp32
+    python benchmarks/memory.py --table    what results/memory.jsonl holds
+
+Each case is a process of its own, set up as a worker is. It first trains a tiny model of the same layers, so that the
+code and the kernels are loaded; what its resident memory grows by afterwards, at its highest, is the measured peak.
+Linux only (the kernel keeps that peak, and forgets it when asked).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provenance import commit, machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fedquilt_common.slicing import Slice
+    from fedquilt_common.types import Examples
+
+RESULTS = Path(__file__).parent / "results" / "memory.jsonl"
+TINY: Mapping[str, dict[str, Any]] = {
+    "mlp": {"hidden": [4]},
+    "convnet": {"width": 0.05},
+    "vgg16": {"width": 0.05},
+    "resnet18": {"width": 0.05},
+    "preact-resnet18": {"width": 0.05},
+    "mobilenet-v2": {"width": 0.05},
+    "transformer": {"embed": 8, "hidden": 8, "heads": 1, "head_dim": 4},
+}
+"""Every model of the zoo that can be cut, and the parameters that make it tiny."""
+WIDE_MLP = {"hidden": [2048, 2048]}
+IMAGE, WORDS, TOKENS = (3, 32, 32), 10_000, 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the zoo at a width, a batch size and a precision."""
+
+    model: str
+    width: float
+    batch: int
+    precision: str
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return WIDE_MLP if self.model == "mlp" else {}
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Estimated and measured bytes, in a new process."""
+    command = [sys.executable, str(Path(__file__)), "--one", json.dumps(asdict(case))]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def train_once(case: Case) -> dict[str, Any]:
+    """What ``measure`` runs in its process."""
+    from fedquilt_common.anatomy.trace import blueprint_for
+    from fedquilt_common.estimate import memory_to_train
+    from fedquilt_common.experiment import Training
+    from fedquilt_common.learner import TorchLearner, set_up_torch
+    from fedquilt_common.memory import TRAINING, return_freed_memory
+    from fedquilt_common.models import build_model
+    from fedquilt_common.submodels import prefix
+
+    set_up_torch(1)
+    return_freed_memory(TRAINING)
+    shape, classes = ((TOKENS,), WORDS) if case.model == "transformer" else (IMAGE, 10)
+    training = Training(epochs=1, batch=case.batch, lr=0.01, momentum=0.9, precision=case.precision)  # type: ignore[arg-type]
+    tiny = TorchLearner(build_model(case.model, TINY[case.model], shape, classes), training, classes)
+    tiny.train(tiny.init(0), examples(4, shape, classes), seed=0)
+    build = build_model(case.model, case.params, shape, classes)
+    blueprint = blueprint_for(build, examples(1, shape, classes).x)
+    part = prefix(blueprint.anatomy, case.width, "ceil")
+    data = examples(3 * case.batch, shape, classes)
+    learner = TorchLearner(build, training, classes, blueprint=lambda: blueprint)
+    gc.collect()
+    before = forget_the_peak()
+    learner.train(received(part), data, seed=0, part=part)
+    estimate = memory_to_train(blueprint, part, training).total
+    return {**asdict(case), "estimate": estimate, "measured": status("VmHWM") - before}
+
+
+def received(part: Slice) -> dict[str, Any]:
+    """Arrays as a board gets them; small weights, so that nothing overflows in half precision."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for name, shape in part.shapes.items():
+        if part.anatomy.arrays[name].dtype != "float32":
+            arrays[name] = np.zeros(shape, part.anatomy.arrays[name].dtype)
+        elif name.endswith("running_var"):
+            arrays[name] = np.ones(shape, np.float32)
+        else:
+            arrays[name] = rng.standard_normal(shape, dtype=np.float32)
+            arrays[name] *= np.float32(0.02)
+    return arrays
+
+
+def forget_the_peak() -> int:
+    """Give back what is free, let the kernel count anew; the resident bytes now."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
+def status(key: str) -> int:
+    """Bytes, of this process."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{key}:"))
+    return int(line.split()[1]) * 1024
+
+
+def examples(count: int, shape: Sequence[int], classes: int) -> Examples:
+    import numpy as np
+
+    from fedquilt_common.types import Examples
+
+    rng = np.random.default_rng(0)
+    size = (count, *shape)
+    x = rng.integers(0, classes, size) if len(shape) == 1 else rng.standard_normal(size, dtype=np.float32)
+    return Examples(x, rng.integers(0, classes, count))
+
+
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Estimate over measured peak, one line a model and width."""
+    kinds = sorted({(row["precision"], row["batch"]) for row in rows})
+    print("| model | width | " + " | ".join(f"{p}, batch {b}" for p, b in kinds) + " |")
+    print("|---|---|" + "---|" * len(kinds))
+    for model, width in dict.fromkeys((row["model"], row["width"]) for row in rows):
+        cells = {(r["precision"], r["batch"]): r for r in rows if (r["model"], r["width"]) == (model, width)}
+        print(f"| {model} | {width} | " + " | ".join(_cell(cells.get(kind)) for kind in kinds) + " |")
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    return f"{row['estimate'] / row['measured']:.2f} ({row['measured'] / 2**20:.0f} MiB)" if row else "-"
+
+
+def main() -> None:
+    """Measure what was asked for and append it to the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=list(TINY), choices=list(TINY))
+    parser.add_argument("--widths", nargs="+", type=float, default=[1.0, 0.4])
+    parser.add_argument("--batches", nargs="+", type=int, default=[10, 50])
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16", "amp"])
+    parser.add_argument("--dry-run", action="store_true", help="do not write to the results")
+    parser.add_argument("--table", action="store_true", help="print the results, measure nothing")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(train_once(Case(**json.loads(given.one)))))
+        return
+    if given.table:
+        print_table([json.loads(line) for line in RESULTS.read_text().splitlines()])
+        return
+    told = {"commit": commit(), "machine": machine()}
+    product = itertools.product(given.only, given.widths, given.batches, given.precisions)
+    rows = [{**told, **measure(Case(*case))} for case in product]
+    print_table(rows)
+    if not given.dry_run:
+        RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

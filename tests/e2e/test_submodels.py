@@ -1,0 +1,164 @@
+"""Sub-models over a real broker, with real agents: what each experiment reports, whatever dies on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "deploy" / "experiments"
+NAMES = ("heterofl", "fedrolex", "federated-dropout", "adaptivefl", "scalefl", "decoupled", "all-large")
+ROUNDS = 3
+PATIENCE = 150.0
+
+
+def command(experiment: Path, folder: Path, *options: str) -> list[str]:
+    out = str(folder / "run")
+    return [sys.executable, "-m", "fedquilt_common.cli", "simulate", str(experiment), "--out", out, "--json", *options]
+
+
+def simulate(experiment: Path, folder: Path, *options: str, **environment: str) -> dict[str, Any]:
+    done = subprocess.run(
+        command(experiment, folder, *options),
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found == json.loads((folder / "run" / "result.json").read_text())
+    return found
+
+
+def sha256(folder: Path) -> str:
+    return hashlib.sha256((folder / "run" / "global.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_experiment_reports_what_was_trained_and_sends_no_more_than_one_model(name: str, tmp_path: Path) -> None:
+    found = simulate(EXPERIMENTS / f"digits-{name}.yaml", tmp_path, "--set", f"rounds={ROUNDS}")
+    assert (found["algorithm"], len(found["rounds"])) == (name, ROUNDS)
+    for row in found["rounds"]:
+        assert row["clients"] == 20
+        assert {int(client) for client in row["trained"]} == set(range(20))
+        assert row["model_bytes"] > 1_600_000
+        if name != "decoupled":  # three models that share nothing
+            assert row["bytes_down"] <= 1.02 * row["model_bytes"]
+        assert (row["waste_rate"] is not None) == (name == "adaptivefl")
+    kinds = {float(v) for v in found["rounds"][0]["trained"].values()} if name in NAMES[:3] else set()
+    assert kinds in (set(), {1.0, 0.5, 0.25, 0.125, 0.0625})
+    if name == "adaptivefl":
+        trained = found["rounds"][-1]["trained"]
+        assert {trained[str(client)] for client in range(12, 20)} <= {"S2"}  # weak boards: 4 MiB
+        assert {trained[str(client)] for client in range(6, 12)} <= {"S2", "M2"}  # medium ones: 7 MiB
+        assert found["rounds"][0]["waste_rate"] > 0
+    if name != "all-large":
+        assert 0 <= found["final"]["average_accuracy"] <= 1
+
+
+def test_static_batch_norm_is_collected_on_the_clients_after_the_last_round(tmp_path: Path) -> None:
+    package = tmp_path / "mine.py"
+    package.write_text(
+        "from torch import nn\nfrom fedquilt_common.models.static_norm import Scaler, StaticBatchNorm\n"
+        "def small(input_shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), Scaler(), StaticBatchNorm(32), nn.ReLU(),\n"
+        "                         nn.Linear(32, classes))\n"
+    )
+    raw = yaml.safe_load((EXPERIMENTS / "digits-fedrolex.yaml").read_text())
+    raw |= {"model": {"name": "mine:small"}, "rounds": 4}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
+    found = simulate(tmp_path / "mine.yaml", tmp_path, PYTHONPATH=str(tmp_path))
+    from fedquilt_common.codec import FileArrays
+
+    model = FileArrays(tmp_path / "run" / "global.safetensors")
+    assert int(model["3.num_batches_tracked"]) == 1
+    assert abs(model["3.running_mean"]).max() > 0
+    assert found["rounds"][-1]["bytes_down"] > 1.5 * found["rounds"][0]["bytes_down"]  # the whole model once more
+    assert found["final"]["accuracy"] > 0.4
+
+
+def test_a_model_that_cannot_be_cut_is_refused_before_the_first_round(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from torch import nn\n"
+        "class Odd(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.inner = nn.Bilinear(64, 64, 10)\n"
+        "    def forward(self, x):\n        x = x.flatten(1)\n        return self.inner(x, x)\n"
+        "def build(input_shape, classes):\n    return Odd()\n"
+    )
+    raw = yaml.safe_load((EXPERIMENTS / "digits-fedrolex.yaml").read_text())
+    raw["model"] = {"name": "odd:build"}
+    (tmp_path / "odd.yaml").write_text(yaml.safe_dump(raw))
+    done = subprocess.run(
+        command(tmp_path / "odd.yaml", tmp_path), capture_output=True, text=True, timeout=PATIENCE, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert "'inner': nothing is known about the channels of a Bilinear" in done.stderr
+
+
+def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path) -> None:
+    """Its worker dies of the first whole model; the round goes on, and it says so."""
+    (tmp_path / "greedy.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedquilt_common.algorithms.adaptivefl import AdaptiveFL\n"
+        "class Hungry:\n"
+        "    def __init__(self, site): self.site = site\n"
+        "    def __getattr__(self, name): return getattr(self.site, name)\n"
+        "    def fits(self, part):\n"
+        "        fits = self.site.fits(part)\n"
+        "        if fits and part.entries > 300000: raise MemoryError\n"
+        "        return fits\n"
+        "@dataclass(frozen=True)\n"
+        "class Greedy(AdaptiveFL):\n"
+        "    def work(self, task, site): return super().work(task, Hungry(site))\n"
+    )
+    raw = yaml.safe_load((EXPERIMENTS / "digits-adaptivefl.yaml").read_text())
+    raw["algorithm"]["name"] = "greedy:Greedy"
+    raw |= {"rounds": 2, "fleet": [{"kind": "strong", "agents": 2, "clients": 20}]}
+    (tmp_path / "greedy.yaml").write_text(yaml.safe_dump(raw))
+    found = simulate(tmp_path / "greedy.yaml", tmp_path, PYTHONPATH=str(tmp_path))
+    for row in found["rounds"]:
+        assert len(row["trained"]) == 20
+        assert set(row["trained"].values()) <= {"M2", "S2"}
+    logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("strong-*"))
+    assert "was ended for want of memory" in logs
+
+
+@pytest.mark.parametrize("name", ["adaptivefl", "federated-dropout"])
+def test_whoever_is_killed_the_model_is_the_same(name: str, tmp_path: Path) -> None:
+    calm, stormy = tmp_path / "calm", tmp_path / "stormy"
+    experiment = EXPERIMENTS / f"digits-{name}.yaml"
+    options = ("--set", "rounds=6")
+    simulate(experiment, calm, *options)
+    with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
+        for round_number, victims in ((1, "agents"), (2, "coordinator"), (3, "agents"), (4, "broker")):
+            _await_round(stormy, round_number)
+            _kill(stormy, victims)
+        assert process.wait(PATIENCE) == 0
+    assert sha256(stormy) == sha256(calm)
+
+
+def _await_round(folder: Path, number: int) -> None:
+    end = time.monotonic() + PATIENCE
+    path = folder / "run" / "result.json"
+    while not path.exists() or len(json.loads(path.read_text())["rounds"]) < number:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _kill(folder: Path, who: str) -> None:
+    found = json.loads((folder / "run" / "pids.json").read_text())
+    for pid in list(found["agents"].values())[:2] if who == "agents" else [found[who]]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            assert not psutil.pid_exists(pid)
