@@ -18,6 +18,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from fedquilt_client import board
+from fedquilt_client.capacity import lower_limit
 from fedquilt_client.downloads import Downloads
 from fedquilt_client.pool import (
     Died,
@@ -340,7 +341,7 @@ class Agent:
             memory_out=drafts.memory,
             allowed=list(self.settings.allow_import),
             budget=self.settings.budget,
-            limit=store.limit,
+            limit_file=store.limit,
             sharing=self.settings.workers,
         )
 
@@ -362,9 +363,9 @@ class Agent:
                 drafts = current.store.drafts(job.client, job.round, job.exchange)
                 current.uploads.offer(current.store.commit(reply, drafts, memory=done.memory))
             case OutOfMemory(_, need):
-                limit = current.store.lower_limit(need)
+                limit = lower_limit(current.store.limit, need)
                 log.warning("%s", too_much(job, need, limit))
-                self._pool.submit(job.model_copy(update={"limit": limit}))
+                self._pool.submit(job)
             case GaveUp(_, reason):
                 self._progress.pop(job.client, None)
                 self._given_up.add((job.client, job.fingerprint))

@@ -9,8 +9,12 @@ from typing import Final
 
 import psutil
 
+from fedquilt_common.durable import write_durably
+
 RESERVE: Final = 0.05
 """The part of what is free that is left alone: the agent itself and the system go on needing memory."""
+LOWERED: Final = 0.8
+"""What is tried after a need that was too much, as a part of it."""
 _NO_LIMIT: Final = 1 << 60
 """cgroup v1 writes an absurdly high number where there is no limit."""
 
@@ -45,6 +49,24 @@ def free_capacity(budget: int | None = None, sharing: int = 1, root: Path = Path
     free = min([psutil.virtual_memory().available, *_left_by_groups(root)])
     usable = int(max(0, free) * (1 - RESERVE))
     return (usable if budget is None else min(usable, budget)) // max(1, sharing)
+
+
+def read_limit(file: Path) -> int | None:
+    """What ``lower_limit`` left there."""
+    return _number(file)
+
+
+def lower_limit(file: Path, need: int) -> int:
+    """Training that needed ``need`` bytes was too much: the new limit, kept in ``file``.
+
+    A need above the limit was begun before there was one, and teaches nothing new.
+    """
+    before = read_limit(file)
+    if before is not None and need > before:
+        return before
+    limit = int(LOWERED * need)
+    write_durably(file, str(limit))
+    return limit
 
 
 def oom_kills(root: Path = Path("/")) -> int:

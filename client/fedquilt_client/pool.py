@@ -159,6 +159,7 @@ class WorkerPool:
             slot.need = int(said["need"])
             return None
         left, slot.leaving_since = slot.leaving_since is not None, None
+        need = slot.need
         slot.job = None
         self._tried.pop(job.number, None)
         self._feed()
@@ -167,7 +168,7 @@ class WorkerPool:
         if said["event"] == "done":
             return Finished(job, Done.model_validate(said))
         if said["event"] == "memory":
-            return OutOfMemory(job, slot.need) if slot.need else GaveUp(job, "out of memory")
+            return OutOfMemory(job, need) if need else GaveUp(job, "out of memory")
         return GaveUp(job, str(said["reason"]))
 
     def _died(self, slot: _Slot, process: subprocess.Popen[str]) -> JobEvent | None:

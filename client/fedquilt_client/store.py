@@ -11,7 +11,7 @@ import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from fedquilt_common.chunks import Blob
 from fedquilt_common.durable import write_durably
@@ -84,10 +84,6 @@ class AgentStore:
         return RunStore(self.folder / "runs" / run.run, run)
 
 
-LOWERED: Final = 0.8
-"""Of what was too much, how much is tried next."""
-
-
 class RunStore:
     """One run on this board."""
 
@@ -111,19 +107,9 @@ class RunStore:
                 path.unlink(missing_ok=True)
 
     @property
-    def limit(self) -> int | None:
-        """Bytes that a training process of this run must stay below, because more has been too much."""
-        try:
-            return int((self.folder / "limit").read_text())
-        except (FileNotFoundError, ValueError):
-            return None
-
-    def lower_limit(self, need: int) -> int:
-        """Training that needed ``need`` bytes was killed: the new limit."""
-        before = self.limit
-        limit = int(LOWERED * (need if before is None else min(need, before)))
-        write_durably(self.folder / "limit", str(limit))
-        return limit
+    def limit(self) -> Path:
+        """Where the limit lies that a training process of this run must stay below, once there is one."""
+        return self.folder / "limit"
 
     def drafts(self, client: int, round: int, exchange: int) -> Drafts:
         """Paths for a worker to write to."""

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedquilt_client.capacity import free_capacity
+from fedquilt_client.capacity import free_capacity, read_limit
 from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.durable import sync
 from fedquilt_common.errors import FedquiltError, SliceError
@@ -54,7 +54,7 @@ class Job(BaseModel):
     memory_out: Path
     allowed: list[str]
     budget: int | None = None
-    limit: int | None = None
+    limit_file: Path | None = None
     sharing: int = 1
 
 
@@ -150,9 +150,10 @@ class Worker:
 
 
 def _capacity(job: Job) -> int:
-    """What the job may take: what is free now, and no more than what has been too much before."""
+    """What the job may take: what is free now, and less than what has been too much before, be it a moment ago."""
     free = free_capacity(job.budget, job.sharing)
-    return free if job.limit is None else min(free, job.limit)
+    limit = read_limit(job.limit_file) if job.limit_file else None
+    return free if limit is None else min(free, limit)
 
 
 def _is_memory(error: Exception) -> bool:

@@ -19,7 +19,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "deploy" / "experiments"
 NAMES = ("heterofl", "fedrolex", "federated-dropout", "adaptivefl", "scalefl", "decoupled", "all-large")
-ROUNDS = 3
+ROUNDS = 2
 PATIENCE = 150.0
 
 
@@ -74,7 +74,7 @@ def test_static_batch_norm_is_collected_on_the_clients_after_the_last_round(tmp_
         "                         nn.Linear(32, classes))\n"
     )
     raw = yaml.safe_load((EXPERIMENTS / "digits-fedrolex.yaml").read_text())
-    raw |= {"model": {"name": "mine:small"}, "rounds": 4}
+    raw |= {"model": {"name": "mine:small"}, "rounds": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
     found = simulate(tmp_path / "mine.yaml", tmp_path, PYTHONPATH=str(tmp_path))
     from fedquilt_common.codec import FileArrays
@@ -133,11 +133,10 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
     assert "was ended for want of memory" in logs
 
 
-@pytest.mark.parametrize("name", ["adaptivefl", "federated-dropout"])
-def test_whoever_is_killed_the_model_is_the_same(name: str, tmp_path: Path) -> None:
+def test_whoever_is_killed_the_model_is_the_same(tmp_path: Path) -> None:
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
-    experiment = EXPERIMENTS / f"digits-{name}.yaml"
-    options = ("--set", "rounds=6")
+    experiment = EXPERIMENTS / "digits-adaptivefl.yaml"
+    options = ("--set", "rounds=5")
     simulate(experiment, calm, *options)
     with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
         for round_number, victims in ((1, "agents"), (2, "coordinator"), (3, "agents"), (4, "broker")):
