@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# How many tests run at a time. Many of them wait for brokers and processes rather than compute.
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench clean
@@ -28,7 +30,7 @@ demo: $(VENV)/.has-server ## Watch a small federation learn on this machine
 	$(BIN)/fedquilt demo $(ARGS)
 
 test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" for some of them)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 check: $(VENV)/.has-dev ## Lint, formatting and types; changes nothing
 	$(BIN)/ruff check .

@@ -18,7 +18,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "deploy" / "experiments"
-NAMES = ("heterofl", "fedrolex", "federated-dropout", "adaptivefl", "scalefl", "decoupled", "all-large")
+NAMES = ("fedrolex", "adaptivefl", "scalefl", "decoupled")
+"""The others differ from these in which channels they take; ``contract/test_experiments.py`` has all."""
 ROUNDS = 2
 PATIENCE = 150.0
 
@@ -54,15 +55,14 @@ def test_each_experiment_reports_what_was_trained_and_sends_no_more_than_one_mod
         if name != "decoupled":  # three models that share nothing
             assert row["bytes_down"] <= 1.02 * row["model_bytes"]
         assert (row["waste_rate"] is not None) == (name == "adaptivefl")
-    kinds = {float(v) for v in found["rounds"][0]["trained"].values()} if name in NAMES[:3] else set()
-    assert kinds in (set(), {1.0, 0.5, 0.25, 0.125, 0.0625})
+    if name == "fedrolex":
+        assert set(found["rounds"][0]["trained"].values()) == {1.0, 0.5, 0.25, 0.125, 0.0625}
     if name == "adaptivefl":
         trained = found["rounds"][-1]["trained"]
         assert {trained[str(client)] for client in range(12, 20)} <= {"S2"}  # weak boards: 4 MiB
         assert {trained[str(client)] for client in range(6, 12)} <= {"S2", "M2"}  # medium ones: 7 MiB
         assert found["rounds"][0]["waste_rate"] > 0
-    if name != "all-large":
-        assert 0 <= found["final"]["average_accuracy"] <= 1
+    assert 0 <= found["final"]["average_accuracy"] <= 1
 
 
 def test_static_batch_norm_is_collected_on_the_clients_after_the_last_round(tmp_path: Path) -> None:
@@ -74,7 +74,8 @@ def test_static_batch_norm_is_collected_on_the_clients_after_the_last_round(tmp_
         "                         nn.Linear(32, classes))\n"
     )
     raw = yaml.safe_load((EXPERIMENTS / "digits-fedrolex.yaml").read_text())
-    raw |= {"model": {"name": "mine:small"}, "rounds": 2}
+    fleet = [{"kind": "full", "clients": 10}, {"kind": "half", "clients": 10}]
+    raw |= {"model": {"name": "mine:small"}, "rounds": 2, "fleet": fleet}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
     found = simulate(tmp_path / "mine.yaml", tmp_path, PYTHONPATH=str(tmp_path))
     from fedquilt_common.codec import FileArrays
@@ -123,7 +124,7 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
     )
     raw = yaml.safe_load((EXPERIMENTS / "digits-adaptivefl.yaml").read_text())
     raw["algorithm"]["name"] = "greedy:Greedy"
-    raw |= {"rounds": 2, "fleet": [{"kind": "strong", "agents": 2, "clients": 20}]}
+    raw |= {"rounds": 2, "fleet": [{"kind": "strong", "agents": 1, "clients": 20}]}
     (tmp_path / "greedy.yaml").write_text(yaml.safe_dump(raw))
     found = simulate(tmp_path / "greedy.yaml", tmp_path, PYTHONPATH=str(tmp_path))
     for row in found["rounds"]:
@@ -136,10 +137,10 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
 def test_whoever_is_killed_the_model_is_the_same(tmp_path: Path) -> None:
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
     experiment = EXPERIMENTS / "digits-adaptivefl.yaml"
-    options = ("--set", "rounds=5")
+    options = ("--set", "rounds=4")
     simulate(experiment, calm, *options)
     with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
-        for round_number, victims in ((1, "agents"), (2, "coordinator"), (3, "agents"), (4, "broker")):
+        for round_number, victims in ((1, "agents"), (2, "coordinator"), (3, "broker")):
             _await_round(stormy, round_number)
             _kill(stormy, victims)
         assert process.wait(PATIENCE) == 0

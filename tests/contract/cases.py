@@ -1,0 +1,113 @@
+"""What is asked of each published algorithm, for ``test_algorithms.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm's fields for learning; the fields at which it must be FedAvg to the bit, and fields at which not.
+
+    ``refused`` are fields that it must not accept, each with a word of the reason. ``alone``: the degenerate case is
+    one client's, for algorithms that do not weigh clients by their samples.
+    """
+
+    model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": [32]})
+    alone: bool = False
+    fields: dict[str, Any] = field(default_factory=dict)
+    degenerate: dict[str, Any] = field(default_factory=dict)
+    different: dict[str, Any] | None = None
+    refused: tuple[tuple[dict[str, Any], str], ...] = ()
+    rounds: int = 4
+    accuracy: float = 0.85
+
+
+CASES: dict[str, Case] = {
+    "fedavg": Case(),
+    "fedprox": Case(
+        fields={"mu": 0.01},
+        degenerate={"mu": 1e-30},  # the proximal term vanishes beside any gradient
+        different={"mu": 1.0},
+        refused=(
+            ({"mu": 0.0}, "fedavg"),
+            ({"mu": -0.1}, "positive"),
+            ({"mu": float("nan")}, "positive"),
+            ({"mu": float("inf")}, "positive"),
+        ),
+    ),
+    "heterofl": Case(
+        degenerate={"widths": {"strong": 1.0}, "mask_absent_classes": False},
+        alone=True,
+        different={"widths": {"strong": 0.5}, "mask_absent_classes": False},
+        refused=(
+            ({"widths": {"strong": 0.0}}, "above 0"),
+            ({"widths": {"strong": 1.5}}, "at most 1"),
+            ({"widths": {"strong": float("nan")}}, "above 0"),
+            ({"widths": {}}, "each kind"),
+            ({"statistics": "sometimes"}, "never, last or each"),
+            ({"rounding": "half"}, "floor or ceil"),
+        ),
+        rounds=10,
+        accuracy=0.75,
+    ),
+    "fedrolex": Case(
+        degenerate={"widths": {"strong": 1.0}, "mask_absent_classes": False, "weighting": "samples", "step": 0},
+        different={"widths": {"strong": 0.5}, "mask_absent_classes": False, "weighting": "samples"},
+        refused=(
+            ({"direction": "sideways"}, "forward"),
+            ({"rounding": "half"}, "floor"),
+            ({"weighting": "votes"}, "samples"),
+            ({"step": -1}, "0 or more"),
+            ({"overlap": 1.5}, "between 0 and 1"),
+            ({"widths": {"strong": True}}, "above 0"),
+        ),
+        rounds=12,
+        accuracy=0.75,
+    ),
+    "federated-dropout": Case(
+        degenerate={"widths": {"strong": 1.0}},
+        alone=True,
+        different={"widths": {"strong": 0.5}},
+        refused=(({"widths": {"strong": -1}}, "above 0"),),
+        rounds=12,
+        accuracy=0.75,
+    ),
+    "adaptivefl": Case(
+        model={"name": "mlp", "hidden": [32, 32, 32]},
+        fields={"starts": (2, 1)},
+        degenerate={"levels": {}},
+        different={"starts": (2, 1)},
+        refused=(
+            ({"starts": (3, 0)}, "below tau"),
+            ({"starts": ()}, "give the layers"),
+            ({"starts": (2, 2)}, "give the layers"),
+            ({"levels": {"M": 1.0}}, "below it"),
+            ({"levels": {"L": 0.5}}, "below it"),
+            ({"levels": {"M": 0.0}}, "above 0"),
+        ),
+        rounds=40,
+        accuracy=0.75,
+    ),
+    "scalefl": Case(
+        model={"name": "mlp", "hidden": [32, 32, 32], "exits": [0, 1]},
+        degenerate={"widths": {"strong": 1.0}, "exits": {"strong": 1}},
+        refused=(
+            ({"exits": {"strong": 1}}, "each kind"),
+            ({"exits": {"strong": 0, "medium": 1, "weak": 1}}, "1 or more"),
+            ({"temperature": 0.0}, "positive"),
+            ({"distillation": 1.5}, "between 0 and 1"),
+        ),
+        rounds=10,
+        accuracy=0.75,
+    ),
+    "decoupled": Case(
+        degenerate={"widths": {"strong": 1.0}},
+        different={"widths": {"strong": 1.0, "weak": 0.5}},
+        refused=(({"widths": {"strong": 0.5}}, "width 1"), ({"data": "all"}, "own or affordable")),
+        rounds=6,
+        accuracy=0.7,
+    ),
+    "all-large": Case(),
+}

@@ -1,0 +1,71 @@
+"""The experiments that we ship, without boards: what each asks of its clients, and what that costs to send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fedquilt_common.experiment import Experiment, agent_specs
+from fedquilt_common.experiment_file import load_experiment
+from fedquilt_common.patches import Plan, plan
+from fedquilt_common.quilt import patch_size
+from fedquilt_common.types import ClientId, Profile, Task
+from fedquilt_server.lab import RunLab
+from fedquilt_server.workbench import Workbench
+
+EXPERIMENTS = sorted((Path(__file__).parents[2] / "deploy" / "experiments").glob("*.yaml"))
+SLICED = ("heterofl", "fedrolex", "federated-dropout", "adaptivefl", "scalefl")
+EXACT = ("heterofl", "fedrolex", "adaptivefl", "scalefl")
+"""Algorithms by which a board is sent its sub-model and nothing else."""
+
+
+def fleet_of(experiment: Experiment) -> Mapping[ClientId, Profile]:
+    return {client: Profile(kind=spec.kind) for spec in agent_specs(experiment.fleet) for client in spec.clients}
+
+
+def tasks_of(experiment: Experiment, round: int) -> tuple[Mapping[ClientId, Task], int]:
+    """(tasks of the first exchange of ``round``, entries of the global model)."""
+    bench = Workbench(experiment)
+    part = experiment.participation
+    lab = RunLab(
+        round, fleet_of(experiment), experiment.seed, experiment.rounds, experiment.data.clients, part.per_round,
+        bench.evaluate, lambda: bench.anatomy,
+    )  # fmt: skip
+    algorithm = bench.algorithm()
+    state = algorithm.init(bench.first_model(), lab)
+    return next(algorithm.round(state, lab)), sum(x.size for x in state.arrays.values())
+
+
+def sizes(made: Plan, whole: int) -> list[int]:
+    return [
+        4 * whole if one.patch is None else patch_size(one.patch, made.slices[0].part.anatomy.arrays, "fp32")
+        for one in made.patches
+    ]
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_it_can_begin(path: Path) -> None:
+    experiment = load_experiment(path)
+    assert experiment.name == path.stem
+    if experiment.data.set != "digits":
+        pytest.skip("its data are not part of scikit-learn")
+    tasks, _ = tasks_of(experiment, 1)
+    assert len(tasks) == experiment.participation.per_round
+
+
+@pytest.mark.parametrize("name", SLICED)
+@pytest.mark.parametrize("round", [1, 9, 300])
+def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: str, round: int) -> None:
+    experiment = load_experiment(next(path for path in EXPERIMENTS if path.stem == f"digits-{name}"))
+    assert experiment.data.clients == 20
+    tasks, whole = tasks_of(experiment, round)
+    made = plan(tasks)
+    published = sizes(made, whole)
+    assert sum(published) <= 4 * whole
+    for group in made.groups:
+        assert group.task.slice is not None
+        received = sum(published[place] for place in group.patches)
+        own = 4 * group.task.slice.entries
+        assert received == own if name in EXACT else received >= own
