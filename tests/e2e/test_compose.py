@@ -162,10 +162,16 @@ class Federation:
             port = probe.getsockname()[1]
         self._base = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
         self._project = f"fedquilt-test-{os.getpid()}"
+        self.experiment = EXPERIMENT.stem
         self._more = folder / "more.yml"
         self._more.write_text('version: "2.4"\n')
         self._env = {**plain_environment(), "FEDQUILT_PORT": str(port), "FEDQUILT_LINGER": "5", **environment}
         self.page = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5)
+
+    def choose(self, experiment: str) -> None:
+        """Another experiment than the file's."""
+        self.experiment = experiment
+        self._env["FEDQUILT_EXPERIMENT"] = experiment
 
     def train_for(self, rounds: int) -> None:
         """Other rounds than the experiment file's."""
@@ -200,8 +206,8 @@ class Federation:
     def await_round(self, number: int) -> None:
         self.await_status(lambda status: status["round"] >= number)
 
-    def await_end(self) -> dict[str, Any]:
-        return self.await_status(lambda status: status["phase"] == "finished")
+    def await_end(self, seconds: float = 120) -> dict[str, Any]:
+        return self.await_status(lambda status: status["phase"] == "finished", seconds)
 
     def exit_code(self, service: str) -> int:
         return int(docker("wait", self.container(service)).stdout)
@@ -215,7 +221,7 @@ class Federation:
 
     def result(self, folder: Path) -> dict[str, Any]:
         """``result.json``, fetched as a person would."""
-        docker("cp", f"{self.container('coordinator')}:/runs/{EXPERIMENT.stem}/result.json", str(folder))
+        docker("cp", f"{self.container('coordinator')}:/runs/{self.experiment}/result.json", str(folder))
         found: dict[str, Any] = json.loads((folder / "result.json").read_text())
         return found
 
@@ -286,3 +292,20 @@ def test_whatever_dies_the_model_is_the_same(federation: Federation, tmp_path: P
     stormy = federation.result(tmp_path)["final"]
     assert (stormy["rounds"], stormy["global_sha256"]) == (150, calm["global_sha256"])
     assert (federation.restarts("agent-weak"), federation.restarts("coordinator")) == (1, 1)
+
+
+@pytest.mark.timeout(1200)
+def test_a_board_with_little_memory_prunes_what_it_is_sent(federation: Federation, tmp_path: Path) -> None:
+    federation.choose("boards-adaptivefl")
+    federation.train_for(4)
+    federation.compose("up", "-d")
+    federation.await_end(seconds=400)
+    rounds = federation.result(tmp_path)["rounds"]
+    assert len(rounds) == 4
+    first, last = options(SERVICES["agent-weak"])["clients"].split("-")
+    weak = [row["trained"][client] for row in rounds for client in (first, last) if client in row["trained"]]
+    assert weak
+    assert "L1" not in weak
+    others = {size for row in rounds for client, size in row["trained"].items() if client not in (first, last)}
+    assert "L1" in others
+    assert federation.restarts("agent-weak") == 0
