@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -12,6 +13,8 @@ from rich.console import Console
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import Training
 from fedquilt_server.inspect_model import LEVELS, WIDTHS, inspect, question, show
+
+_Number = TypeVar("_Number", int, float)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 model_app = typer.Typer(no_args_is_help=True, help="Look at a model and its sub-models.")
@@ -42,9 +45,9 @@ def inspect_(
     """Channel groups, parameters and operations of a model at each width, and AdaptiveFL's model pool."""
     try:
         training = Training.model_validate({"batch": batch, "precision": precision, "momentum": 0.9})
-        wanted = [float(width) for width in widths.split(",")] if widths else WIDTHS
-        named = {key: float(value) for key, value in _pairs(levels)} if levels else LEVELS
-        layers = [int(start) for start in starts.split(",")] if starts else []
+        wanted = _numbers("--widths", widths, float, "1,0.5,0.25") if widths else WIDTHS
+        named = _levels(levels) if levels else LEVELS
+        layers = _numbers("--starts", starts, int, "8,6,4") if starts else []
         report = inspect(question(name, params or [], shape, classes, tokens, training), wanted, named, layers)
     except ValidationError as error:
         raise ExperimentError(f"--precision {precision}: {error.errors()[0]['msg']}") from None
@@ -56,11 +59,18 @@ def inspect_(
         show(report, Console())
 
 
-def _pairs(text: str) -> list[list[str]]:
-    pairs = [part.split("=") for part in text.split(",")]
-    if any(len(pair) != 2 for pair in pairs):
-        raise ExperimentError(f"--levels {text}: write them as M=0.66,S=0.4")
-    return pairs
+def _numbers(option: str, text: str, kind: Callable[[str], _Number], example: str) -> list[_Number]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ExperimentError(f"{option} {text}: write numbers such as {example}") from None
+
+
+def _levels(text: str) -> dict[str, float]:
+    try:
+        return {name: float(width) for name, width in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise ExperimentError(f"--levels {text}: write them as M=0.66,S=0.4") from None
 
 
 def run(arguments: list[str]) -> None:
