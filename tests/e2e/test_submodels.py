@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -62,6 +63,9 @@ def test_each_experiment_reports_what_was_trained_and_sends_no_more_than_one_mod
         assert {trained[str(client)] for client in range(12, 20)} <= {"S2"}  # weak boards: 4 MiB
         assert {trained[str(client)] for client in range(6, 12)} <= {"S2", "M2"}  # medium ones: 7 MiB
         assert found["rounds"][0]["waste_rate"] > 0
+        for board in csv.DictReader((tmp_path / "run" / "boards.csv").read_text().splitlines()):
+            told = {board["cores"], board["memory_total"], board["memory_used"], board["temperature"]}
+            assert (told <= {"", "0", "1"}) == (board["kind"] != "strong")  # the others are private
     assert 0 <= found["final"]["average_accuracy"] <= 1
 
 
@@ -124,12 +128,13 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
     )
     raw = yaml.safe_load((EXPERIMENTS / "digits-adaptivefl.yaml").read_text())
     raw["algorithm"]["name"] = "greedy:Greedy"
-    raw |= {"rounds": 2, "fleet": [{"kind": "strong", "agents": 1, "clients": 20}]}
+    raw |= {"rounds": 2, "evaluate_every": 2, "fleet": [{"kind": "strong", "agents": 1, "clients": 20}]}
     (tmp_path / "greedy.yaml").write_text(yaml.safe_dump(raw))
     found = simulate(tmp_path / "greedy.yaml", tmp_path, PYTHONPATH=str(tmp_path))
     for row in found["rounds"]:
         assert len(row["trained"]) == 20
         assert set(row["trained"].values()) <= {"M2", "S2"}
+    assert [row["accuracy"] is None for row in found["rounds"]] == [True, False]
     logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("strong-*"))
     assert "was ended for want of memory" in logs
 
