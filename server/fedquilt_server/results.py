@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -39,6 +41,18 @@ class RoundResult(BaseModel):
     waste_rate: float | None = Field(None, description="1 - numbers sent back / numbers sent (AdaptiveFL, section 4.4)")
     trained: dict[str, float | str] = Field(default_factory=dict, description="per client the width or level trained")
     scores: dict[str, float] = Field(default_factory=dict, description="what else the algorithm evaluates")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many clients trained each width or level: widths from the greatest, names in their order."""
+        widths = sorted((size for size in self.trained.values() if not isinstance(size, str)), reverse=True)
+        names = sorted(size for size in self.trained.values() if isinstance(size, str))
+        return dict(Counter(map(str, (*widths, *names))))
+
+    @property
+    def average(self) -> float | None:
+        """The mean score of the levels' sub-models; None where there are none."""
+        return self.scores.get("average_accuracy", self.scores.get("average_r2"))
 
 
 class OwnMemory(BaseModel):

@@ -86,16 +86,10 @@ def human_bytes(count: float) -> str:
 def print_table(result: Result) -> None:
     """The rounds of a run, on standard output."""
     regression = any(row.r2 is not None for row in result.rounds)
+    parted = any(row.trained for row in result.rounds)
     table = Table(title=f"{result.name}: {result.algorithm} on {result.dataset}")
-    for name in (
-        "round",
-        "R2" if regression else "accuracy",
-        "loss",
-        "seconds",
-        "bytes down",
-        "bytes up",
-        "clients",
-    ):
+    names = ["round", "R2" if regression else "accuracy", "loss", "seconds", "bytes down", "bytes up", "clients"]
+    for name in [*names, *(["levels", "waste"] if parted else [])]:
         table.add_column(name, justify="right")
     for row in result.rounds:
         table.add_row(
@@ -106,6 +100,7 @@ def print_table(result: Result) -> None:
             human_bytes(row.bytes_down),
             human_bytes(row.bytes_up),
             str(row.clients),
+            *([_number(row.average), _number(row.waste_rate)] if parted else []),
         )
     Console().print(table)
 

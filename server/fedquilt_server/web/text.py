@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 DASH = "\N{EN DASH}"
@@ -80,6 +80,11 @@ def _runs(ordered: Sequence[int]) -> Iterator[tuple[int, int]]:
             start = i
 
 
+def tally(counts: Mapping[str, int]) -> str:
+    """{"1.0": 4, "0.5": 2} as "4 times 1.0, 2 times 0.5" with signs."""
+    return ", ".join(f"{count} \N{MULTIPLICATION SIGN} {name}" for name, count in counts.items()) or DASH
+
+
 FILTERS = {
     "clock": clock,
     "count": count,
@@ -88,5 +93,6 @@ FILTERS = {
     "number": number,
     "percent": percent,
     "ranges": ranges,
+    "tally": tally,
     "traffic": traffic,
 }

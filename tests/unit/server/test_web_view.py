@@ -45,6 +45,8 @@ def snapshot(*rows: RoundResult, **known: Any) -> Snapshot:
         (text.memory(8 * 2**30), "8.0 GiB"),
         (text.ranges([7, 0, 1, 2, 3]), f"0{text.DASH}3, 7"),
         (text.clock(3661), "01:01:01 UTC"),
+        (text.tally({"1.0": 4, "0.5": 2}), "4 \N{MULTIPLICATION SIGN} 1.0, 2 \N{MULTIPLICATION SIGN} 0.5"),
+        (text.tally({}), text.DASH),
     ],
 )
 def test_written(written: str, expected: str) -> None:
@@ -65,6 +67,22 @@ def test_not_told_yet_is_a_dash() -> None:
 def test_ranges_name_exactly_the_numbers(numbers: set[int]) -> None:
     parts = [part.split(text.DASH) for part in text.ranges(numbers).split(", ")] if numbers else []
     assert {n for part in parts for n in range(int(part[0]), int(part[-1]) + 1)} == numbers
+
+
+def test_who_trained_what_is_counted_from_the_widest() -> None:
+    widths = row(1, trained={"0": 0.5, "1": 1.0, "2": 0.0625, "3": 0.5})
+    assert list(widths.sizes.items()) == [("1.0", 1), ("0.5", 2), ("0.0625", 1)]
+    members = row(1, trained={"0": "S2", "1": "L1", "2": "S2"}, scores={"average_accuracy": 0.25})
+    assert list(members.sizes.items()) == [("L1", 1), ("S2", 2)]
+    assert (members.average, widths.average, row(1).sizes) == (0.25, None, {})
+
+
+def test_the_rounds_show_sub_models_where_there_are_any() -> None:
+    plain = Renderer().parts(snapshot(row(1)))["rounds"]
+    assert "Waste" not in plain
+    parted = row(1, trained={"0": "L1", "1": "<b>"}, waste_rate=0.25, scores={"average_accuracy": 0.5})
+    shown = Renderer().parts(snapshot(parted))["rounds"]
+    assert all(words in shown for words in ("Waste", "25.0 %", "50.0 %", "1 \N{MULTIPLICATION SIGN} &lt;b&gt;"))
 
 
 def test_summary_of_nothing() -> None:
