@@ -4,8 +4,8 @@
     python benchmarks/memory.py --only vgg16 --precisions fp32
     python benchmarks/memory.py --table    what results/memory.jsonl holds
 
-Each case is a process of its own, set up as a worker is. It first trains a tiny model of the same layers, so that the
-code and the kernels are loaded; what its resident memory grows by afterwards, at its highest, is the measured peak.
+Each case is a process of its own, set up as a worker is before its first task: torch is loaded, the model is traced,
+the received arrays are a file. What its resident memory grows by while it trains, at its highest, is the measured peak.
 Linux only (the kernel keeps that peak, and forgets it when asked).
 """
 
@@ -18,6 +18,7 @@ import itertools
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,16 +32,8 @@ if TYPE_CHECKING:
     from fedquilt_common.types import Examples
 
 RESULTS = Path(__file__).parent / "results" / "memory.jsonl"
-TINY: Mapping[str, dict[str, Any]] = {
-    "mlp": {"hidden": [4]},
-    "convnet": {"width": 0.05},
-    "vgg16": {"width": 0.05},
-    "resnet18": {"width": 0.05},
-    "preact-resnet18": {"width": 0.05},
-    "mobilenet-v2": {"width": 0.05},
-    "transformer": {"embed": 8, "hidden": 8, "heads": 1, "head_dim": 4},
-}
-"""Every model of the zoo that can be cut, and the parameters that make it tiny."""
+MODELS = ("mlp", "convnet", "vgg16", "resnet18", "preact-resnet18", "mobilenet-v2", "transformer")
+"""Every model of the zoo that can be cut."""
 WIDE_MLP = {"hidden": [2048, 2048]}
 IMAGE, WORDS, TOKENS = (3, 32, 32), 10_000, 20
 
@@ -70,6 +63,7 @@ def measure(case: Case) -> dict[str, Any]:
 def train_once(case: Case) -> dict[str, Any]:
     """What ``measure`` runs in its process."""
     from fedquilt_common.anatomy.trace import blueprint_for
+    from fedquilt_common.codec import FileArrays, write_arrays
     from fedquilt_common.estimate import memory_to_train
     from fedquilt_common.experiment import Training
     from fedquilt_common.learner import TorchLearner, set_up_torch
@@ -81,16 +75,16 @@ def train_once(case: Case) -> dict[str, Any]:
     return_freed_memory(TRAINING)
     shape, classes = ((TOKENS,), WORDS) if case.model == "transformer" else (IMAGE, 10)
     training = Training(epochs=1, batch=case.batch, lr=0.01, momentum=0.9, precision=case.precision)  # type: ignore[arg-type]
-    tiny = TorchLearner(build_model(case.model, TINY[case.model], shape, classes), training, classes)
-    tiny.train(tiny.init(0), examples(4, shape, classes), seed=0)
     build = build_model(case.model, case.params, shape, classes)
     blueprint = blueprint_for(build, examples(1, shape, classes).x)
     part = prefix(blueprint.anatomy, case.width, "ceil")
     data = examples(3 * case.batch, shape, classes)
     learner = TorchLearner(build, training, classes, blueprint=lambda: blueprint)
-    gc.collect()
-    before = forget_the_peak()
-    learner.train(received(part), data, seed=0, part=part)
+    with tempfile.TemporaryDirectory() as folder:
+        write_arrays(Path(folder) / "received", received(part))
+        gc.collect()
+        before = forget_the_peak()
+        learner.train(FileArrays(Path(folder) / "received"), data, seed=0, part=part)
     estimate = memory_to_train(blueprint, part, training).total
     return {**asdict(case), "estimate": estimate, "measured": status("VmHWM") - before}
 
@@ -153,7 +147,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 def main() -> None:
     """Measure what was asked for and append it to the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=list(TINY), choices=list(TINY))
+    parser.add_argument("--only", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--widths", nargs="+", type=float, default=[1.0, 0.4])
     parser.add_argument("--batches", nargs="+", type=int, default=[10, 50])
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16", "amp"])

@@ -37,8 +37,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 FLEET = [
     {"kind": "strong", "agents": 1, "clients": 6},
-    {"kind": "medium", "agents": 1, "clients": 6, "budget": "34.5MiB"},
-    {"kind": "weak", "agents": 1, "clients": 8, "budget": "30MiB"},
+    {"kind": "medium", "agents": 1, "clients": 6, "budget": "39.5MiB"},
+    {"kind": "weak", "agents": 1, "clients": 8, "budget": "36MiB"},
 ]
 """The budgets let a medium board train M1 and what is smaller, a weak one S2 (``fedquilt model inspect convnet``)."""
 COLUMNS = {"avg": 100, "full": 100, "bytes_down": 1e-6, "bytes_up": 1e-6, "waste": 100}

@@ -13,7 +13,7 @@ from fedquilt_common.durable import write_durably
 
 RESERVE: Final = 0.05
 """The part of what is free that is left alone: the agent itself and the system go on needing memory."""
-LOWERED: Final = 0.8
+LOWERED: Final = 0.9
 """What is tried after a need that was too much, as a part of it."""
 _NO_LIMIT: Final = 1 << 60
 """cgroup v1 writes an absurdly high number where there is no limit."""

@@ -25,7 +25,7 @@ from fedquilt_common.errors import FedquiltError, SliceError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.memory import TRAINING, return_freed_memory
 from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
-from fedquilt_common.quilt import assemble
+from fedquilt_common.quilt import Assembled
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, IndexSet, Slice
 from fedquilt_common.types import Reply, Scalar, Task
@@ -168,7 +168,7 @@ def _task(job: Job, board: Any) -> Task:
         return Task(job.kind, FileArrays(job.patches[0]) if job.patches else {}, job.scalars)
     slices = [_slice(board.anatomy, one) for one in job.slices]
     mine = slices[job.slice]
-    arrays = assemble(mine, slices, job.patches, board.experiment.wire.down)
+    arrays = Assembled(mine, slices, job.patches, board.experiment.wire.down)
     return Task(job.kind, arrays, job.scalars, slice=mine)
 
 

@@ -170,6 +170,7 @@ class TorchLearner:
         with _seeded(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = self._descend(module, how, data, seed, penalty, loss or self._loss)
         _check_all_finite(module, steps, how)
+        module.zero_grad()  # halves come back as fp32, which takes as much as the gradients did
         return Trained(to_arrays(module), mean_loss, time.perf_counter() - started, steps)
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -146,41 +146,61 @@ def patch_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Pre
     return sum(math.prod(b.shape) * wire_dtype_of(anatomy[b.name].dtype, precision)[1].itemsize for b in patch.blocks)
 
 
-def assemble(
-    part: Slice, slices: Sequence[Slice], files: Sequence[Path], precision: Precision
-) -> dict[str, NDArray[Any]]:
-    """The arrays of ``part``, one of ``slices``, from its patches' files in the order of ``quilt``; floats are fp32.
+class Assembled(Mapping[str, NDArray[Any]]):
+    """The arrays of the sub-model ``part``, one of ``slices``, from its patches' files in the order of ``quilt``.
+
+    Each is put together anew when it is asked for, floats as fp32; so loading a model takes the memory of one array.
 
     Raises:
         PayloadError: when there are other files than it is made of, or one has another size.
     """
-    wanted = [patch for patch in quilt(slices) if slices.index(part) in patch.wanted_by]
-    if len(wanted) != len(files):
-        raise PayloadError(f"the sub-model is made of {len(wanted)} patches, but {len(files)} were given")
-    arrays = {name: np.empty(shape, wire_dtype_of(part.anatomy.arrays[name].dtype, "fp32")[1])
-              for name, shape in part.shapes.items()}  # fmt: skip
-    for patch, file in zip(wanted, files, strict=True):
-        _place(arrays, part, patch, file, precision)
-    return arrays
+
+    def __init__(self, part: Slice, slices: Sequence[Slice], files: Sequence[Path], precision: Precision) -> None:
+        wanted = [patch for patch in quilt(slices) if slices.index(part) in patch.wanted_by]
+        if len(wanted) != len(files):
+            raise PayloadError(f"the sub-model is made of {len(wanted)} patches, but {len(files)} were given")
+        self._part, self._precision = part, precision
+        self._known: dict[Axis, Indices] = {}
+        self._pieces: dict[str, list[tuple[Path, int, Block]]] = {name: [] for name in part.shapes}
+        for patch, file in zip(wanted, files, strict=True):
+            _check_size(patch, part.anatomy.arrays, file, precision)
+            for block, offset in _laid_out(patch, part.anatomy.arrays, precision):
+                if block.name in self._pieces:
+                    self._pieces[block.name].append((file, offset, block))
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pieces)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        pieces, array = self._pieces[name], self._part.anatomy.arrays[name]
+        wire, kind = wire_dtype_of(array.dtype, self._precision)
+        places = [_own(axis, self._part, self._known) for axis in array.axes]
+        target = np.empty(self._part.shapes[name], wire_dtype_of(array.dtype, "fp32")[1])
+        for file, offset, block in pieces:
+            numbers = np.memmap(file, kind, "r", offset, block.shape).view(np.ndarray)
+            _put(target, from_wire(numbers, wire), block, places)
+        return target
 
 
-def _place(arrays: dict[str, NDArray[Any]], part: Slice, patch: Patch, file: Path, precision: Precision) -> None:
-    expected, found = patch_size(patch, part.anatomy.arrays, precision), file.stat().st_size
+def _check_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], file: Path, precision: Precision) -> None:
+    expected, found = patch_size(patch, anatomy, precision), file.stat().st_size
     if expected != found:
         raise PayloadError(
             f"a patch has {found} bytes where the slices of the round make it {expected}: coordinator and board "
             "build different models; install the same versions of fedquilt and torch, and the same model"
         )
-    numbers, offset = np.memmap(file, np.uint8, "r"), 0
-    places: dict[Axis, Indices] = {}
+
+
+def _laid_out(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Precision) -> Iterator[tuple[Block, int]]:
+    """Each block of a patch, and at which byte of it the block begins; blocks without entries are left out."""
+    offset = 0
     for block in patch.blocks:
-        array = part.anatomy.arrays[block.name]
-        name, kind = wire_dtype_of(array.dtype, precision)
-        size = math.prod(block.shape) * kind.itemsize
-        if block.name in arrays:
-            values = from_wire(numbers[offset : offset + size].view(kind), name).reshape(block.shape)
-            _put(arrays[block.name], values, block, [_own(axis, part, places) for axis in array.axes])
-        offset += size
+        if math.prod(block.shape):
+            yield block, offset
+        offset += math.prod(block.shape) * wire_dtype_of(anatomy[block.name].dtype, precision)[1].itemsize
 
 
 def _own(axis: Axis, part: Slice, known: dict[Axis, Indices]) -> Indices:

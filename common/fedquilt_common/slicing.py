@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -252,9 +252,25 @@ def full_slice(anatomy: Anatomy) -> Slice:
     return Slice(anatomy, tuple(IndexSet.full(group.size) for group in anatomy.groups))
 
 
-def cut(arrays: Arrays, part: Slice) -> dict[str, NDArray[Any]]:
-    """The sub-model's arrays: views where the kept entries are consecutive, copies elsewhere."""
-    return {name: take(np.asarray(arrays[name]), chosen) for name, chosen in part.selectors.items()}
+def cut(arrays: Arrays, part: Slice) -> Arrays:
+    """The sub-model's arrays, each taken from ``arrays`` when it is asked for, so that none is held twice: views where
+    the kept entries are consecutive, copies elsewhere."""
+    return _Cut(arrays, part.selectors)
+
+
+@dataclass(frozen=True)
+class _Cut(Mapping[str, NDArray[Any]]):
+    arrays: Arrays
+    chosen: Mapping[str, tuple[Selector, ...]]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.chosen)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return take(np.asarray(self.arrays[name]), self.chosen[name])
 
 
 def relative(inner: Slice, outer: Slice) -> Slice:

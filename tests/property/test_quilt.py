@@ -18,7 +18,7 @@ from fedquilt_common.averages import Piece, mean, sew
 from fedquilt_common.errors import PayloadError, SliceError
 from fedquilt_common.patches import plan
 from fedquilt_common.pool import make_pool
-from fedquilt_common.quilt import MOST_PATCHES, assemble, patch_size, quilt, write_patch
+from fedquilt_common.quilt import MOST_PATCHES, Assembled, patch_size, quilt, write_patch
 from fedquilt_common.slicing import (
     Anatomy,
     ArrayAnatomy,
@@ -102,7 +102,7 @@ def test_every_client_rebuilds_exactly_its_slice_from_its_patches(parts: list[Sl
         files = [write_patch(Path(folder) / str(n), whole, patch, precision) for n, patch in enumerate(patches)]
         for place, part in enumerate(parts):
             mine = [file.path for file, patch in zip(files, patches, strict=True) if place in patch.wanted_by]
-            rebuilt, expected = assemble(part, parts, mine, precision), cut(whole, part)
+            rebuilt, expected = Assembled(part, parts, mine, precision), cut(whole, part)
             assert rebuilt.keys() == expected.keys()
             for name, x in expected.items():
                 tolerance = 0 if precision == "fp32" or x.dtype.kind == "i" else 0.01
@@ -139,7 +139,7 @@ def test_too_many_pieces_become_one_patch_that_covers_all() -> None:
     with TemporaryDirectory() as folder:
         file = write_patch(Path(folder) / "all", whole, patches[0], "fp32").path
         for part in parts:
-            np.testing.assert_array_equal(assemble(part, parts, [file], "fp32")["w"], cut(whole, part)["w"])
+            np.testing.assert_array_equal(Assembled(part, parts, [file], "fp32")["w"], cut(whole, part)["w"])
 
 
 def deep_net(depth: int = 6, size: int = 256) -> Anatomy:
@@ -186,9 +186,9 @@ def test_a_file_of_another_size_or_number_is_refused(part: Slice, extra: int) ->
         path = write_patch(Path(folder) / "p", numbers(1), quilt([part])[0], "fp32").path
         path.write_bytes(path.read_bytes() + bytes(extra + 1))
         with pytest.raises(PayloadError, match="different models"):
-            assemble(part, [part], [path], "fp32")
+            Assembled(part, [part], [path], "fp32")
         with pytest.raises(PayloadError, match="2 were given"):
-            assemble(part, [part], [path, path], "fp32")
+            Assembled(part, [part], [path, path], "fp32")
 
 
 @given(st.data())

@@ -38,14 +38,17 @@ class StaticBatchNorm(nn.Module):
         if self.collecting:
             self._collect(x.detach())
         if self.training or not int(self.num_batches_tracked):
-            shape = (1, -1, *[1] * (x.dim() - 2))
-            mean, var = self._of_batch(x)
-            scale = (self.weight / torch.sqrt(var + self.eps)).reshape(shape)
-            return (x - mean.reshape(shape)) * scale + self.bias.reshape(shape)
+            return self._by_batch(x)
         return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
+    def _by_batch(self, x: Tensor) -> Tensor:
+        if x.numel() > x.shape[1]:
+            return functional.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+        shape = (1, -1, *[1] * (x.dim() - 2))  # a single value is its own mean; torch's function refuses it
+        return (x - x) * self.weight.reshape(shape) + self.bias.reshape(shape)
+
     def _of_batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and biased variance, defined for a single value too, which ``functional.batch_norm`` refuses."""
+        """Mean and biased variance."""
         over = [0, *range(2, x.dim())]
         return x.mean(over), x.var(over, unbiased=False)
 

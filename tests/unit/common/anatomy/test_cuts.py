@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -209,7 +209,7 @@ def random_state(build: Build) -> dict[str, NDArray[Any]]:
     return state
 
 
-def loaded(module: nn.Module, state: dict[str, NDArray[Any]]) -> nn.Module:
+def loaded(module: nn.Module, state: Mapping[str, NDArray[Any]]) -> nn.Module:
     module.load_state_dict({name: torch.from_numpy(np.array(x)) for name, x in state.items()})
     return module
 
