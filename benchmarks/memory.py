@@ -1,6 +1,6 @@
 """Holds the estimate of the memory that training takes against peaks that the kernel saw.
 
-    python benchmarks/memory.py            every model at two widths, two batch sizes, three precisions
+    python benchmarks/memory.py            every model at two widths, two batch sizes, four precisions
     python benchmarks/memory.py --only vgg16 --precisions fp32
     python benchmarks/memory.py --table    what results/memory.jsonl holds
 
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--widths", nargs="+", type=float, default=[1.0, 0.4])
     parser.add_argument("--batches", nargs="+", type=int, default=[10, 50])
-    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16", "amp"])
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "fp16", "bf16", "amp"])
     parser.add_argument("--dry-run", action="store_true", help="do not write to the results")
     parser.add_argument("--table", action="store_true", help="print the results, measure nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
