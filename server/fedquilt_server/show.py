@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
@@ -87,10 +88,10 @@ def print_table(result: Result) -> None:
     """The rounds of a run, on standard output."""
     regression = any(row.r2 is not None for row in result.rounds)
     parted = any(row.trained for row in result.rounds)
-    table = Table(title=f"{result.name}: {result.algorithm} on {result.dataset}")
-    names = ["round", "R2" if regression else "accuracy", "loss", "seconds", "bytes down", "bytes up", "clients"]
+    table = Table(title=f"{result.name}: {result.algorithm} on {result.dataset}", box=SIMPLE_HEAD, pad_edge=False)
+    names = ["round", "R2" if regression else "accuracy", "loss", "seconds", "down", "up", "clients"]
     for name in [*names, *(["levels", "waste"] if parted else [])]:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in result.rounds:
         table.add_row(
             str(row.round),
@@ -102,7 +103,10 @@ def print_table(result: Result) -> None:
             str(row.clients),
             *([_number(row.average), _number(row.waste_rate)] if parted else []),
         )
-    Console().print(table)
+    # rich cuts what does not fit; a terminal that is too narrow wraps lines, but keeps every digit
+    console = Console()
+    console.width = max(console.width, Console(width=1000).measure(table).maximum)
+    console.print(table)
 
 
 def _number(value: float | None) -> str:
