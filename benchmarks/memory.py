@@ -21,13 +21,17 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from provenance import commit, machine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from torch import nn
+
+    from fedquilt_common.anatomy.trace import Blueprint
+    from fedquilt_common.experiment import Training
     from fedquilt_common.slicing import Slice
     from fedquilt_common.types import Examples
 
@@ -45,48 +49,70 @@ class Case:
     model: str
     width: float
     batch: int
-    precision: str
+    precision: Literal["fp32", "amp", "fp16", "bf16"]
 
     @property
     def params(self) -> dict[str, Any]:
         return WIDE_MLP if self.model == "mlp" else {}
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (TOKENS,) if self.model == "transformer" else IMAGE
 
-def measure(case: Case) -> dict[str, Any]:
-    """Estimated and measured bytes, in a new process."""
+    @property
+    def classes(self) -> int:
+        return WORDS if self.model == "transformer" else 10
+
+
+def measure(case: Case) -> int:
+    """The peak of training once, in bytes, in a new process."""
     command = [sys.executable, str(Path(__file__)), "--one", json.dumps(asdict(case))]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def train_once(case: Case) -> dict[str, Any]:
-    """What ``measure`` runs in its process."""
-    from fedquilt_common.anatomy.trace import blueprint_for
-    from fedquilt_common.codec import FileArrays, write_arrays
+def estimate(case: Case) -> int:
+    """What this version of fedquilt expects of it, in bytes."""
     from fedquilt_common.estimate import memory_to_train
-    from fedquilt_common.experiment import Training
-    from fedquilt_common.learner import TorchLearner, set_up_torch
-    from fedquilt_common.memory import TRAINING, return_freed_memory
+
+    _, blueprint, part = planned(case)
+    return memory_to_train(blueprint, part, training(case)).total
+
+
+def planned(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
+    """The model, how it is cut, and the case's part of it."""
+    from fedquilt_common.anatomy.trace import blueprint_for
     from fedquilt_common.models import build_model
     from fedquilt_common.submodels import prefix
 
+    build = build_model(case.model, case.params, case.shape, case.classes)
+    blueprint = blueprint_for(build, examples(1, case).x)
+    return build, blueprint, prefix(blueprint.anatomy, case.width, "ceil")
+
+
+def training(case: Case) -> Training:
+    """One epoch with momentum."""
+    from fedquilt_common.experiment import Training
+
+    return Training(epochs=1, batch=case.batch, lr=0.01, momentum=0.9, precision=case.precision)
+
+
+def train_once(case: Case) -> int:
+    """What ``measure`` runs in its process."""
+    from fedquilt_common.codec import FileArrays, write_arrays
+    from fedquilt_common.learner import TorchLearner, set_up_torch
+    from fedquilt_common.memory import TRAINING, return_freed_memory
+
     set_up_torch(1)
     return_freed_memory(TRAINING)
-    shape, classes = ((TOKENS,), WORDS) if case.model == "transformer" else (IMAGE, 10)
-    training = Training(epochs=1, batch=case.batch, lr=0.01, momentum=0.9, precision=case.precision)  # type: ignore[arg-type]
-    build = build_model(case.model, case.params, shape, classes)
-    blueprint = blueprint_for(build, examples(1, shape, classes).x)
-    part = prefix(blueprint.anatomy, case.width, "ceil")
-    data = examples(3 * case.batch, shape, classes)
-    learner = TorchLearner(build, training, classes, blueprint=lambda: blueprint)
+    build, blueprint, part = planned(case)
+    data = examples(3 * case.batch, case)
+    learner = TorchLearner(build, training(case), case.classes, blueprint=lambda: blueprint)
     with tempfile.TemporaryDirectory() as folder:
         write_arrays(Path(folder) / "received", received(part))
         gc.collect()
         before = forget_the_peak()
         learner.train(FileArrays(Path(folder) / "received"), data, seed=0, part=part)
-    estimate = memory_to_train(blueprint, part, training).total
-    return {**asdict(case), "estimate": estimate, "measured": status("VmHWM") - before}
+    return status("VmHWM") - before
 
 
 def received(part: Slice) -> dict[str, Any]:
@@ -119,19 +145,19 @@ def status(key: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def examples(count: int, shape: Sequence[int], classes: int) -> Examples:
+def examples(count: int, case: Case) -> Examples:
     import numpy as np
 
     from fedquilt_common.types import Examples
 
-    rng = np.random.default_rng(0)
-    size = (count, *shape)
-    x = rng.integers(0, classes, size) if len(shape) == 1 else rng.standard_normal(size, dtype=np.float32)
-    return Examples(x, rng.integers(0, classes, count))
+    rng, size = np.random.default_rng(0), (count, *case.shape)
+    words = len(case.shape) == 1
+    x = rng.integers(0, case.classes, size) if words else rng.standard_normal(size, dtype=np.float32)
+    return Examples(x, rng.integers(0, case.classes, count))
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Estimate over measured peak, one line a model and width."""
+    """This version's estimate over the measured peak, one line a model and width."""
     kinds = sorted({(row["precision"], row["batch"]) for row in rows})
     print("| model | width | " + " | ".join(f"{p}, batch {b}" for p, b in kinds) + " |")
     print("|---|---|" + "---|" * len(kinds))
@@ -141,7 +167,10 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
-    return f"{row['estimate'] / row['measured']:.2f} ({row['measured'] / 2**20:.0f} MiB)" if row else "-"
+    if row is None:
+        return "-"
+    case = Case(**{name: row[name] for name in ("model", "width", "batch", "precision")})
+    return f"{estimate(case) / row['measured']:.2f} ({row['measured'] / 2**20:.0f} MiB)"
 
 
 def main() -> None:
@@ -156,14 +185,15 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(train_once(Case(**json.loads(given.one)))))
+        print(train_once(Case(**json.loads(given.one))))
         return
     if given.table:
         print_table([json.loads(line) for line in RESULTS.read_text().splitlines()])
         return
     told = {"commit": commit(), "machine": machine()}
     product = itertools.product(given.only, given.widths, given.batches, given.precisions)
-    rows = [{**told, **measure(Case(*case))} for case in product]
+    cases = [Case(*case) for case in product]
+    rows = [{**told, **asdict(case), "measured": measure(case)} for case in cases]
     print_table(rows)
     if not given.dry_run:
         RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))

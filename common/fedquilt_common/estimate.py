@@ -67,7 +67,7 @@ class _Format:
 
 _FORMATS: Final[Mapping[str, _Format]] = {
     "fp32": _Format(4, 4, 0, 12 << 20),
-    "fp16": _Format(2, 2, 0, 20 << 20),
+    "fp16": _Format(2, 2, 0, 12 << 20),
     "bf16": _Format(2, 2, 0, 20 << 20),
     "amp": _Format(4, 2, 2, 13 << 20),
 }
@@ -84,14 +84,21 @@ def memory_to_train(blueprint: Blueprint, part: Slice, training: Training) -> Es
     steps = [step for step in blueprint.steps if _is_there(step, part)]
     kept, highest = _walk(blueprint, part, training.batch, size, steps)
     peak = max(highest, gradients + decayed)
-    kernels = _kernels(steps, part.entries, size)
+    kernels = _kernels(steps, part, size)
     total = weights + optimiser + peak + kernels
     return Estimate(weights, gradients, optimiser, kept, max(0, peak - kept), kernels, total)
 
 
-def _kernels(steps: list[Step], weights: int, size: _Format) -> int:
-    convolutions = sum(step.kind in CONVOLUTIONS or step.kind in TRANSPOSED for step in steps)
-    return size.loaded + convolutions * _PER_CONVOLUTION + int(weights * _PER_WEIGHT)
+def _kernels(steps: list[Step], part: Slice, size: _Format) -> int:
+    convolutions = sum(_mixes_channels(step, part) for step in steps)
+    return size.loaded + convolutions * _PER_CONVOLUTION + int(part.entries * _PER_WEIGHT)
+
+
+def _mixes_channels(step: Step, part: Slice) -> bool:
+    """Whether it is a convolution, but not a depthwise one, whose kernels take next to nothing."""
+    if step.kind not in CONVOLUTIONS and step.kind not in TRANSPOSED:
+        return False
+    return tensors_of(step, part)["weight"][1] > 1
 
 
 def _widths(blueprint: Blueprint, size: _Format) -> list[int]:
