@@ -154,6 +154,7 @@ def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit
     own = kit.package("dawdling", "Path(os.environ['PID_FILE']).write_text(str(os.getpid()))\ntime.sleep(600)")
     pid_file = kit.folder / "pid"
     kit.monkeypatch.setenv("PID_FILE", str(pid_file))
+    kit.monkeypatch.setattr("fedquilt_client.pool.CANCEL_SECONDS", 0.5)
     peer.say(peer.topics.run, kit.run(algorithm={"name": own}))
     peer.open("run-1", 1, kit.blob(), [0])
     with host(allow_import=("dawdling",)):
@@ -169,6 +170,7 @@ def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit
 def test_a_stopped_client_works_no_more(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
     code = "Path(os.environ['PIDS'], str(site.client)).write_text(str(os.getpid()))\ntime.sleep(600)"
     kit.monkeypatch.setenv("PIDS", str(kit.folder))
+    kit.monkeypatch.setattr("fedquilt_client.pool.CANCEL_SECONDS", 0.5)
     peer.say(peer.topics.run, kit.run(algorithm={"name": kit.package("stoppable", code)}))
     peer.open("run-1", 1, kit.blob(), [0, 1])
     with host(allow_import=("stoppable",), workers=2):
