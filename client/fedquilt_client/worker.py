@@ -81,21 +81,14 @@ class Worker:
         self.cancelled: set[int] = set()
 
     def do(self, job: Job) -> None:
-        """One job; what goes wrong becomes an event with a reason."""
+        """One job; what goes wrong becomes an event with a reason, unless nobody wants the job any more."""
         try:
             self._say(job.number, "done", **self._done(job).model_dump())
-        except _CancelledError:
-            self._say(job.number, "cancelled")
-        except FedquiltError as error:
-            self._say(job.number, "failed", reason=str(error))
-        except MemoryError:
-            self._say(job.number, "memory")
         except Exception as error:
-            if _is_memory(error):
-                self._say(job.number, "memory")
-                return
-            traceback.print_exc()  # into the agent's log: nobody foresaw this one
-            self._say(job.number, "failed", reason=f"{type(error).__name__}: {error}")
+            if job.number in self.cancelled:  # that its patches are gone by now, for one, is no failure
+                self._say(job.number, "cancelled")
+            else:
+                self._say(job.number, **_failure(error))
 
     def _say(self, number: int, event: str, **fields: object) -> None:
         self._out.write(json.dumps({"number": number, "event": event, **fields}) + "\n")
@@ -154,6 +147,16 @@ def _capacity(job: Job) -> int:
     free = free_capacity(job.budget, job.sharing)
     limit = read_limit(job.limit_file) if job.limit_file else None
     return free if limit is None else min(free, limit)
+
+
+def _failure(error: Exception) -> dict[str, str]:
+    """The event that tells the agent of it."""
+    if isinstance(error, FedquiltError):
+        return {"event": "failed", "reason": str(error)}
+    if isinstance(error, MemoryError) or _is_memory(error):
+        return {"event": "memory"}
+    traceback.print_exception(error)  # into the agent's log: nobody foresaw this one
+    return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
 
 
 def _is_memory(error: Exception) -> bool:

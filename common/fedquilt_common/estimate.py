@@ -7,15 +7,16 @@ peak is the highest point of that walk. ``benchmarks/memory.py`` holds it agains
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.anatomy.cost import ATTENTION, CONVOLUTIONS, NORMS, RECURRENT, TRANSPOSED, numbers, tensors_of
 from fedquilt_common.slicing import Slice
 
 if TYPE_CHECKING:
-    from fedquilt_common.anatomy.trace import Blueprint, Step
+    from fedquilt_common.anatomy.trace import Blueprint
     from fedquilt_common.experiment import Training
 
 _VIEWS: Final = frozenset({
@@ -30,7 +31,8 @@ _KEEP_NOTHING: Final = frozenset({
     "add", "iadd", "sub", "isub", "cat", "concat", "stack", "mean", "sum", "input", "Scaler", "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d", "neg", "pad", "truediv",
 })  # fmt: skip
-_WITH_MATRICES: Final = CONVOLUTIONS | TRANSPOSED | RECURRENT | ATTENTION | {"Linear", "matmul", "bmm"}
+_CONVOLVING: Final = CONVOLUTIONS | TRANSPOSED
+_WITH_MATRICES: Final = _CONVOLVING | RECURRENT | ATTENTION | {"Linear", "matmul", "bmm"}
 _INDEX_BYTES: Final = 8
 _PER_CONVOLUTION: Final = 350 << 10
 """What each convolution's kernels take and do not give back (350 KiB): measured, as the numbers of ``_FORMATS``."""
@@ -76,133 +78,133 @@ _FORMATS: Final[Mapping[str, _Format]] = {
 def memory_to_train(blueprint: Blueprint, part: Slice, training: Training) -> Estimate:
     """The memory that a training process needs for the sub-model ``part``."""
     size = _FORMATS[training.precision]
+    walk = _Walk(blueprint, part, training.batch, size)
     params = sum(math.prod(part.shapes[name]) for name in blueprint.parameters if name in part.shapes)
     weights = part.entries * size.weight + params * size.copies
     optimiser = params * size.weight if training.momentum else 0
     gradients = params * size.weight
     decayed = max(map(math.prod, part.shapes.values()), default=0) * size.weight if training.weight_decay else 0
-    steps = [step for step in blueprint.steps if _is_there(step, part)]
-    kept, highest = _walk(blueprint, part, training.batch, size, steps)
+    kept, highest = walk.peak()
     peak = max(highest, gradients + decayed)
-    kernels = _kernels(steps, part, size)
+    kernels = walk.kernels()
     total = weights + optimiser + peak + kernels
     return Estimate(weights, gradients, optimiser, kept, max(0, peak - kept), kernels, total)
 
 
-def _kernels(steps: list[Step], part: Slice, size: _Format) -> int:
-    convolutions = sum(_mixes_channels(step, part) for step in steps)
-    return size.loaded + convolutions * _PER_CONVOLUTION + int(part.entries * _PER_WEIGHT)
+@dataclass(frozen=True)
+class _Walk:
+    """The forward and the backward pass of one batch, step by step. A step is meant by its place in the blueprint."""
+
+    blueprint: Blueprint
+    part: Slice
+    batch: int
+    size: _Format
+
+    def peak(self) -> tuple[int, int]:
+        """(bytes kept for the backward pass, highest point of activations and gradients together)."""
+        kept: dict[object, int] = {}
+        held_after: list[int] = []
+        highest = gradients = 0
+        for place in self.there:
+            for tensor, amount in self._keeps(place):
+                kept.setdefault(tensor, amount)
+            held_after.append(sum(kept.values()))
+            highest = max(highest, held_after[-1] + self.made[place] + self._workspace(place))
+        for place, held in zip(reversed(self.there), reversed(held_after), strict=True):
+            flowing = self.made[place] + self._given(place)
+            highest = max(highest, held + gradients + flowing + self._workspace(place))
+            gradients += self._own_numbers(place) * self.size.weight
+        return sum(kept.values()), max(highest, gradients)
+
+    def kernels(self) -> int:
+        """What torch loads, and what its kernels take for their own use."""
+        convolutions = sum(self._mixes_channels(place) for place in self.there)
+        return self.size.loaded + convolutions * _PER_CONVOLUTION + int(self.part.entries * _PER_WEIGHT)
+
+    @cached_property
+    def there(self) -> list[int]:
+        """The steps of the sub-model, which may be cut in depth."""
+        whole, left = _layers(self.part.anatomy.arrays), _layers(self.part.shapes)
+        return [place for place, step in enumerate(self.blueprint.steps) if step.name in left or step.name not in whole]
+
+    @cached_property
+    def made(self) -> list[int]:
+        """Bytes of each step's result: layers with matrices make ``size.made``, others what they are given."""
+        widths: list[int] = []
+        for step in self.blueprint.steps:
+            given = [widths[place] for place in step.inputs]
+            widths.append(self.size.made if step.kind in _WITH_MATRICES else max(given, default=self.size.weight))
+        return [self._numbers(place) * width for place, width in enumerate(widths)]
+
+    @cached_property
+    def owners(self) -> list[int]:
+        """For each step the one whose memory its result lies in: views lie in their input's."""
+        owners: list[int] = []
+        for place, step in enumerate(self.blueprint.steps):
+            owners.append(owners[step.inputs[0]] if step.kind in _VIEWS and step.inputs else place)
+        return owners
+
+    def _keeps(self, place: int) -> list[tuple[object, int]]:
+        """(tensor, bytes) that autograd keeps on account of one step; the same tensor may be kept by several."""
+        step = self.blueprint.steps[place]
+        if step.kind in _VIEWS or step.kind in _KEEP_NOTHING:
+            return []
+        if step.kind in _KEEP_RESULT:
+            return [(self.owners[place], self.made[place])]
+        own = self._own(place)
+        inputs = [self._kept_input(self.owners[given], step.kind) for given in step.inputs]
+        return [*inputs, ((place, "own"), own)] if own else inputs
+
+    def _kept_input(self, owner: int, user: str) -> tuple[object, int]:
+        """The tensor itself; of one that is too wide for a layer with matrices, the copy that autocast makes."""
+        cast = self._numbers(owner) * self.size.made
+        if user in _WITH_MATRICES and cast < self.made[owner]:
+            return (owner, "cast"), cast
+        return owner, self.made[owner]
+
+    def _own(self, place: int) -> int:
+        """Bytes that a layer keeps of what it alone makes."""
+        step = self.blueprint.steps[place]
+        if step.kind.startswith(("MaxPool", "max_pool", "AdaptiveMaxPool")):
+            return self._numbers(place) * _INDEX_BYTES
+        if "ropout" in step.kind:
+            return self.made[place]  # a mask as numbers
+        own = tensors_of(step, self.part)
+        if step.kind in RECURRENT:
+            rows = sum(shape[0] for name, shape in own.items() if name.startswith("weight_ih"))
+            return 2 * rows * self._tokens(place) * self.size.made
+        if step.kind in ATTENTION:
+            width = own["in_proj_weight"][0] // 3 if "in_proj_weight" in own else own["query.weight"][0]
+            return 5 * width * self._tokens(place) * self.size.made
+        return 0
+
+    def _workspace(self, place: int) -> int:
+        """Convolutions bring inputs, results and weights into a layout of their own; norms make temporaries."""
+        kind = self.blueprint.steps[place].kind
+        if kind in _CONVOLVING:
+            return self.made[place] + self._given(place) + self._own_numbers(place) * 4
+        return self.made[place] if kind in NORMS else 0
+
+    def _mixes_channels(self, place: int) -> bool:
+        """Whether it is a convolution, but not a depthwise one, whose kernels take next to nothing."""
+        step = self.blueprint.steps[place]
+        return step.kind in _CONVOLVING and tensors_of(step, self.part)["weight"][1] > 1
+
+    def _numbers(self, place: int) -> int:
+        return numbers(self.blueprint.steps[place], self.part, self.batch)
+
+    def _own_numbers(self, place: int) -> int:
+        return sum(map(math.prod, tensors_of(self.blueprint.steps[place], self.part).values()))
+
+    def _given(self, place: int) -> int:
+        return sum(self.made[given] for given in self.blueprint.steps[place].inputs)
+
+    def _tokens(self, place: int) -> int:
+        given = self.blueprint.steps[place].inputs[0]
+        return self._numbers(given) // self.part.length(self.blueprint.steps[given].axes[-1])
 
 
-def _mixes_channels(step: Step, part: Slice) -> bool:
-    """Whether it is a convolution, but not a depthwise one, whose kernels take next to nothing."""
-    if step.kind not in CONVOLUTIONS and step.kind not in TRANSPOSED:
-        return False
-    return tensors_of(step, part)["weight"][1] > 1
-
-
-def _widths(blueprint: Blueprint, size: _Format) -> list[int]:
-    """Bytes of a number of each step's result: layers with matrices make ``size.made``, others what they are given."""
-    widths: list[int] = []
-    for step in blueprint.steps:
-        given = [widths[place] for place in step.inputs]
-        widths.append(size.made if step.kind in _WITH_MATRICES else max(given, default=size.weight))
-    return widths
-
-
-def _is_there(step: Step, part: Slice) -> bool:
-    """Whether the step is part of the sub-model, which may be cut in depth."""
-    own = [name for name in part.anatomy.arrays if name.startswith(f"{step.name}.")]
-    return not own or any(name in part.shapes for name in own)
-
-
-def _walk(blueprint: Blueprint, part: Slice, batch: int, size: _Format, steps: list[Step]) -> tuple[int, int]:
-    """(bytes kept for the backward pass, highest point of activations and gradients together)."""
-    widths = _widths(blueprint, size)
-    result = {id(step): numbers(step, part, batch) * w for step, w in zip(blueprint.steps, widths, strict=True)}
-    owners = _owners(blueprint)
-    kept: dict[object, int] = {}
-    at_forward = at_backward = 0
-    held_after: list[int] = []
-    for step in steps:
-        for tensor, amount in _keeps(blueprint, step, part, batch, size, owners, result):
-            kept.setdefault(tensor, amount)
-        held = sum(kept.values())
-        held_after.append(held)
-        at_forward = max(at_forward, held + result[id(step)] + _workspace(blueprint, step, part, result))
-    gradients = 0
-    for step, held in zip(reversed(steps), reversed(held_after), strict=True):
-        flowing = result[id(step)] + sum(result[id(blueprint.steps[place])] for place in step.inputs)
-        at_backward = max(at_backward, held + gradients + flowing + _workspace(blueprint, step, part, result))
-        gradients += sum(map(math.prod, tensors_of(step, part).values())) * size.weight
-    return sum(kept.values()), max(at_forward, at_backward, gradients)
-
-
-def _owners(blueprint: Blueprint) -> list[int]:
-    """For each step the one whose memory its result lies in: views lie in their input's."""
-    owners: list[int] = []
-    for place, step in enumerate(blueprint.steps):
-        owners.append(owners[step.inputs[0]] if step.kind in _VIEWS and step.inputs else place)
-    return owners
-
-
-def _keeps(
-    blueprint: Blueprint,
-    step: Step,
-    part: Slice,
-    batch: int,
-    size: _Format,
-    owners: list[int],
-    result: Mapping[int, int],
-) -> list[tuple[object, int]]:
-    """(tensor, bytes) that autograd keeps on account of one step; the same tensor may be kept by several."""
-    place = blueprint.steps.index(step)
-    if step.kind in _VIEWS or step.kind in _KEEP_NOTHING:
-        return []
-    if step.kind in _KEEP_RESULT:
-        return [(owners[place], result[id(step)])]
-    inputs = [_kept_input(blueprint, owners[i], step, part, batch, size, result) for i in step.inputs]
-    return inputs + [((place, "own"), amount) for amount in _own(blueprint, step, part, batch, size, result) if amount]
-
-
-def _kept_input(
-    blueprint: Blueprint, owner: int, user: Step, part: Slice, batch: int, size: _Format, result: Mapping[int, int]
-) -> tuple[object, int]:
-    """The tensor itself; of one that is too wide for a layer with matrices, the copy that autocast makes."""
-    given = blueprint.steps[owner]
-    cast = numbers(given, part, batch) * size.made
-    if user.kind in _WITH_MATRICES and cast < result[id(given)]:
-        return (owner, "cast"), cast
-    return owner, result[id(given)]
-
-
-def _own(
-    blueprint: Blueprint, step: Step, part: Slice, batch: int, size: _Format, result: Mapping[int, int]
-) -> list[int]:
-    """Bytes that a layer keeps of what it alone makes."""
-    made = result[id(step)]
-    if step.kind.startswith(("MaxPool", "max_pool", "AdaptiveMaxPool")):
-        return [numbers(step, part, batch) * _INDEX_BYTES]
-    if "ropout" in step.kind:
-        return [made]  # a mask as numbers
-    own = tensors_of(step, part)
-    if step.kind in RECURRENT:
-        rows = sum(shape[0] for name, shape in own.items() if name.startswith("weight_ih"))
-        return [2 * rows * _tokens(blueprint, step, part, batch) * size.made]
-    if step.kind in ATTENTION:
-        width = own["in_proj_weight"][0] // 3 if "in_proj_weight" in own else own["query.weight"][0]
-        return [5 * width * _tokens(blueprint, step, part, batch) * size.made]
-    return []
-
-
-def _tokens(blueprint: Blueprint, step: Step, part: Slice, batch: int) -> int:
-    given = blueprint.steps[step.inputs[0]]
-    return numbers(given, part, batch) // part.length(given.axes[-1])
-
-
-def _workspace(blueprint: Blueprint, step: Step, part: Slice, result: Mapping[int, int]) -> int:
-    """Kernels of convolutions bring inputs, results and weights into a layout of their own; norms make temporaries."""
-    if step.kind in CONVOLUTIONS or step.kind in TRANSPOSED:
-        given = sum(result[id(blueprint.steps[place])] for place in step.inputs)
-        return result[id(step)] + given + sum(map(math.prod, tensors_of(step, part).values())) * 4
-    return result[id(step)] if step.kind in NORMS else 0
+def _layers(names: Iterable[str]) -> set[str]:
+    """The modules that have the arrays of these names, and the modules around them."""
+    split = [name.split(".") for name in names]
+    return {".".join(parts[:depth]) for parts in split for depth in range(1, len(parts))}

@@ -143,7 +143,11 @@ def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision) 
 
 def patch_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Precision) -> int:
     """Bytes of a patch."""
-    return sum(math.prod(b.shape) * wire_dtype_of(anatomy[b.name].dtype, precision)[1].itemsize for b in patch.blocks)
+    return sum(_block_size(block, anatomy, precision) for block in patch.blocks)
+
+
+def _block_size(block: Block, anatomy: Mapping[str, ArrayAnatomy], precision: Precision) -> int:
+    return math.prod(block.shape) * wire_dtype_of(anatomy[block.name].dtype, precision)[1].itemsize
 
 
 class Assembled(Mapping[str, NDArray[Any]]):
@@ -198,9 +202,10 @@ def _laid_out(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Prec
     """Each block of a patch, and at which byte of it the block begins; blocks without entries are left out."""
     offset = 0
     for block in patch.blocks:
-        if math.prod(block.shape):
+        size = _block_size(block, anatomy, precision)
+        if size:
             yield block, offset
-        offset += math.prod(block.shape) * wire_dtype_of(anatomy[block.name].dtype, precision)[1].itemsize
+        offset += size
 
 
 def _own(axis: Axis, part: Slice, known: dict[Axis, Indices]) -> Indices:

@@ -61,7 +61,8 @@ def test_each_experiment_reports_what_was_trained_and_sends_no_more_than_one_mod
     if name == "adaptivefl":
         trained = found["rounds"][-1]["trained"]
         assert {trained[str(client)] for client in range(12, 20)} <= {"S2"}  # weak boards: 14.5 MiB
-        assert {trained[str(client)] for client in range(6, 12)} <= {"S2", "M2", "S1", "M1"}  # 17 MiB
+        medium = {trained[str(client)] for client in range(6, 12)}  # 17 MiB
+        assert {"M1"} < medium <= {"S2", "M2", "S1", "M1"}
         assert found["rounds"][0]["waste_rate"] > 0
         for board in csv.DictReader((tmp_path / "run" / "boards.csv").read_text().splitlines()):
             told = {board["cores"], board["memory_total"], board["memory_used"], board["temperature"]}

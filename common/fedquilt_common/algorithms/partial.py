@@ -5,6 +5,7 @@ FedRolex thesis (Alam, 2023), algorithms 3.1 to 3.3 and equation 3.10. They diff
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -22,7 +23,7 @@ HELD: Final = ".classes"
 
 
 @dataclass(frozen=True)
-class PartialTraining:
+class PartialTraining(ABC):
     """``widths``: kind of board -> part of the channels it trains; kinds that are not listed train the smallest.
 
     ``mask_absent_classes``: a client leaves out of its loss the logits of classes that it has no samples of, and its
@@ -39,9 +40,9 @@ class PartialTraining:
         if self.statistics not in ("never", "last", "each"):
             raise ValueError(f"statistics = {self.statistics!r}: must be never, last or each")
 
+    @abstractmethod
     def part(self, lab: Lab, width: float) -> Slice:
         """The sub-model of one client in this round."""
-        raise NotImplementedError
 
     def piece_weight(self, reply: Reply, part: Slice) -> float:
         """What a client's entries count in the average: all the same (equation 3.10)."""

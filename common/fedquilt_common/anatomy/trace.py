@@ -71,7 +71,7 @@ def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
     try:
         with torch.device("meta"):
             return build()
-    except (NotImplementedError, RuntimeError, TypeError):
+    except Exception:  # a factory that looks at its numbers; one that is wrong raises again without the meta device
         return build()
 
 

@@ -47,17 +47,12 @@ class StaticBatchNorm(nn.Module):
         shape = (1, -1, *[1] * (x.dim() - 2))  # a single value is its own mean; torch's function refuses it
         return (x - x) * self.weight.reshape(shape) + self.bias.reshape(shape)
 
-    def _of_batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and biased variance."""
-        over = [0, *range(2, x.dim())]
-        return x.mean(over), x.var(over, unbiased=False)
-
     def _collect(self, x: Tensor) -> None:
         self.num_batches_tracked += 1
-        mean, var = self._of_batch(x)
+        over = [0, *range(2, x.dim())]
         part = 1.0 / float(self.num_batches_tracked)
-        self.running_mean += (mean - self.running_mean) * part
-        self.running_var += (var - self.running_var) * part
+        self.running_mean += (x.mean(over) - self.running_mean) * part
+        self.running_var += (x.var(over, unbiased=False) - self.running_var) * part
 
 
 class Scaler(nn.Module):

@@ -70,7 +70,7 @@ def test_a_sub_model_is_put_together_trained_and_sent_back_in_its_own_shapes(kit
         ([SliceMessage(kept=[[], [0, 8]])], "keeps none of 32 channels"),
         ([SliceMessage(kept=[[0], [0, 8]])], "a start without an end"),
         ([SliceMessage(kept=["AA==", [0, 8]])], "1 bytes for 32 channels"),
-        ([said(PARTS[0]), said(PARTS[0])], ""),
+        ([said(PARTS[0]), said(PARTS[0])], "made of 1 patches, but 2 were given"),
     ],
     ids=["other groups", "out of range", "twice", "nothing", "half a run", "short bitmap", "the same twice"],
 )
@@ -94,3 +94,20 @@ def test_a_missing_patch_is_refused(kit: Kit) -> None:
     refused = outcome(job(kit, [said(part) for part in PARTS], 1, published(kit.folder, 1)[:1]))
     assert refused["event"] == "failed"
     assert "patches, but 1 were given" in refused["reason"]
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_patches_that_are_gone_are_a_failure_only_if_the_job_is_still_wanted(
+    kit: Kit, cancelled: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    patches = published(kit.folder, 1)
+    given = job(kit, [said(part) for part in PARTS], 1, patches)
+    out = io.StringIO()
+    worker = Worker(out)
+    worker.cancelled = {given.number} if cancelled else set()
+    for patch in patches:
+        patch.unlink()
+    worker.do(given)
+    event = json.loads(out.getvalue().splitlines()[-1])["event"]
+    assert event == ("cancelled" if cancelled else "failed")
+    assert ("Traceback" in capfd.readouterr().err) != cancelled
