@@ -134,7 +134,7 @@ class ProfileMessage(Part):
     """What a board says of itself; see ``types.Profile``."""
 
     kind: Name = "generic"
-    cores: Number = 1
+    cores: Number = 0
     memory: Big = 0
     gpu: Text = ""
     machine: Text = ""

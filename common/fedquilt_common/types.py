@@ -26,10 +26,11 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Profile:
-    """What a board says of itself. ``memory`` in bytes: what it has, what its cgroup or its owner allows."""
+    """What a board says of itself; 0 and "" where it does not. ``memory`` in bytes: what it has, what its cgroup or its
+    owner allows."""
 
     kind: str = "generic"
-    cores: int = 1
+    cores: int = 0
     memory: int = 0
     gpu: str = ""
     machine: str = ""

@@ -88,7 +88,8 @@ def print_table(result: Result) -> None:
     """The rounds of a run, on standard output."""
     regression = any(row.r2 is not None for row in result.rounds)
     parted = any(row.trained for row in result.rounds)
-    table = Table(title=f"{result.name}: {result.algorithm} on {result.dataset}", box=SIMPLE_HEAD, pad_edge=False)
+    title = f"{result.name}: {result.algorithm} on {result.dataset}"
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     names = ["round", "R2" if regression else "accuracy", "loss", "seconds", "down", "up", "clients"]
     for name in [*names, *(["levels", "waste"] if parted else [])]:
         table.add_column(name, justify="right", no_wrap=True)

@@ -81,8 +81,14 @@ def _runs(ordered: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def tally(counts: Mapping[str, int]) -> str:
-    """{"1.0": 4, "0.5": 2} as "4 times 1.0, 2 times 0.5" with signs."""
-    return ", ".join(f"{count} \N{MULTIPLICATION SIGN} {name}" for name, count in counts.items()) or DASH
+    """{"1.0": 4, "0.5": 2} as "4 times 1.0, 2 times 0.5" with signs; lines break between them only."""
+    return (
+        ", ".join(
+            f"{count}\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}{name}"
+            for name, count in counts.items()
+        )
+        or DASH
+    )
 
 
 FILTERS = {

@@ -86,7 +86,7 @@ def test_kills_for_memory_are_counted_wherever_the_system_tells(tmp_path: Path) 
 def test_a_private_board_says_nothing_of_its_resources() -> None:
     said = board.profile("pi4", 512 * MIB, private=True)
     assert said.kind == "pi4"
-    assert (said.memory, said.cores, said.gpu, said.machine) == (0, 1, "", "")
+    assert (said.memory, said.cores, said.gpu, said.machine) == (0, 0, "", "")
     assert set(vars(board.NO_VITALS).values()) == {None}
 
 

@@ -16,6 +16,8 @@ from fedquilt_server.web import text, view
 from fedquilt_server.web.fragments import PARTS, Renderer
 from fedquilt_server.web.stream import BEAT_SECONDS, Reader
 
+TIMES = "\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
+
 
 def row(number: int, **known: Any) -> RoundResult:
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
@@ -45,7 +47,7 @@ def snapshot(*rows: RoundResult, **known: Any) -> Snapshot:
         (text.memory(8 * 2**30), "8.0 GiB"),
         (text.ranges([7, 0, 1, 2, 3]), f"0{text.DASH}3, 7"),
         (text.clock(3661), "01:01:01 UTC"),
-        (text.tally({"1.0": 4, "0.5": 2}), "4 \N{MULTIPLICATION SIGN} 1.0, 2 \N{MULTIPLICATION SIGN} 0.5"),
+        (text.tally({"1.0": 4, "0.5": 2}), f"4{TIMES}1.0, 2{TIMES}0.5"),
         (text.tally({}), text.DASH),
     ],
 )
@@ -82,7 +84,18 @@ def test_the_rounds_show_sub_models_where_there_are_any() -> None:
     assert "Waste" not in plain
     parted = row(1, trained={"0": "L1", "1": "<b>"}, waste_rate=0.25, scores={"average_accuracy": 0.5})
     shown = Renderer().parts(snapshot(parted))["rounds"]
-    assert all(words in shown for words in ("Waste", "25.0 %", "50.0 %", "1 \N{MULTIPLICATION SIGN} &lt;b&gt;"))
+    assert all(words in shown for words in ("Waste", "25.0 %", "50.0 %", f"1{TIMES}&lt;b&gt;"))
+
+
+def test_a_board_that_says_nothing_of_itself_has_dashes() -> None:
+    shown = Renderer().parts(
+        snapshot(boards=[{"agent": "quiet"}, {"agent": "open", "cores": 4, "memory_total": 2**30}])
+    )
+    quiet, open_ = sorted(shown["boards"].split("<tr")[-2:], key=lambda line: "open" in line)
+    assert f'data-label="Cores" class="n">{text.DASH}<' in quiet
+    assert f"<span>{text.DASH}</span>" in quiet
+    assert "GiB" not in quiet
+    assert f"<span>{text.DASH} of 1.0 GiB</span>" in open_
 
 
 def test_summary_of_nothing() -> None:
