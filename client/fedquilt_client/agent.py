@@ -248,7 +248,7 @@ class Agent:
 
     def _begin(self, current: _Current, message: RoundMessage) -> None:
         mine = self._tasks(message)
-        asked = {(client, message.fingerprint(task)) for client, task in mine}
+        asked = {(client, message.fingerprint(task, client)) for client, task in mine}
         self._pool.cancel(lambda job: (job.client, job.fingerprint) not in asked)
         self._progress = {job.client: self._progress.get(job.client, 0.0) for job in self._pool.jobs}
         self._given_up.clear()
@@ -291,7 +291,7 @@ class Agent:
             return
         log.info("clients %s stop: %s", sorted(clients), stop.reason)
         tasks = [(client, task) for client, task in self._tasks(current.round) if client in clients]
-        self._given_up |= {(client, current.round.fingerprint(task)) for client, task in tasks}
+        self._given_up |= {(client, current.round.fingerprint(task, client)) for client, task in tasks}
         self._pool.cancel(lambda job: (job.client, job.fingerprint) in self._given_up)
         self._progress = {client: value for client, value in self._progress.items() if client not in clients}
 
@@ -312,7 +312,7 @@ class Agent:
         message = current.round
         busy = {(job.client, job.fingerprint) for job in self._pool.jobs}
         for client, task in self._tasks(message):
-            key = client, message.fingerprint(task)
+            key = client, message.fingerprint(task, client)
             stored = current.store.reply(client, message.round, message.exchange, key[1])
             if stored is not None:
                 current.uploads.offer(stored)
@@ -332,11 +332,12 @@ class Agent:
             exchange=message.exchange,
             kind=task.kind,
             scalars=task.scalars,
-            fingerprint=message.fingerprint(task),
+            fingerprint=message.fingerprint(task, client),
+            since=message.memory_of(client),
             patches=[store.patch(message.patches[i].digest) for i in task.patches],
             slices=slices,
             slice=own,
-            memory=store.memory(client),
+            memory=store.memory(client, message.memory_of(client)),
             reply=drafts.reply,
             memory_out=drafts.memory,
             allowed=list(self.settings.allow_import),
@@ -361,7 +362,7 @@ class Agent:
                     f"reply-{job.round}.{job.exchange}-{done.digest[:16]}", done.digest, done.size,
                 )  # fmt: skip
                 drafts = current.store.drafts(job.client, job.round, job.exchange)
-                current.uploads.offer(current.store.commit(reply, drafts, memory=done.memory))
+                current.uploads.offer(current.store.commit(reply, drafts, job.since, memory=done.memory))
             case OutOfMemory(_, need):
                 limit = lower_limit(current.store.limit, need)
                 log.warning("%s", too_much(job, need, limit))
@@ -385,7 +386,7 @@ class Agent:
 
 
 def _question(message: RoundMessage) -> tuple[object, ...]:
-    return message.round, message.exchange, message.patches, message.tasks, message.slices
+    return message.round, message.exchange, message.patches, message.tasks, message.slices, message.since
 
 
 def _patches(message: RoundMessage, tasks: list[TaskMessage]) -> list[PatchMessage]:

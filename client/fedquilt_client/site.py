@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.codec import FileArrays
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.shares import Shares, digest, shares
+from fedquilt_common.datasets.shares import Share, digest, holdout_of, shares, take
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.messages import RunMessage
+from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
 from fedquilt_common.types import Algorithm, Dataset, Examples, Learner
 
@@ -36,9 +37,9 @@ class BoardRun:
         return load_dataset(self.experiment.data.set, None, self.allowed)
 
     @cached_property
-    def shares(self) -> Shares:
+    def shares(self) -> Sequence[Share]:
         """Raises DataUnavailableError when this board would cut the data otherwise than the coordinator."""
-        cut = shares(self.experiment, self.dataset)
+        cut = shares(self.experiment, self.dataset, holdout_of(self.experiment, self.algorithm, self.dataset))
         if self.run.partition is not None and digest(cut) != self.run.partition:
             raise DataUnavailableError(
                 f"data set {self.experiment.data.set!r} on this board is not the coordinator's, or is cut otherwise: "
@@ -97,11 +98,26 @@ class TaskSite:
 
     @cached_property
     def data(self) -> Examples:
-        return self.board.dataset.train.take(self.board.shares[self.client])
+        return take(self.board.dataset, self.board.shares[self.client].train)
+
+    @cached_property
+    def test(self) -> Examples:
+        """The client's own samples for testing; there may be none."""
+        return take(self.board.dataset, self.board.shares[self.client].test)
+
+    @property
+    def lasting_seed(self) -> int:
+        """The same in every round."""
+        return derive_seed(self.board.experiment.seed, "client", self.client)
+
+    @cached_property
+    def _found(self) -> Mapping[str, NDArray[Any]]:
+        return dict(FileArrays(self.memory_file)) if self.memory_file else {}
 
     @cached_property
     def memory(self) -> dict[str, NDArray[Any]]:
-        return dict(FileArrays(self.memory_file)) if self.memory_file else {}
+        """What the client has kept; its arrays are read-only, the dictionary is not."""
+        return dict(self._found)
 
     @cached_property
     def learner(self) -> Learner:
@@ -129,6 +145,8 @@ class TaskSite:
         return True
 
     @property
-    def memory_touched(self) -> bool:
-        """Whether the algorithm has looked at its memory at all."""
-        return "memory" in self.__dict__
+    def memory_changed(self) -> bool:
+        """Whether the algorithm has put something else into its memory, or taken something out."""
+        return "memory" in self.__dict__ and (
+            self.memory.keys() != self._found.keys() or any(self.memory[key] is not x for key, x in self._found.items())
+        )

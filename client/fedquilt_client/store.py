@@ -7,8 +7,10 @@ all, whatever is killed when.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from fedquilt_common.durable import write_durably
 from fedquilt_common.locking import lock_folder
 from fedquilt_common.messages import RunMessage
 from fedquilt_common.topics import check_name
+from fedquilt_common.types import Moment
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -118,20 +123,20 @@ class RunStore:
         stem = f"{client}-{round}.{exchange}"
         return Drafts(folder / f"{stem}.reply", folder / f"{stem}.memory")
 
-    def commit(self, reply: StoredReply, drafts: Drafts, *, memory: bool) -> StoredReply:
-        """Make a reply, and the client's new private memory if it has one, true in one step."""
+    def commit(self, reply: StoredReply, drafts: Drafts, since: Moment | None, *, memory: bool) -> StoredReply:
+        """Make a reply, and the client's private memory after it, true in one step.
+
+        ``since``: the reply after which the memory was taken; ``memory``: there is a new one among the drafts.
+        """
         home = self._home(reply.client)
         home.mkdir(parents=True, exist_ok=True)
         drafts.reply.replace(home / reply.file)
         known = self._read(reply.client)
-        kept = [r for r in known["replies"] if (r["round"], r["exchange"]) >= (reply.round - 1, 0)]
-        record = {
-            "memory": known["memory"],
-            "replies": [r for r in kept if r["file"] != reply.file] + [asdict(reply)],
-        }
+        after = _file_of(known, since)
         if memory:
-            record["memory"] = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
-            drafts.memory.replace(home / record["memory"])
+            after = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
+            drafts.memory.replace(home / after)
+        record = _recorded(known, reply, since, after)
         write_durably(home / "committed.json", json.dumps(record))
         self._tidy(home, record)
         return reply
@@ -148,9 +153,12 @@ class RunStore:
         """The reply's bytes."""
         return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size)
 
-    def memory(self, client: int) -> Path | None:
-        """The client's committed private memory."""
-        name = self._read(client)["memory"]
+    def memory(self, client: int, since: Moment | None) -> Path | None:
+        """The client's private memory as it was after the reply ``since``; None where it had none."""
+        record = self._read(client)
+        if since is not None and list(since) not in [version[:2] for version in record["memories"]]:
+            log.warning("client %d: its private memory after round %d is not here; it starts anew", client, since[0])
+        name = _file_of(record, since)
         return self._home(client) / name if name else None
 
     def _home(self, client: int) -> Path:
@@ -160,11 +168,37 @@ class RunStore:
         try:
             record: dict[str, Any] = json.loads((self._home(client) / "committed.json").read_text())
         except FileNotFoundError:
-            return {"memory": None, "replies": []}
+            return {"replies": [], "memories": [], "before": None}
         return record
 
     def _tidy(self, home: Path, record: dict[str, Any]) -> None:
-        keep = {"committed.json", record["memory"], *(r["file"] for r in record["replies"])}
+        keep = {"committed.json", *(r["file"] for r in record["replies"]), *(m[2] for m in record["memories"])}
         for path in home.iterdir():
             if path.name not in keep:
                 path.unlink()
+
+
+def _file_of(record: Mapping[str, Any], since: Moment | None) -> str | None:
+    """Of the memory after the reply ``since``."""
+    return next((file for *moment, file in record["memories"] if since is not None and moment == list(since)), None)
+
+
+def _recorded(known: Mapping[str, Any], reply: StoredReply, since: Moment | None, after: str | None) -> dict[str, Any]:
+    """What ``committed.json`` says after ``reply``.
+
+    Kept are the memories of its round, and the one from which that round began: the coordinator may begin it again.
+    """
+    before = known["before"] if since is not None and since[0] == reply.round else since
+    moment = [reply.round, reply.exchange]
+    memories = [m for m in known["memories"] if m[:2] != moment and (m[0] == reply.round or m[:2] == _listed(before))]
+    replies = [r for r in known["replies"] if (r["round"], r["exchange"]) >= (reply.round - 1, 0)]
+    return {
+        "replies": [r for r in replies if r["file"] != reply.file] + [asdict(reply)],
+        "memories": [*memories, [*moment, after]],
+        "before": _listed(before),
+    }
+
+
+def _listed(moment: Sequence[int] | None) -> list[int] | None:
+    """As in JSON."""
+    return None if moment is None else list(moment)

@@ -28,7 +28,7 @@ from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMe
 from fedquilt_common.quilt import Assembled
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, IndexSet, Slice
-from fedquilt_common.types import Reply, Scalar, Task
+from fedquilt_common.types import Moment, Reply, Scalar, Task
 
 PROGRESS_SECONDS = 0.5
 
@@ -46,6 +46,7 @@ class Job(BaseModel):
     kind: str
     scalars: dict[str, Scalar]
     fingerprint: str
+    since: Moment | None = None
     patches: list[Path]
     slices: list[SliceMessage] = Field(default_factory=list)
     slice: int | None = None
@@ -111,12 +112,12 @@ class Worker:
         )
         task = _task(job, board)
         reply = board.algorithm.work(task, site)
-        if site.memory_touched:
+        if site.memory_changed:
             write_arrays(job.memory_out, site.memory)
             sync(job.memory_out)
         blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, _header(job, board.run, reply))
         sync(job.reply)
-        return Done(digest=blob.digest, size=blob.size, memory=site.memory_touched)
+        return Done(digest=blob.digest, size=blob.size, memory=site.memory_changed)
 
     def _board_for(self, job: Job) -> Any:
         from fedquilt_client.site import BoardRun

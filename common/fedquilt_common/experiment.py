@@ -59,27 +59,38 @@ class _Choice(BaseModel):
 
 
 class Partition(_Section):
-    """How samples are shared out. Each client has ``min_samples``, or an equal share if there are too few."""
+    """How samples are shared out. Each client has ``min_samples``, or an equal share if there are too few.
 
-    scheme: Literal["dirichlet", "uniform"] = "uniform"
+    ``shares``: into how many; the clients have the first of them, one each.
+    """
+
+    scheme: Literal["dirichlet", "dirichlet-per-class", "uniform"] = "uniform"
     alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
     min_samples: Positive = 10
+    shares: Positive | None = None
 
     @model_validator(mode="after")
     def _alpha(self) -> Partition:
-        if self.scheme == "dirichlet" and self.alpha is None:
-            raise _invalid([Problem("alpha", None, "the scheme 'dirichlet' needs it; try 0.5")])
+        if self.scheme != "uniform" and self.alpha is None:
+            raise _invalid([Problem("alpha", None, f"the scheme '{self.scheme}' needs it; try 0.5")])
         if self.scheme == "uniform" and self.alpha is not None:
             raise _invalid([Problem("alpha", self.alpha, "only the scheme 'dirichlet' has it; remove it")])
         return self
 
 
 class Data(_Section):
-    """The data set, and how many clients share it."""
+    """The data set, and how many clients share it.
+
+    ``holdout``: the part of its samples that each client keeps for testing, so that models are evaluated where the
+    clients live; 0: the coordinator evaluates on the official test split; None: as the algorithm has it. ``mixed``:
+    the official test split is shared out with the training samples (FedReb thesis, section 5.3).
+    """
 
     set: Annotated[str, Field(min_length=1, max_length=200)]
     clients: Annotated[int, Field(ge=1, le=100_000)]
     partition: Partition = Partition()
+    holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    mixed: bool = False
 
 
 class Model(_Choice):
@@ -259,6 +270,9 @@ def _contradictions(experiment: Experiment) -> Iterator[Problem]:
         yield Problem("participation.per_round", part.per_round, f"there are {clients} clients (data.clients)")
     if part.quorum > part.per_round:
         yield Problem("participation.quorum", part.quorum, f"only {part.per_round} take part (participation.per_round)")
+    shares = experiment.data.partition.shares
+    if shares is not None and shares < clients:
+        yield Problem("data.partition.shares", shares, f"there are {clients} clients (data.clients), one share each")
     hosted = sum(line.clients for line in experiment.fleet)
     if hosted != clients:
         yield Problem("fleet", f"{hosted} clients", f"its lines must add up to {clients} (data.clients)")

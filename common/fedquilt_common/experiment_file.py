@@ -145,14 +145,16 @@ def _unknown_name(raw: Mapping[str, Any], section: str, key: str, known: Mapping
 
 
 def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
-    known = [field.name for field in dataclasses.fields(kind) if field.init]
+    from fedquilt_common.algorithms import field_name
+
+    known = [field.name.removesuffix("_") for field in dataclasses.fields(kind) if field.init]
     for key in fields.keys() - set(known):
         advice = suggest(key, known) if known else "this algorithm has no fields; remove it"
         yield Problem(f"algorithm.{key}", fields[key], f"unknown field; {advice}")
     try:
         # By way of JSON, since only there strict means numbers for numbers and still a mapping for a
         # dataclass.
-        text = json.dumps({key: fields[key] for key in known if key in fields})
+        text = json.dumps({field_name(key): fields[key] for key in known if key in fields})
         TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         yield from (_field_problem(detail, known, fields) for detail in error.errors(include_url=False))
@@ -164,7 +166,7 @@ def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapp
     if not detail["loc"]:
         return _blame(detail["msg"].removeprefix("Value error, "), known, fields)
     problem = _problem(detail)
-    return dataclasses.replace(problem, path=f"algorithm.{problem.path}")
+    return dataclasses.replace(problem, path=f"algorithm.{problem.path}".removesuffix("_"))
 
 
 def _blame(message: str, known: Sequence[str], fields: Mapping[str, Any]) -> Problem:

@@ -1,44 +1,43 @@
-"""The only torch training loop: stochastic gradient descent from given arrays to new ones.
-
-The update is written out instead of taken from ``torch.optim``, which imports the compiler: 70 MB and most
-of a second for every process of a board. ``tests/unit/common/test_learner.py`` holds it to the bits of
-``torch.optim.SGD``.
-"""
+"""The only torch training loop: from given arrays to new ones, or to scores and outputs; ``descent`` has its steps."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedquilt_common.anatomy.heads import TwoHeaded, head_module, watch_features
 from fedquilt_common.anatomy.resize import cut_module
-from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
-from fedquilt_common.precision import Arithmetic, LossScale, arithmetic, refusing, widened
+from fedquilt_common.anatomy.trace import on_meta, traced
+from fedquilt_common.descent import SEEDS, Descent, check_all_finite, tensor
+from fedquilt_common.errors import DataUnavailableError, PayloadError
+from fedquilt_common.heads import Head, TwoHeads
+from fedquilt_common.precision import arithmetic, widened
 from fedquilt_common.scores import like, score_classes, score_values
-from fedquilt_common.types import Arrays, Examples, Loss, Penalty, Progress, Trained
+from fedquilt_common.types import Arrays, Examples, Loss, Penalty, Phase, Progress, Trained
 
 if TYPE_CHECKING:
     from fedquilt_common.anatomy.trace import Blueprint
     from fedquilt_common.experiment import Training
     from fedquilt_common.slicing import Slice
+    from fedquilt_common.types import Part
 
-EVALUATION_BATCH = 512
-_SEEDS = 1 << 63
+EVALUATION_BATCH = 64
+"""Small enough that what a layer gives stays in a processor's cache."""
+STATISTICS_BATCH = 512
+"""Norms weigh batches alike, so a last one that is not full must not be one of many."""
 # Shuffling and dropout draw from two streams, which must not be one and the same.
 _DROPOUT_STREAM = 0x5DEECE66D
-_DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
 
 
 def set_up_torch(threads: int = 1) -> None:
@@ -56,7 +55,7 @@ def set_up_torch(threads: int = 1) -> None:
 def _seeded(seed: int) -> Iterator[None]:
     """Torch's global generator starts from ``seed`` inside, and is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % _SEEDS)
+        torch.manual_seed(seed % SEEDS)
         yield
 
 
@@ -77,8 +76,8 @@ def load_arrays(module: nn.Module, arrays: Arrays) -> None:
             f"arrays are not those of the model: missing {missing[:5]}, foreign {foreign[:5]}; "
             "both sides must build the same model"
         )
-    for name, tensor in state.items():
-        _copy_into(tensor, np.asarray(arrays[name]), name)
+    for name, own in state.items():
+        _copy_into(own, np.asarray(arrays[name]), name)
 
 
 def _copy_into(tensor: Tensor, array: NDArray[Any], name: str) -> None:
@@ -89,40 +88,6 @@ def _copy_into(tensor: Tensor, array: NDArray[Any], name: str) -> None:
         )
     # Through numpy, because torch warns about arrays that are read-only, as memory maps are.
     np.copyto(tensor.detach().numpy(), array, casting="unsafe")
-
-
-@dataclass(frozen=True)
-class _Descent:
-    """Gradient descent with momentum and weight decay in the order of operations of ``torch.optim.SGD``."""
-
-    parameters: list[nn.Parameter]
-    momenta: dict[int, Tensor]
-    training: Training
-    scale: LossScale | None = None
-
-    def step(self, loss: Tensor) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-        (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            given = [(index, p, p.grad) for index, p in enumerate(self.parameters) if p.grad is not None]
-            if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in given]):
-                return
-            for index, parameter, gradient in given:
-                self._update(index, parameter, gradient)
-
-    def _update(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        if self.training.weight_decay:
-            gradient = gradient.add(parameter, alpha=self.training.weight_decay)
-        if self.training.momentum:
-            gradient = self._with_momentum(index, gradient)
-        parameter.add_(gradient, alpha=-self.training.lr)
-
-    def _with_momentum(self, index: int, gradient: Tensor) -> Tensor:
-        if index not in self.momenta:
-            self.momenta[index] = gradient.clone()
-            return self.momenta[index]
-        return self.momenta[index].mul_(self.training.momentum).add_(gradient)
 
 
 @dataclass(frozen=True)
@@ -144,6 +109,16 @@ class TorchLearner:
         """Initial parameters and buffers; the same for the same ``seed``."""
         return to_arrays(self._fresh(seed))
 
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Names of the arrays that are trained; the model's others are buffers."""
+        return frozenset(name for name, _ in on_meta(self.build).named_parameters())
+
+    @property
+    def epochs(self) -> int:
+        """Those that the experiment gives a client."""
+        return self.training.epochs
+
     def train(
         self,
         arrays: Arrays,
@@ -152,34 +127,66 @@ class TorchLearner:
         seed: int,
         penalty: Penalty | None = None,
         loss: Loss | None = None,
-        part: Slice | None = None,
+        part: Part | None = None,
+        only: Collection[str] | None = None,
+        epochs: int | None = None,
     ) -> Trained:
-        """New arrays after ``training.epochs`` passes over ``data`` from ``arrays``, to the bit the same for
-        the same input.
+        """``train_in_turn`` with one phase: ``epochs`` (default: ``training.epochs``) passes over ``data``."""
+        phase = Phase(data, loss, only, penalty)
+        return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
 
-        ``arrays`` are those of the sub-model ``part`` if there is one. ``Trained.loss`` is the mean over the samples
-        of the last epoch, without the penalty. Buffers keep their own dtype; halves come back as fp32. ``steps``
-        counts those that amp leaves out for gradients that are not finite, too.
+    def train_in_turn(
+        self, arrays: Arrays, phases: Sequence[Phase], schedule: Sequence[int], *, seed: int, part: Part | None = None
+    ) -> Trained:
+        """New arrays after one pass over the data of each phase that ``schedule`` names, from ``arrays``, to the bit
+        the same for the same input. Each phase has its own momentum, and trains only its own arrays.
+
+        ``arrays`` are those of ``part`` if there is one. ``Trained.loss`` is the mean over the samples of the last
+        epoch, without the penalty. Buffers keep their own dtype; halves come back as fp32. ``steps`` counts those
+        that amp leaves out for gradients that are not finite, too.
         Raises PayloadError for arrays of another model, DataUnavailableError for data that does not fit it,
         TrainingDivergedError for a loss that is not finite, UnsupportedPrecisionError for what this device cannot do.
         """
         started = time.perf_counter()
-        self._check(data)
+        for phase in phases:
+            self._check(phase.data)
         how = arithmetic(self.training)
-        module = how.place(self._loaded(arrays, seed, part))
+        module = how.place(self._loaded(arrays, seed, part, training=True))
+        descent = Descent(module, how, self.training, self._loss, self._targets, self.on_progress)
         with _seeded(seed ^ _DROPOUT_STREAM):
-            mean_loss, steps = self._descend(module, how, data, seed, penalty, loss or self._loss)
-        _check_all_finite(module, steps, how)
+            mean_loss, steps = descent.run(phases, schedule, seed)
+        check_all_finite(module, steps, how)
         module.zero_grad()  # halves come back as fp32, which takes as much as the gradients did
         return Trained(to_arrays(module), mean_loss, time.perf_counter() - started, steps)
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
         """``accuracy`` (0 to 1) or ``r2``, and the mean ``loss``, in fp32, of the deepest exit. Raises as ``train``."""
         self._check(data)
-        module = self._loaded(arrays, 0, part).eval()
+        module = self._loaded(arrays, 0, part)
         with torch.inference_mode():
-            outputs = [(_last(module(_features(data.x[p]))), self._targets(data.y[p])) for p in _parts(len(data))]
+            outputs = [(_last(module(tensor(data.x[p]))), self._targets(data.y[p])) for p in _parts(len(data))]
             return score_classes(outputs) if self.classes else score_values(outputs)
+
+    def predict(self, arrays: Arrays, data: Examples, part: Part | None = None) -> list[NDArray[np.float32]]:
+        """Each output of the model, such as its logits, shape (n, ...), in fp32: one, or one of each head or exit.
+
+        No samples give an empty list. Raises PayloadError for arrays of another model.
+        """
+        module = self._loaded(arrays, 0, part)
+        with torch.inference_mode():
+            batches = [_all(module(tensor(data.x[p]))) for p in _parts(len(data))]
+        return [np.concatenate(output) for output in zip(*batches, strict=True)]
+
+    def features(self, arrays: Arrays, data: Examples, head_layers: int) -> Examples:
+        """``data`` as the base leaves it: what goes into the last ``head_layers`` linear layers, without dropout and
+        with the statistics that batch norms have. Raises as ``train``."""
+        self._check(data)
+        module = self._loaded(arrays, 0, None)
+        seen = watch_features(module, self._graph(module), head_layers)
+        with torch.inference_mode():
+            for part in _parts(len(data)):
+                module(tensor(data.x[part]))
+        return Examples(np.concatenate([features.numpy() for features in seen]), data.y)
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
         """Means and variances of the model's static batch norms, by name, after one pass over ``data`` (HeteroFL,
@@ -188,13 +195,13 @@ class TorchLearner:
         Empty for a model that has none. Raises as ``train``.
         """
         self._check(data)
-        module = self._loaded(arrays, 0, part).eval()
+        module = self._loaded(arrays, 0, part)
         norms = {name: norm for name, norm in module.named_modules() if _collects(norm)}
         for norm in norms.values():
             _start_collecting(norm)
         with torch.inference_mode():
-            for batch in _parts(len(data)) if norms else []:
-                module(_features(data.x[batch]))
+            for batch in _parts(len(data), STATISTICS_BATCH) if norms else []:
+                module(tensor(data.x[batch]))
         found = to_arrays(module)
         names = [f"{name}.{kind}".lstrip(".") for name in norms for kind in ("running_mean", "running_var")]
         return {name: found[name] for name in names}
@@ -203,50 +210,26 @@ class TorchLearner:
         with _seeded(seed):
             return self.build()
 
-    def _loaded(self, arrays: Arrays, seed: int, part: Slice | None) -> nn.Module:
-        """The model, or the sub-model ``part`` of it, with the numbers of ``arrays``."""
-        if part is None or part.is_full or self.blueprint is None:
-            module = self._fresh(seed)
-        else:
-            module = cut_module(self.build, self.blueprint(), part)
+    def _loaded(self, arrays: Arrays, seed: int, part: Part | None, *, training: bool = False) -> nn.Module:
+        """The model, or ``part`` of it, with the numbers of ``arrays``."""
+        module = self._built(seed, part, training).train(training)
         load_arrays(module, arrays)
         return module
 
-    def _descend(
-        self,
-        module: nn.Module,
-        how: Arithmetic,
-        data: Examples,
-        seed: int,
-        penalty: Penalty | None,
-        loss: Loss | Callable[[Any, Tensor], Tensor],
-    ) -> tuple[float, int]:
-        _set_mode(module, min(len(data), self.training.batch))
-        now = dict(module.named_parameters())
-        start = {name: p.detach().clone() for name, p in now.items()} if penalty else {}
-        descent = _Descent(list(now.values()), {}, self.training, LossScale() if how.precision == "amp" else None)
-        shuffler = torch.Generator().manual_seed(seed % _SEEDS)
+    def _built(self, seed: int, part: Part | None, training: bool) -> nn.Module:
+        if isinstance(part, Head | TwoHeads):
+            module = self._fresh(seed).train(training)
+            graph = self._graph(module)
+            if isinstance(part, Head):
+                return head_module(module, graph, part.layers)
+            return TwoHeaded(module, graph, part)
+        if part is None or part.is_full or self.blueprint is None:
+            return self._fresh(seed)
+        return cut_module(self.build, self.blueprint(), part)
 
-        def goal(index: NDArray[np.int64], how: Arithmetic) -> tuple[Tensor, Tensor]:
-            with how.autocast():
-                output = module(how.inputs(_features(data.x[index])))
-            value = loss(_outputs(output), self._targets(data.y[index]).to(how.device))
-            return value, value if penalty is None else value + penalty(now, start)
-
-        steps, losses = 0, list[tuple[float, int]]()
-        for _ in range(self.training.epochs):
-            order = torch.randperm(len(data), generator=shuffler).numpy()
-            batches, losses = _batches(order, self.training, module), []
-            for index in batches:
-                steps += 1
-                with refusing(module, how, functools.partial(goal, index)) if steps == 1 else contextlib.nullcontext():
-                    value, whole = goal(index, how)
-                    _check_finite(whole, steps, how)
-                    descent.step(whole)
-                losses.append((value.item(), len(index)))
-                if self.on_progress:
-                    self.on_progress(steps / (self.training.epochs * len(batches)))
-        return sum(value * n for value, n in losses) / sum(n for _, n in losses), steps
+    def _graph(self, module: nn.Module) -> fx.Graph:
+        """Traced anew, because what the graph says of functional dropout depends on the mode."""
+        return traced(module)
 
     def _loss(self, output: Any, target: Tensor) -> Tensor:
         output = _last(output)
@@ -284,62 +267,17 @@ def _start_collecting(norm: Any) -> None:
     norm.running_var.fill_(1.0)
 
 
-def _parts(count: int) -> list[slice]:
-    return [slice(start, start + EVALUATION_BATCH) for start in range(0, count, EVALUATION_BATCH)]
+def _parts(count: int, size: int = EVALUATION_BATCH) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def _all(output: Any) -> list[NDArray[np.float32]]:
+    """Every output of the model."""
+    outputs = output if isinstance(output, list | tuple) else [output]
+    return [widened(one).numpy() for one in outputs]
 
 
 def _last(output: Any) -> Tensor:
     """The deepest exit of a model with several."""
     found: Tensor = output[-1] if isinstance(output, list | tuple) else output
     return found
-
-
-def _outputs(output: Any) -> Any:
-    """As a loss gets them: in fp32, whatever the model computes in; several exits as a list."""
-    return [widened(o) for o in output] if isinstance(output, list | tuple) else widened(output)
-
-
-def _features(x: NDArray[Any]) -> Tensor:
-    # A copy where x is read-only, since torch warns about those; indexed batches are copies already.
-    batch = x if x.flags.writeable else x.copy()
-    return torch.from_numpy(batch if batch.dtype.kind != "f" else batch.astype(np.float32, copy=False))
-
-
-def _has_norm(module: nn.Module) -> bool:
-    return any(isinstance(part, _BatchNorm) for part in module.modules())
-
-
-def _batches(order: NDArray[Any], training: Training, module: nn.Module) -> list[NDArray[Any]]:
-    """``order`` in batches; a last one that is not full is left out with ``drop_last``, and if batch norm would have
-    to do with one sample."""
-    size = training.batch
-    batches = [order[start : start + size] for start in range(0, len(order), size)]
-    if len(batches) > 1 and len(batches[-1]) < size and (
-        training.drop_last or (len(batches[-1]) == 1 and _has_norm(module))
-    ):  # fmt: skip
-        batches.pop()
-    return batches
-
-
-def _set_mode(module: nn.Module, batch: int) -> None:
-    module.train()
-    if batch == 1:  # batch norm has no statistics of one sample, so it uses those it has
-        for part in module.modules():
-            if isinstance(part, _BatchNorm):
-                part.eval()
-
-
-def _check_finite(loss: Tensor, step: int, how: Arithmetic) -> None:
-    if not math.isfinite(loss.item()):
-        raise TrainingDivergedError(f"the loss became {loss.item()} in step {step}; {_advice(how)}")
-
-
-def _check_all_finite(module: nn.Module, steps: int, how: Arithmetic) -> None:
-    """The last step can overflow where every loss before it was finite."""
-    for name, tensor in module.state_dict().items():
-        if not torch.isfinite(tensor).all():
-            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_advice(how)}")
-
-
-def _advice(how: Arithmetic) -> str:
-    return _DIVERGED + ("; fp16 ends at 65504, fp32 and bf16 do not" if how.precision in ("fp16", "amp") else "")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
 from fedquilt_common.topics import NAME_PATTERN
-from fedquilt_common.types import Scalar
+from fedquilt_common.types import Moment, Scalar
 
 PROTOCOL: Final = 1
 MAX_MESSAGE: Final = 8 * 1024 * 1024
@@ -91,7 +91,11 @@ class TaskMessage(Part):
 
 
 class RoundMessage(Message):
-    """``round``: the open exchange. ``deadline`` is Unix time in seconds."""
+    """``round``: the open exchange. ``deadline`` is Unix time in seconds.
+
+    ``since``: per client the round and exchange of its last reply that counts. Its private memory is what it was after
+    that reply, whatever it has trained in vain since; clients that are not there start without memory.
+    """
 
     run: Name
     round: Number
@@ -101,6 +105,7 @@ class RoundMessage(Message):
     patches: list[PatchMessage] = Field(default_factory=list)
     tasks: list[TaskMessage] = Field(default_factory=list)
     slices: list[SliceMessage] = Field(default_factory=list)
+    since: dict[ClientKey, tuple[Number, Number]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _patches_are_there(self) -> RoundMessage:
@@ -120,12 +125,18 @@ class RoundMessage(Message):
         first = next(place for place, one in enumerate(self.slices) if one.base == base)
         return [one for one in self.slices if one.base == base], task.slice - first
 
-    def fingerprint(self, task: TaskMessage) -> str:
+    def memory_of(self, client: int) -> Moment | None:
+        """After which reply the client's private memory is to be taken; None: it starts without."""
+        return self.since.get(str(client))
+
+    def fingerprint(self, task: TaskMessage, client: int) -> str:
         """What exactly is asked: replies carry it, so an answer to another question is never counted."""
+        since = self.memory_of(client)
         asked = [
             self.run, self.round, self.exchange, task.kind,
             [self.patches[i].digest for i in task.patches], sorted(task.scalars.items()),
             *([] if task.slice is None else [self.slices[task.slice].model_dump(mode="json")]),
+            *([] if since is None else [{"since": since}]),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(asked, separators=(",", ":")).encode()).hexdigest()[:16]
 

@@ -162,7 +162,8 @@ class Anatomy:
     """The channel groups of a model and how its arrays are made of them.
 
     ``kept_whole``: why some arrays are not cut; ``statistics``: the means and variances of static batch norms;
-    ``exits_after``: for each exit of a model with several the stage that it stands after.
+    ``exits_after``: for each exit of a model with several the stage that it stands after; ``heads``: for 1, 2, ...
+    last linear layers the arrays of the head that begins there, as far as the model can be split so.
     """
 
     groups: tuple[Group, ...]
@@ -170,6 +171,7 @@ class Anatomy:
     kept_whole: Mapping[str, str] = field(default_factory=dict)
     statistics: tuple[str, ...] = ()
     exits_after: tuple[int, ...] = ()
+    heads: tuple[frozenset[str], ...] = ()
 
     @property
     def entries(self) -> int:

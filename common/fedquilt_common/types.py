@@ -5,17 +5,22 @@ Only annotations need numpy here, so that importing this module costs an idle ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fedquilt_common.heads import Head, TwoHeads
     from fedquilt_common.slicing import Anatomy, Slice
 
+    Part: TypeAlias = Slice | Head | TwoHeads
+
 ClientId = int
+Moment = tuple[int, int]
+"""Round and exchange."""
 Precision = Literal["fp32", "fp16", "bf16"]
 """Of floating-point numbers on the wire."""
 Scalar = str | int | float | bool
@@ -43,7 +48,7 @@ class Task:
     ``arrays`` is what it is sent; tasks that hold the same ``arrays`` object share one publication. With a ``slice``
     a client is sent only its part of them: on the server ``arrays`` are the whole model's, on the client the part's.
     ``expect`` gives the shapes of the reply's arrays, or several of which the reply must have one; None means those
-    of what was sent.
+    of what was sent. ``metrics``: those that the reply must have, and between which bounds, both included.
     """
 
     kind: str
@@ -51,6 +56,7 @@ class Task:
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     expect: Shapes | tuple[Shapes, ...] | None = None
     slice: Slice | None = None
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,12 +73,14 @@ class State:
     """What the server half keeps from round to round: the global model, and whatever else it must remember.
 
     ``report``: facts of the round for its row in ``result.json``, such as who trained which sub-model; JSON values.
-    They are not part of what a next round starts from.
+    ``scores``: what the clients have measured of it; without, the coordinator evaluates it. Neither is part of what a
+    next round starts from.
     """
 
     arrays: Arrays
     extra: Arrays = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,9 +123,24 @@ class Trained:
     steps: int
 
 
+@dataclass(frozen=True)
+class Phase:
+    """Training on ``data`` with an optimiser of its own; ``only``: the arrays that are trained, None means all."""
+
+    data: Examples
+    loss: Loss | None = None
+    only: Collection[str] | None = None
+    penalty: Penalty | None = None
+
+
 class Learner(Protocol):
-    """Trains and evaluates a model given as arrays, whole or the sub-model ``part``. The torch one is in
-    ``learner.py``."""
+    """Trains and evaluates a model given as arrays, or a ``part`` of it: a sub-model, the head, or the model with a
+    second head. The torch one is in ``learner.py``."""
+
+    @property
+    def parameters(self) -> frozenset[str]: ...
+    @property
+    def epochs(self) -> int: ...
 
     def train(
         self,
@@ -127,10 +150,26 @@ class Learner(Protocol):
         seed: int,
         penalty: Penalty | None = None,
         loss: Loss | None = None,
-        part: Slice | None = None,
+        part: Part | None = None,
+        only: Collection[str] | None = None,
+        epochs: int | None = None,
+    ) -> Trained: ...
+
+    def train_in_turn(
+        self,
+        arrays: Arrays,
+        phases: Sequence[Phase],
+        schedule: Sequence[int],
+        *,
+        seed: int,
+        part: Part | None = None,
     ) -> Trained: ...
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]: ...
+
+    def predict(self, arrays: Arrays, data: Examples, part: Part | None = None) -> list[NDArray[np.float32]]: ...
+
+    def features(self, arrays: Arrays, data: Examples, head_layers: int) -> Examples: ...
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]: ...
 
@@ -167,6 +206,10 @@ class Lab(Protocol):
     def per_round(self) -> int: ...
     @property
     def anatomy(self) -> Anatomy: ...
+    @property
+    def parameters(self) -> frozenset[str]: ...
+    @property
+    def measures(self) -> bool: ...
     def select(self) -> Sequence[ClientId]: ...
     def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]: ...
 
@@ -180,6 +223,10 @@ class Site(Protocol):
     def seed(self) -> int: ...
     @property
     def data(self) -> Examples: ...
+    @property
+    def test(self) -> Examples: ...
+    @property
+    def lasting_seed(self) -> int: ...
     @property
     def learner(self) -> Learner: ...
     @property

@@ -144,6 +144,7 @@ def _manifest(run: str, send: Send, wanted: Plan, blobs: list[Blob]) -> RoundMes
             for group in wanted.groups
         ],
         slices=[_slice(entry) for entry in wanted.slices],
+        since={str(client): moment for client, moment in send.since.items()},
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedquilt_common.messages import Outcome
-from fedquilt_common.types import ClientId, Profile, State, Task
+from fedquilt_common.types import ClientId, Moment, Profile, State, Task
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,14 @@ def decode_event(kind: str, body: str) -> Event:
 
 @dataclass(frozen=True)
 class Send:
-    """Open an exchange: publish these tasks. ``deadline`` is Unix time in seconds."""
+    """Open an exchange: publish these tasks. ``deadline`` is Unix time in seconds; ``since``: per client its last reply
+    that counts."""
 
     round: int
     exchange: int
     tasks: Mapping[ClientId, Task]
     deadline: float | None
+    since: Mapping[ClientId, Moment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a finished round counted. ``train_seconds`` is that of the busiest agent, its workers shared out."""
+    """What a finished round counted: ``clients`` and ``asked`` in its first exchange. ``train_seconds`` is that of the
+    busiest agent, its workers shared out."""
 
     clients: int
     asked: int

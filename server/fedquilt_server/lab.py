@@ -17,7 +17,10 @@ Evaluate = Callable[[Arrays, Slice | None], dict[str, float]]
 
 @dataclass(frozen=True)
 class RunLab:
-    """The lab of round ``round``; its random numbers depend on the run's seed and the round alone."""
+    """The lab of round ``round``; its random numbers depend on the run's seed and the round alone.
+
+    ``measures``: whether the clients are to evaluate at the end of this round, on samples that they keep for that.
+    """
 
     round: int
     fleet: Mapping[ClientId, Profile]
@@ -27,6 +30,8 @@ class RunLab:
     per_round: int
     measure: Evaluate
     trace: Callable[[], Anatomy]
+    names: Callable[[], frozenset[str]] = frozenset
+    measures: bool = False
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -43,6 +48,11 @@ class RunLab:
     def anatomy(self) -> Anatomy:
         """The model's channel groups; raises UncuttableModelError for a model that cannot be cut."""
         return self.trace()
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the model's arrays that are trained; the others are buffers."""
+        return self.names()
 
     def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]:
         return self.measure(arrays, part)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from fedquilt_common.messages import Outcome
-from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, Reply, Round, State, Task
+from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Moment, Profile, Reply, Round, State, Task
 from fedquilt_server.events import (
     Checkpoint,
     Command,
@@ -111,6 +111,9 @@ class Machine:
         self._waited = False
         self._opened_at = 0.0
         self._accepted: set[tuple[ClientId, int, int]] = set()
+        self._counted: dict[ClientId, Moment] = {}
+        self._since: dict[ClientId, Moment] = {}
+        self._first_exchange = (0, 0)
         self._counts: dict[str, int] = defaultdict(int)
         self._train: dict[str, list[float]] = {}
 
@@ -150,6 +153,7 @@ class Machine:
             "hosts": list(self.host_of.items()),
             "silent": sorted(self._silent),
             "accepted": accepted,
+            "counted": [(client, *moment) for client, moment in self._counted.items()],
         }
         return json.dumps(kept)
 
@@ -163,6 +167,7 @@ class Machine:
         self.host_of = dict(kept["hosts"])
         self._silent = set(kept["silent"])
         self._accepted = {(client, number, exchange) for client, number, exchange in kept["accepted"]}
+        self._counted = {client: (number, exchange) for client, number, exchange in kept.get("counted", [])}
         return self._next_round(at)
 
     def proceed(self, state: State, at: float) -> list[Command]:
@@ -283,7 +288,7 @@ class Machine:
             return []
         if exchange.deadline is not None and self.policy.deadline is not None:
             exchange.deadline = at + self.policy.deadline
-        return [Send(self.round, exchange.number, exchange.tasks, exchange.deadline)]
+        return [self._send(exchange)]
 
     # -- rounds and exchanges ------------------------------------------------------------------
 
@@ -303,13 +308,18 @@ class Machine:
 
     def _open_round(self, at: float, opened_at: float) -> list[Command]:
         self._opened_at = opened_at
+        self._since = dict(self._counted)
         self._round = self._algorithm.round(self.state, self._lab_for(self.round, self._fleet()))
         return self._open_exchange(0, next(self._round), at)
 
     def _open_exchange(self, number: int, tasks: Mapping[ClientId, Task], at: float) -> list[Command]:
         deadline = None if self.policy.deadline is None else at + self.policy.deadline
         self.exchange = Exchange(number, tasks, deadline)
-        return [Send(self.round, number, tasks, deadline)]
+        return [self._send(self.exchange)]
+
+    def _send(self, exchange: Exchange) -> Send:
+        since = {client: self._since[client] for client in exchange.tasks if client in self._since}
+        return Send(self.round, exchange.number, exchange.tasks, exchange.deadline, since)
 
     def _close_if_complete(self, at: float) -> list[Command]:
         exchange = self.exchange
@@ -326,10 +336,13 @@ class Machine:
         assert self._round is not None  # noqa: S101 - an exchange is open
         replies = {c: self._read(exchange.replies[c]) for c in sorted(exchange.replies)}
         stop = self._stop_the_others(exchange)
+        self._since |= dict.fromkeys(replies, (self.round, exchange.number))
+        if exchange.number == 0:
+            self._first_exchange = len(replies), len(exchange.tasks)
         try:
             tasks = self._round.send(replies)
         except StopIteration as done:
-            return [*stop, *self._finish_round(done.value, len(replies), len(exchange.tasks), at)]
+            return [*stop, *self._finish_round(done.value, at)]
         return [*stop, *self._open_exchange(exchange.number + 1, tasks, at)]
 
     def _stop_the_others(self, exchange: Exchange) -> list[Command]:
@@ -339,8 +352,9 @@ class Machine:
     def _read(self, event: Replied) -> Reply:
         return Reply(self._load(event), event.weight, event.metrics)
 
-    def _finish_round(self, state: State, clients: int, asked: int, at: float) -> list[Command]:
-        tally = self._tally(clients, asked)
+    def _finish_round(self, state: State, at: float) -> list[Command]:
+        tally = self._tally(*self._first_exchange)
+        self._counted = self._since
         self.state, self.done, self.exchange, self._round = state, self.done + 1, None, None
         return [Checkpoint(self.done, state, tally, self.snapshot(), at)]
 

@@ -18,7 +18,7 @@ from fedquilt_server.journal import Traffic
 from fedquilt_server.results import Result, RoundResult
 from fedquilt_server.snapshot import BoardStatus
 
-_COLUMNS = ("accuracy", "r2", "loss")
+_COLUMNS = ("accuracy", "r2", "loss", "global_accuracy", "personal_accuracy")
 """Scores that have a column of their own."""
 
 
@@ -58,6 +58,8 @@ def round_result(
         accuracy=scores.get("accuracy"),
         r2=scores.get("r2"),
         loss=scores.get("loss"),
+        global_accuracy=scores.get("global_accuracy"),
+        personal_accuracy=scores.get("personal_accuracy"),
         seconds=seconds,
         train_seconds=tally.train_seconds,
         overhead_seconds=seconds - tally.train_seconds,

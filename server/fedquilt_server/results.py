@@ -23,6 +23,8 @@ class RoundResult(BaseModel):
     accuracy: float | None = None
     r2: float | None = None
     loss: float | None = None
+    global_accuracy: float | None = Field(None, description="of the global model on the clients' own test samples")
+    personal_accuracy: float | None = Field(None, description="of the clients' own models, pooled over the clients")
     seconds: float
     train_seconds: float
     overhead_seconds: float

@@ -167,6 +167,8 @@ class Run:
             experiment.participation.per_round,
             self.workbench.evaluate,
             lambda: self.workbench.anatomy,
+            lambda: self.workbench.parameters,
+            self._is_evaluated(number) and self.workbench.holdout > 0,
         )
 
     # -- traffic -------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class Run:
     def checkpoint(self, seq: int, done: Checkpoint, published: set[str], boards: Sequence[BoardStatus]) -> Kept:
         """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies."""
         started = time.perf_counter()
-        scores = self.machine.evaluate(done.state) if self._is_evaluated(done.round) else {}
+        scores = self._scores(done)
         self.watch.evaluating = time.perf_counter() - started
         arrays, extra = self._put(done.state)
         wired = self._as_sent(done.state, arrays)
@@ -213,6 +215,12 @@ class Run:
         self.watch = Stopwatch(traffic)
         self._write(boards)
         return Kept(row, self._state(), wired, now)
+
+    def _scores(self, done: Checkpoint) -> Mapping[str, float]:
+        """What the clients have measured, or else the coordinator does."""
+        if done.state.scores or not self._is_evaluated(done.round):
+            return done.state.scores
+        return self.machine.evaluate(done.state)
 
     def _is_evaluated(self, round: int) -> bool:
         due = round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds

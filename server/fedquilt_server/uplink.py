@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -33,10 +33,12 @@ Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Question:
-    """What one client was asked, and what its answer must look like: one of ``layouts``."""
+    """What one client was asked, and what its answer must look like: one of ``layouts``, with ``metrics`` between
+    bounds."""
 
     fingerprint: str
     layouts: Sequence[Layout]
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def limit(self) -> int:
@@ -58,21 +60,20 @@ def questions(message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precisi
     layouts: dict[tuple[int, int, Slice | None], Sequence[Layout]] = {}
     asked = {}
     for group in message.tasks:
-        fingerprint = message.fingerprint(group)
         for client in group.clients:
             task = tasks[client]
             key = id(task.arrays), id(task.expect), task.slice
             if key not in layouts:
                 layouts[key] = _layouts(task, up)
-            asked[client] = Question(fingerprint, layouts[key])
+            asked[client] = Question(message.fingerprint(group, client), layouts[key], task.metrics)
     return asked
 
 
 def _layouts(task: Task, up: Precision) -> list[Layout]:
     if task.expect is None and task.slice is None:
         return [{name: (wire_dtype(x.dtype, up), tuple(x.shape)) for name, x in task.arrays.items()}]
-    known = {} if task.slice is None else task.slice.anatomy.arrays
-    dtypes = {name: np.dtype(array.dtype) for name, array in known.items()}
+    known = task.arrays if task.slice is None else task.slice.anatomy.arrays
+    dtypes = {name: np.dtype(known[name].dtype) for name in known}
     allowed = _allowed(task)
     return [
         {name: (wire_dtype(dtypes.get(name, np.dtype(np.float32)), up), tuple(shape)) for name, shape in shapes.items()}
@@ -191,6 +192,7 @@ class Uplink:
         if header.task != question.fingerprint:
             raise PayloadError("the reply answers another task than the one that was given")
         _check_layout(arrays, question.layouts)
+        _check_metrics(header.metrics, question.metrics)
         _check_finite(arrays)
         return header
 
@@ -219,6 +221,14 @@ def _difference(found: Layout, layout: Layout) -> str:
     if shape != asked_shape:
         return f"array {name!r} has shape {shape} instead of {asked_shape}"[:300]
     return f"array {name!r} has dtype {dtype} instead of {asked_dtype}"
+
+
+def _check_metrics(found: Mapping[str, float], asked: Mapping[str, tuple[float, float]]) -> None:
+    for name, (least, most) in asked.items():
+        if name not in found:
+            raise PayloadError(f"the reply lacks the metric {name!r}")
+        if not least <= found[name] <= most:
+            raise PayloadError(f"metric {name!r} is {found[name]:g}; it must be between {least:g} and {most:g}")
 
 
 def _check_finite(arrays: FileArrays) -> None:

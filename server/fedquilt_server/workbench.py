@@ -11,7 +11,7 @@ from typing import Any
 
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.shares import digest, shares
+from fedquilt_common.datasets.shares import digest, holdout_of, shares
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
@@ -89,4 +89,15 @@ class Workbench:
         """SHA-256 of every client's sample indices: a board that would cut the data otherwise is found out."""
         if not self.learns:
             return None
-        return digest(shares(self.experiment, self.dataset))
+        return digest(shares(self.experiment, self.dataset, self.holdout))
+
+    @cached_property
+    def holdout(self) -> float:
+        """The part of its samples that each client keeps for testing. Raises ExperimentError."""
+        return holdout_of(self.experiment, self.algorithm(), self.dataset) if self.learns else 0.0
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the model's arrays that are trained."""
+        names: frozenset[str] = self._learner.parameters
+        return names

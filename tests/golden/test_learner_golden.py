@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,16 +15,10 @@ from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.types import Examples
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-SHARED = Path(os.environ.get("FEDQUILT_SHARED", REPOSITORY.parent / "shared"))
-VECTORS = SHARED / "golden" / "h_optimiser_updates.json"
-
 
 @pytest.fixture(scope="module")
-def golden() -> Any:
-    if not VECTORS.is_file():
-        pytest.skip("needs h_optimiser_updates.json in ../shared/golden (or FEDQUILT_SHARED)")
-    return json.loads(VECTORS.read_text(encoding="utf-8"))
+def golden(vectors: Callable[[str], Any]) -> Any:
+    return vectors("h_optimiser_updates.json")
 
 
 def trained(golden: Any, client: int, steps: int, penalty: Any = None) -> NDArray[Any]:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
 from fedquilt_common.algorithms.all_large import AllLarge
 from fedquilt_common.algorithms.decoupled import Decoupled
+from fedquilt_common.algorithms.ditto import Ditto
 from fedquilt_common.algorithms.echo import Echo
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.algorithms.fedbabu import FedBABU
+from fedquilt_common.algorithms.feddyn import FedDyn
 from fedquilt_common.algorithms.federated_dropout import FederatedDropout
+from fedquilt_common.algorithms.fedopt import FedOPT
+from fedquilt_common.algorithms.fedper import FedPer
 from fedquilt_common.algorithms.fedprox import FedProx
+from fedquilt_common.algorithms.fedreb import FedReb
+from fedquilt_common.algorithms.fedrep import FedRep
+from fedquilt_common.algorithms.fedrod import FedROD
 from fedquilt_common.algorithms.fedrolex import FedRolex
 from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.algorithms.scalefl import ScaleFL
@@ -28,6 +37,14 @@ ALGORITHMS: dict[str, type[Any]] = {
     "scalefl": ScaleFL,
     "decoupled": Decoupled,
     "all-large": AllLarge,
+    "fedopt": FedOPT,
+    "feddyn": FedDyn,
+    "ditto": Ditto,
+    "fedper": FedPer,
+    "fedrep": FedRep,
+    "fedbabu": FedBABU,
+    "fedrod": FedROD,
+    "fedreb": FedReb,
 }
 """Published algorithms: each learns, and is held to the checks of tests/contract/test_algorithms.py."""
 
@@ -42,5 +59,10 @@ def make_algorithm(name: str, fields: Mapping[str, Any], allowed: Collection[str
         UnknownNameError, ForbiddenImportError: as ``names.resolve`` does.
     """
     kind: Any = (ALGORITHMS | DIAGNOSTICS).get(name) or resolve(name, {}, "algorithm", allowed)
-    algorithm: Algorithm = kind(**fields)
+    algorithm: Algorithm = kind(**{field_name(key): value for key, value in fields.items()})
     return algorithm
+
+
+def field_name(key: str) -> str:
+    """The field that a key of an experiment file means: ``lambda`` is a word of Python's own, ``lambda_`` is not."""
+    return f"{key}_" if keyword.iskeyword(key) else key

@@ -6,25 +6,17 @@ for Resource-Constrained AIoT Systems", DAC 2024.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.types import ClientId, Lab, Reply, State, Task
+from fedquilt_common.types import ClientId, Lab, Reply, State
 
 
 @dataclass(frozen=True)
 class AllLarge(FedAvg):
     """No hyper-parameters."""
 
-    def round(self, state: State, lab: Lab) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]:
-        trained: list[ClientId] = []
-        steps = super().round(state, lab)
-        tasks = next(steps)
-        try:
-            replies = yield tasks
-            trained = sorted(replies)
-            steps.send(replies)
-        except StopIteration as done:
-            state = done.value
-        return replace(state, report={"trained": dict.fromkeys(map(str, trained), 1.0)})
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], lab: Lab) -> State:
+        trained = {str(client): 1.0 for client in sorted(replies)}
+        return replace(super().merge(state, replies, lab), report={"trained": trained})

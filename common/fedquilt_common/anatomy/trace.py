@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from fedquilt_common.anatomy.channels import Channels, Dimension, keep_whole, resolve, whole
+from fedquilt_common.anatomy.heads import heads_of
 from fedquilt_common.anatomy.layers import LAYERS
 from fedquilt_common.anatomy.operations import FUNCTIONS, METHODS, pool, reshape
 from fedquilt_common.anatomy.tracer import EXPECTED, Rule, Traced, Walk, plain
@@ -94,7 +95,7 @@ def blueprint_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.d
     Raises UncuttableModelError, with the name of the module and the reason, for what cannot be understood.
     """
     walk = Walk(module)
-    graph = _traced(module)
+    graph = traced(module)
     with _evaluating(module), torch.no_grad():
         outputs = _run(walk, module, graph, input_shape, dtype)
     return _concluded(walk, module, graph, outputs)
@@ -112,7 +113,8 @@ def anatomy_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dty
     return blueprint_of(module, input_shape, dtype).anatomy
 
 
-def _traced(module: nn.Module) -> fx.Graph:
+def traced(module: nn.Module) -> fx.Graph:
+    """The graph of its forward pass in the mode, training or not, that it is in. Raises UncuttableModelError."""
     try:
         return _Tracer().trace(module)
     except Exception as error:  # a user's forward can raise anything when it is traced
@@ -247,7 +249,9 @@ def _concluded(walk: Walk, module: nn.Module, graph: fx.Graph, outputs: list[Tra
     arrays = {name: _array(tensor, known.get(name), place, rows) for name, tensor in state.items()}
     norms = [name for name, part in module.named_modules() if isinstance(part, StaticBatchNorm)]
     statistics = tuple(f"{norm}.{kind}" for norm in norms for kind in ("running_mean", "running_var"))
-    anatomy = Anatomy(_named(groups), arrays, _kept_whole(known), statistics, _exits(module))
+    anatomy = Anatomy(
+        _named(groups), arrays, _kept_whole(known), statistics, _exits(module), heads_of(module, graph)
+    )  # fmt: skip
     return Blueprint(
         anatomy,
         {key: _length_of(dim, place) for key, dim in walk.attributes.items()},

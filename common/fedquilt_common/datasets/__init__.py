@@ -11,6 +11,7 @@ from fedquilt_common.names import resolve
 from fedquilt_common.types import Dataset
 
 DATASETS: dict[str, str] = {
+    "cifar10": "fedquilt_common.datasets.cifar10:load",
     "digits": "fedquilt_common.datasets.digits:load",
     "fashion-mnist": "fedquilt_common.datasets.fashion_mnist:load",
 }

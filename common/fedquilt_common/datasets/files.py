@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedquilt_common.errors import DataUnavailableError
 
 SUFFIXES = ("", ".gz", ".xz", ".zip")
@@ -95,3 +98,18 @@ def check_end(stream: IO[bytes], path: Path) -> None:
     """Raises DataUnavailableError where something follows, which also checks a packed file's checksum."""
     if stream.read(1):
         raise DataUnavailableError(f"{path}: has bytes after the last record; fetch the file again")
+
+
+def read_records(stream: IO[bytes], size: int, most: int, path: Path) -> NDArray[np.uint8]:
+    """All records of ``size`` bytes, shape (n, size). Raises DataUnavailableError for none, more than ``most``, or a
+    file that ends within one."""
+    parts: list[bytes] = []
+    while part := stream.read(size * most + 1 - sum(map(len, parts))):
+        parts.append(part)
+    data = b"".join(parts)
+    count, rest = divmod(len(data), size)
+    if rest or not 1 <= count <= most:
+        raise DataUnavailableError(
+            f"{path}: has {len(data)} bytes, or more, where 1 to {most} records of {size} should be; fetch it again"
+        )
+    return np.frombuffer(data, np.uint8).reshape(count, size)

@@ -4,9 +4,16 @@
 from Dir(alpha), and the clients' sizes come from Dir(alpha) too. The paper leaves open what happens where
 the two ask for more of a class than there is; here each class is shared out in proportion to (size of the
 client) x (its probability of the class), so that every sample is used once.
+
+``dirichlet-per-class`` is that of Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks",
+ICML 2019, which the FedReb thesis takes: for each class the clients' parts come from Dir(alpha), and a client that has
+its equal share of all samples gets nothing of the classes that follow.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +36,14 @@ def partition(
     rng = np.random.Generator(np.random.PCG64(seed))
     if scheme == "uniform":
         return [np.sort(share) for share in np.array_split(rng.permutation(len(labels)), clients)]
-    if scheme != "dirichlet":
-        raise ExperimentError(f"data.partition.scheme = {scheme}: choose 'dirichlet' or 'uniform'")
+    if scheme not in _DRAWS:
+        raise ExperimentError(f"data.partition.scheme = {scheme}: choose 'uniform' or one of {', '.join(_DRAWS)}")
     if alpha is None or not 0 < alpha < float("inf"):
         raise ExperimentError(f"data.partition.alpha = {alpha}: must be a number above 0")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ExperimentError("data.partition.scheme = dirichlet: the data set has no classes; choose 'uniform'")
-    return _dirichlet(labels, clients, alpha, min(min_samples, len(labels) // clients), rng)
+        raise ExperimentError(f"data.partition.scheme = {scheme}: the data set has no classes; choose 'uniform'")
+    least = min(min_samples, len(labels) // clients)
+    return _dirichlet(labels, clients, least, rng, lambda per_class: _DRAWS[scheme](per_class, clients, alpha, rng))
 
 
 def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
@@ -50,10 +58,10 @@ def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
 
 
 def _dirichlet(
-    labels: NDArray[np.integer], clients: int, alpha: float, least: int, rng: np.random.Generator
+    labels: NDArray[np.integer], clients: int, least: int, rng: np.random.Generator, draw: Callable[[Counts], Counts]
 ) -> list[NDArray[np.int64]]:
     _, labels, per_class = np.unique(labels, return_inverse=True, return_counts=True)
-    counts = _draw(per_class, clients, alpha, least, rng)
+    counts = _best(least, lambda: draw(per_class))
     _top_up(counts, least)
     shares: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
     for kind, column in enumerate(counts.T):
@@ -63,19 +71,32 @@ def _dirichlet(
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def _draw(per_class: Counts, clients: int, alpha: float, least: int, rng: np.random.Generator) -> Counts:
+def _best(least: int, draw: Callable[[], Counts]) -> Counts:
     """Samples by client and class; of 100 draws the first that gives each client enough, else the best."""
-    best, best_least = np.zeros((clients, len(per_class)), dtype=np.int64), -1
+    best, best_least = np.zeros((0, 0), dtype=np.int64), -1
     for _ in range(_TRIES):
-        sizes = rng.dirichlet(np.full(clients, alpha))
-        classes = rng.dirichlet(np.full(len(per_class), alpha), size=clients)
-        counts = _share_out(per_class, np.nan_to_num(sizes[:, None] * classes))
+        counts = draw()
         smallest = int(counts.sum(axis=1).min())
         if smallest > best_least:
             best, best_least = counts, smallest
         if best_least >= least:
             break
     return best
+
+
+def _by_client(per_class: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+    sizes = rng.dirichlet(np.full(clients, alpha))
+    classes = rng.dirichlet(np.full(len(per_class), alpha), size=clients)
+    return _share_out(per_class, np.nan_to_num(sizes[:, None] * classes))
+
+
+def _by_class(per_class: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+    counts = np.zeros((clients, len(per_class)), dtype=np.int64)
+    fair = int(per_class.sum()) / clients
+    for kind, number in enumerate(per_class):
+        parts = np.nan_to_num(rng.dirichlet(np.full(clients, alpha))) * (counts.sum(axis=1) < fair)
+        counts[:, kind] = _share_out(np.array([number]), parts[:, None])[:, 0]
+    return counts
 
 
 def _share_out(per_class: Counts, weights: NDArray[np.float64]) -> Counts:
@@ -102,3 +123,8 @@ def _top_up(counts: Counts, least: int) -> None:
             counts[poor, kind] += moved
             sizes[rich] -= moved
             sizes[poor] += moved
+
+
+_DRAWS: Final[Mapping[str, Callable[[Counts, int, float, np.random.Generator], Counts]]] = {
+    "dirichlet": _by_client, "dirichlet-per-class": _by_class,
+}  # fmt: skip

@@ -1,37 +1,100 @@
-"""Which client has which samples in an experiment; coordinator and boards compute it alike and compare digests."""
+"""Which client has which samples in an experiment; coordinator and boards compute it alike and compare digests.
+
+Indices count through the official training samples and then, for ``data.mixed``, through the official test samples.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.partition import partition
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.types import Dataset
+from fedquilt_common.types import Algorithm, Dataset, Examples
 
-Shares = Sequence[NDArray[np.int64]]
+Indices = NDArray[np.int64]
 
 
-def shares(experiment: Experiment, dataset: Dataset) -> Shares:
-    """Indices into the training samples, one array a client."""
-    data = experiment.data
-    return partition(
-        dataset.train.y,
-        data.clients,
+@dataclass(frozen=True)
+class Share:
+    """One client's samples: those that it trains on, and those that it keeps for testing; ascending."""
+
+    train: Indices
+    test: Indices
+
+
+def shares(experiment: Experiment, dataset: Dataset, holdout: float = 0.0) -> Sequence[Share]:
+    """One share a client; ``holdout`` is the part of each that is kept for testing. Raises ExperimentError."""
+    data, labels = experiment.data, dataset.train.y
+    if data.mixed:
+        labels = np.concatenate([labels, dataset.test.y])
+    cut = partition(
+        labels,
+        data.partition.shares or data.clients,
         scheme=data.partition.scheme,
         alpha=data.partition.alpha,
         min_samples=data.partition.min_samples,
         seed=derive_seed(experiment.seed, "partition"),
     )
+    return [_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut[: data.clients])]
 
 
-def digest(cut: Shares) -> str:
+def _split(index: Indices, holdout: float, seed: int, client: int) -> Share:
+    """At random, whatever the classes (scikit-learn's ``train_test_split``); one sample at least is trained on."""
+    if holdout == 0 or len(index) < 2:
+        return Share(index, index[:0])
+    rng = np.random.Generator(np.random.PCG64(derive_seed(seed, "holdout", client)))
+    kept = max(1, math.floor(round((1 - holdout) * len(index), 9)))
+    mixed = rng.permutation(index)
+    return Share(np.sort(mixed[:kept]), np.sort(mixed[kept:]))
+
+
+def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -> float:
+    """The part of its samples that each client keeps for testing. Raises ExperimentError.
+
+    An algorithm says by its attribute ``holdout`` what it is where the experiment does not; one without the attribute
+    is evaluated by the coordinator only.
+    """
+    data, usual = experiment.data, getattr(algorithm, "holdout", None)
+    chosen = data.holdout if data.holdout is not None else (usual or 0.0)
+    if chosen and usual is None:
+        raise ExperimentError(
+            f"data.holdout = {chosen}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data "
+            "set's test split; remove it"
+        )
+    if chosen and not dataset.classes:
+        raise ExperimentError(
+            f"data.holdout = {chosen}: clients count right answers, but '{dataset.name}' has no classes; set it to 0"
+        )
+    if data.mixed and not chosen:
+        raise ExperimentError(
+            "data.mixed = True: the official test samples are shared out, so that the clients must keep some of "
+            "theirs for testing; set data.holdout, such as 0.25"
+        )
+    return chosen
+
+
+def take(dataset: Dataset, index: Indices) -> Examples:
+    """The samples at ``index``, which counts on from the training to the test samples."""
+    count = len(dataset.train)
+    first = dataset.train.take(index[index < count])
+    if len(first) == len(index):
+        return first
+    rest = dataset.test.take(index[index >= count] - count)
+    return Examples(np.concatenate([first.x, rest.x]), np.concatenate([first.y, rest.y]))
+
+
+def digest(cut: Sequence[Share]) -> str:
     """SHA-256 in hex of everyone's indices."""
     total = hashlib.sha256()
-    for index in cut:
-        total.update(len(index).to_bytes(8, "little") + index.astype("<i8").tobytes())
+    for share in cut:
+        for index in (share.train, share.test):
+            total.update(len(index).to_bytes(8, "little") + index.astype("<i8").tobytes())
     return total.hexdigest()

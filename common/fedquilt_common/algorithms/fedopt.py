@@ -1,0 +1,71 @@
+"""FedOPT: the server takes the clients' mean change for a gradient and descends with an adaptive optimizer.
+
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021, algorithm 2: FedAdagrad, FedAdam and FedYogi, without bias
+correction, the second moment beginning at tau^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.averages import mean
+from fedquilt_common.types import ClientId, Lab, Reply, State
+
+_Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FedOPT(FedAvg):
+    """``server_lr`` is eta of the paper, ``tau`` the degree of adaptivity: smaller is more adaptive.
+
+    Buffers, which no gradient reaches, are averaged as in FedAvg.
+    """
+
+    optimizer: Literal["adam", "yogi", "adagrad"] = "adam"
+    server_lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in ("adam", "yogi", "adagrad"):
+            raise ValueError(f"optimizer = {self.optimizer!r}: must be adam, yogi or adagrad")
+        if not 0 < self.server_lr < float("inf") or not 0 < self.tau < float("inf"):
+            raise ValueError("server_lr and tau must be positive numbers")
+        if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
+            raise ValueError("beta1 and beta2 must be from 0 up to, not including, 1")
+
+    def init(self, model: Mapping[str, NDArray[Any]], lab: Lab) -> State:
+        names = [name for name in model if name in lab.parameters]
+        first = {f"m/{name}": np.zeros(model[name].shape, np.float32) for name in names}
+        second = {f"v/{name}": np.full(model[name].shape, self.tau**2, np.float32) for name in names}
+        return State(model, {**first, **second})
+
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], lab: Lab) -> State:
+        arrays, extra = mean(replies, like=state.arrays), dict[str, NDArray[Any]]()
+        for name in arrays:
+            if f"m/{name}" in state.extra:
+                before = np.asarray(state.arrays[name], np.float64)
+                m, v = (np.asarray(state.extra[f"{moment}/{name}"], np.float64) for moment in "mv")
+                new, m, v = self._step(before, arrays[name] - before, m, v)
+                arrays[name] = new.astype(arrays[name].dtype)
+                extra[f"m/{name}"], extra[f"v/{name}"] = m.astype(np.float32), v.astype(np.float32)
+        return State(arrays, extra)
+
+    def _step(self, w: _Values, change: _Values, m: _Values, v: _Values) -> tuple[_Values, _Values, _Values]:
+        """(new parameters, first moment, second moment)."""
+        m = self.beta1 * m + (1 - self.beta1) * change
+        squared = change**2
+        if self.optimizer == "adagrad":
+            v = v + squared
+        elif self.optimizer == "yogi":
+            v = v - (1 - self.beta2) * squared * np.sign(v - squared)
+        else:
+            v = self.beta2 * v + (1 - self.beta2) * squared
+        return w + self.server_lr * m / (np.sqrt(v) + self.tau), m, v
