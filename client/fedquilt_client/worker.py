@@ -23,7 +23,7 @@ from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.durable import sync
 from fedquilt_common.errors import FedquiltError, SliceError
 from fedquilt_common.experiment import Experiment
-from fedquilt_common.memory import TRAINING, return_freed_memory
+from fedquilt_common.memory import TRAINING, give_back, keep_freed_memory, return_freed_memory
 from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
 from fedquilt_common.quilt import Assembled
 from fedquilt_common.seeds import derive_seed
@@ -31,6 +31,8 @@ from fedquilt_common.slicing import Anatomy, IndexSet, Slice
 from fedquilt_common.types import Moment, Reply, Scalar, Task
 
 PROGRESS_SECONDS = 0.5
+PLENTY = 1 << 30
+"""Free bytes for each training process from which on it may keep what it has freed."""
 
 
 class Job(BaseModel):
@@ -84,7 +86,9 @@ class Worker:
     def do(self, job: Job) -> None:
         """One job; what goes wrong becomes an event with a reason, unless nobody wants the job any more."""
         try:
-            self._say(job.number, "done", **self._done(job).model_dump())
+            done = self._done(job)
+            give_back()
+            self._say(job.number, "done", **done.model_dump())
         except Exception as error:
             if job.number in self.cancelled:  # that its patches are gone by now, for one, is no failure
                 self._say(job.number, "cancelled")
@@ -98,6 +102,10 @@ class Worker:
     def _done(self, job: Job) -> Done:
         from fedquilt_client.site import TaskSite
 
+        if _is_scarce(job):
+            return_freed_memory(TRAINING)
+        else:
+            keep_freed_memory()
         board = self._board_for(job)
         seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
         site = TaskSite(
@@ -148,6 +156,12 @@ def _capacity(job: Job) -> int:
     free = free_capacity(job.budget, job.sharing)
     limit = read_limit(job.limit_file) if job.limit_file else None
     return free if limit is None else min(free, limit)
+
+
+def _is_scarce(job: Job) -> bool:
+    """Whether memory is counted here, so that training must not take more than it needs, be it slower."""
+    limited = job.budget is not None or (job.limit_file is not None and read_limit(job.limit_file) is not None)
+    return limited or free_capacity(None, job.sharing) < PLENTY
 
 
 def _failure(error: Exception) -> dict[str, str]:
