@@ -89,20 +89,18 @@ def run(name: str, data: str, seed: int, rounds: int, changes: dict[str, Any]) -
 def print_table(data: str) -> None:
     """Means over the seeds of what is in the file, beside the thesis."""
     rows = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    print(
-        f"\n{data}\n| algorithm | seeds | rounds | G | thesis | P | thesis | rounds/s |\n|---|---|---|---|---|---|---|---|"
-    )
+    print(f"\n{data}\n| algorithm | seeds | rounds | G | thesis | P | thesis | rounds/s |\n{'|---' * 8}|")
     for name, (g, p) in THESIS[data].items():
         mine = [row for row in rows if (row["algorithm"], row["data"], row["changes"]) == (name, data, {})]
         if mine:
             found = [100 * _mean(mine, key) for key in ("best_global_accuracy", "best_personal_accuracy")]
-            speed = _mean(mine, "rounds_per_second")
-            print(f"| {name} | {len(mine)} | {mine[0]['rounds']} | {found[0]:.2f} | {g:.2f} | {found[1]:.2f} | {p:.2f} | "
-                  f"{speed:.3f} |")  # fmt: skip
+            cells = [len(mine), mine[0]["rounds"], f"{found[0]:.2f}", f"{g:.2f}", f"{found[1]:.2f}", f"{p:.2f}",
+                     f"{_mean(mine, 'rounds_per_second'):.3f}"]  # fmt: skip
+            print(f"| {name} | {' | '.join(map(str, cells))} |")
 
 
 def _mean(rows: list[dict[str, Any]], key: str) -> float:
-    return statistics.mean(row[key] for row in rows)
+    return float(statistics.mean(row[key] for row in rows))
 
 
 def main() -> None:

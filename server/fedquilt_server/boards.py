@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fedquilt_common.messages import AgentPresence, Telemetry
 from fedquilt_common.types import Profile
-from fedquilt_server.machine import Agent
+from fedquilt_server.exchange import Agent
 from fedquilt_server.snapshot import BoardStatus
 
 

@@ -25,7 +25,7 @@ class Display:
         """What is known before anything happens."""
         experiment, history = run.experiment, run.journal.results()
         self._totals.update(
-            accepted=sum(row.clients for row in history),
+            accepted=sum(row.replies for row in history),
             late=sum(row.late for row in history),
             duplicate=sum(row.duplicates for row in history),
             rejected=sum(row.rejected for row in history),

@@ -128,8 +128,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a finished round counted: ``clients`` and ``asked`` in its first exchange. ``train_seconds`` is that of the
-    busiest agent, its workers shared out."""
+    """What a finished round counted: ``clients`` and ``asked`` in its first exchange, ``replies`` in all of them.
+    ``train_seconds`` is that of the busiest agent, its workers shared out."""
 
     clients: int
     asked: int
@@ -138,6 +138,7 @@ class Tally:
     duplicates: int
     train_seconds: float
     opened_at: float
+    replies: int = 0
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from dataclasses import asdict, replace
 
 from fedquilt_common.messages import Outcome
 from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Moment, Profile, Reply, Round, State, Task
@@ -35,39 +34,7 @@ from fedquilt_server.events import (
     Tally,
     Ticked,
 )
-
-
-@dataclass(frozen=True)
-class Policy:
-    """When a run starts, when an exchange closes. ``deadline`` in seconds after the exchange opened."""
-
-    rounds: int
-    clients: int
-    quorum: int
-    deadline: float | None = None
-    shortfall: Literal["wait", "replace"] = "wait"
-
-
-@dataclass(frozen=True)
-class Agent:
-    """An agent that is there."""
-
-    boot: int
-    clients: tuple[ClientId, ...]
-    workers: int
-    profile: Profile
-
-
-@dataclass
-class Exchange:
-    """The open exchange: who was asked what, and who has answered."""
-
-    number: int
-    tasks: Mapping[ClientId, Task]
-    deadline: float | None
-    replies: dict[ClientId, Replied] = field(default_factory=dict)
-    overdue: bool = False
-
+from fedquilt_server.exchange import Agent, Exchange, Policy, same_question
 
 LabFactory = Callable[[int, Mapping[ClientId, Profile]], Lab]
 Load = Callable[[Replied], Arrays]
@@ -238,6 +205,7 @@ class Machine:
         if verdict != "accepted" or self.exchange is None:
             self._counts[verdict] += 1
             return [receipt]
+        self._counts[verdict] += 1
         self.exchange.replies[event.client] = event
         self._accepted.add((event.client, event.round, event.exchange))
         self._note_training(event)
@@ -364,7 +332,8 @@ class Machine:
         train = max((max(max(s), sum(s) / workers.get(name, 1)) for name, s in self._train.items()), default=0.0)
         counts = self._counts
         return Tally(
-            clients, asked, counts["late"], counts["rejected"], counts["duplicate"], train, self._opened_at
+            clients, asked, counts["late"], counts["rejected"], counts["duplicate"], train, self._opened_at,
+            counts["accepted"],
         )  # fmt: skip
 
     def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:
@@ -388,13 +357,9 @@ class Machine:
         self._accepted = {key for key in self._accepted if key[1] != self.round}
         self._train.clear()
         if now is not None and before.number == now.number:
-            same = {c for c, t in now.tasks.items() if c in before.replies and _same(t, before.tasks[c])}
+            same = {c for c, t in now.tasks.items() if c in before.replies and same_question(t, before.tasks[c])}
             self.exchange = replace(now, replies={c: before.replies[c] for c in same})
             self._accepted |= {(c, self.round, now.number) for c in same}
             for client in sorted(same):
                 self._note_training(before.replies[client])
         return [*commands, *self._close_if_complete(at)]
-
-
-def _same(one: Task, other: Task) -> bool:
-    return (one.kind, one.scalars) == (other.kind, other.scalars) and one.arrays is other.arrays

@@ -72,6 +72,7 @@ def round_result(
         model_bytes=model_bytes,
         clients=tally.clients,
         asked=tally.asked,
+        replies=tally.replies,
         late=tally.late,
         rejected=tally.rejected,
         duplicates=tally.duplicates,

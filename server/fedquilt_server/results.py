@@ -35,8 +35,9 @@ class RoundResult(BaseModel):
     bytes_down: int
     bytes_up: int
     model_bytes: int
-    clients: int = Field(description="clients whose reply counts")
-    asked: int = Field(description="clients that were asked")
+    clients: int = Field(description="clients whose reply counts, in the round's first exchange")
+    asked: int = Field(description="clients that were asked in it")
+    replies: int = Field(0, description="replies that count, in all exchanges")
     late: int = Field(description="replies that came in this round for an exchange that had closed")
     rejected: int = Field(description="what was refused in this round: bad replies, failed clients, vain claims")
     duplicates: int = Field(description="replies that came in this round though they had been counted")

@@ -21,9 +21,10 @@ from fedquilt_common.experiment import Experiment, dump_experiment
 from fedquilt_common.locking import lock_folder
 from fedquilt_common.types import ClientId, Lab, Profile, State
 from fedquilt_server.events import Checkpoint, Command, Event
+from fedquilt_server.exchange import Policy
 from fedquilt_server.journal import Journal, StoredCheckpoint, Traffic, peek_meta
 from fedquilt_server.lab import RunLab
-from fedquilt_server.machine import Machine, Policy
+from fedquilt_server.machine import Machine
 from fedquilt_server.recorder import (
     Stopwatch,
     final_row,

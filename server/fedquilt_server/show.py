@@ -70,6 +70,8 @@ class Progress:
 
 
 def _score(row: RoundResult) -> str:
+    if row.personal_accuracy is not None:
+        return f"accuracy {row.global_accuracy:.4f} global, {row.personal_accuracy:.4f} personal"
     if row.accuracy is not None:
         return f"accuracy {row.accuracy:.4f}"
     return f"R2 {row.r2:.4f}" if row.r2 is not None else "no score"
@@ -88,15 +90,18 @@ def print_table(result: Result) -> None:
     """The rounds of a run, on standard output."""
     regression = any(row.r2 is not None for row in result.rounds)
     parted = any(row.trained for row in result.rounds)
+    own = any(row.personal_accuracy is not None for row in result.rounds)
     title = f"{result.name}: {result.algorithm} on {result.dataset}"
     table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    names = ["round", "R2" if regression else "accuracy", "loss", "seconds", "down", "up", "clients"]
+    scores = ["global", "personal"] if own else ["R2" if regression else "accuracy"]
+    names = ["round", *scores, "loss", "seconds", "down", "up", "clients"]
     for name in [*names, *(["levels", "waste"] if parted else [])]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in result.rounds:
         table.add_row(
             str(row.round),
             _number(row.r2 if regression else row.accuracy),
+            *([_number(row.personal_accuracy)] if own else []),
             _number(row.loss),
             f"{row.seconds:.2f}",
             human_bytes(row.bytes_down),

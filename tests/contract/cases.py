@@ -11,17 +11,20 @@ class Case:
     """An algorithm's fields for learning; the fields at which it must be FedAvg to the bit, and fields at which not.
 
     ``refused`` are fields that it must not accept, each with a word of the reason. ``alone``: the degenerate case is
-    one client's, for algorithms that do not weigh clients by their samples.
+    one client's, for algorithms that do not weigh clients by their samples. Where there is no degenerate case, ``why``
+    says so. ``accuracy`` must be reached by the global model, ``personal`` by the clients' own, on their own samples.
     """
 
     model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": [32]})
     alone: bool = False
     fields: dict[str, Any] = field(default_factory=dict)
-    degenerate: dict[str, Any] = field(default_factory=dict)
+    degenerate: dict[str, Any] | None = field(default_factory=dict)
+    why: str = ""
     different: dict[str, Any] | None = None
     refused: tuple[tuple[dict[str, Any], str], ...] = ()
     rounds: int = 4
     accuracy: float = 0.85
+    personal: float = 0.85
 
 
 CASES: dict[str, Case] = {
@@ -99,7 +102,7 @@ CASES: dict[str, Case] = {
             ({"temperature": 0.0}, "positive"),
             ({"distillation": 1.5}, "between 0 and 1"),
         ),
-        rounds=10,
+        rounds=12,
         accuracy=0.75,
     ),
     "decoupled": Case(
@@ -110,4 +113,82 @@ CASES: dict[str, Case] = {
         accuracy=0.7,
     ),
     "all-large": Case(),
+    "fedopt": Case(
+        fields={"server_lr": 0.03},
+        # with so large a tau the denominator is 2 tau, whatever the gradients, and the step is the whole change
+        degenerate={"optimizer": "adagrad", "beta1": 0.0, "tau": 2.0**50, "server_lr": 2.0**51},
+        different={"optimizer": "adagrad", "beta1": 0.0, "tau": 2.0**50, "server_lr": 2.0**50},
+        refused=(
+            ({"optimizer": "sgd"}, "adam, yogi or adagrad"),
+            ({"server_lr": 0.0}, "positive"),
+            ({"tau": 0.0}, "positive"),
+            ({"tau": float("nan")}, "positive"),
+            ({"beta1": 1.0}, "not including, 1"),
+            ({"beta2": -0.1}, "not including, 1"),
+        ),
+        rounds=8,
+    ),
+    "feddyn": Case(
+        fields={"alpha": 0.1},
+        degenerate=None,
+        why="the server adds to the mean what the clients have moved, however small alpha is; see its own tests",
+        refused=(({"alpha": 0.0}, "positive"), ({"alpha": -1.0}, "positive"), ({"alpha": float("inf")}, "positive")),
+    ),
+    "ditto": Case(
+        fields={"lambda_": 0.1},
+        degenerate={"lambda_": 0.1},  # its global model is FedAvg's, whatever the clients' own become
+        refused=(
+            ({"lambda_": 0.0}, "lambda must be a positive number"),
+            ({"lambda_": -0.1}, "positive"),
+            ({"personal_epochs": 0, "lambda_": 0.1}, "1 or more"),
+        ),
+    ),
+    "fedper": Case(
+        fields={"global_head": "mean"},
+        degenerate={"global_head": "mean"},
+        alone=True,
+        different={},  # the head stays the first one
+        refused=(
+            ({"head_layers": 0}, "whole number of 1 or more"),
+            ({"head_layers": True}, "whole number"),
+            ({"global_head": "last"}, "first or mean"),
+        ),
+    ),
+    "fedrep": Case(
+        model={"name": "mlp", "hidden": [32, 32]},
+        fields={"global_head": "mean", "body_epochs": 2},
+        degenerate=None,
+        why="head and body are never trained together",
+        refused=(({"body_epochs": 0}, "1 or more"), ({"head_epochs": 0}, "1 or more"), ({"head_layers": -1}, "1 or")),
+        rounds=8,
+        accuracy=0.6,
+    ),
+    "fedbabu": Case(
+        model={"name": "mlp", "hidden": [32, 32]},
+        degenerate=None,
+        why="the head is never trained by the federation",
+        refused=(({"tune_epochs": 0}, "1 or more"), ({"tunes": "body"}, "head or whole")),
+        rounds=8,
+        accuracy=0.6,
+    ),
+    "fedrod": Case(
+        degenerate={"balanced": False},
+        different={},
+        refused=(({"head_layers": 0}, "1 or more"),),
+    ),
+    "fedreb": Case(
+        model={"name": "mlp", "hidden": [32, 32]},
+        degenerate=None,
+        why="every client trains a second time, on other samples",
+        refused=(
+            ({"head_layers": 0}, "1 or more"),
+            ({"threshold": "mode"}, "mean, median, max"),
+            ({"threshold": 0}, "from 1"),
+            ({"threshold": True}, "from 1"),
+            ({"rounding": "up"}, "half-up"),
+            ({"augmentation": "mixup"}, "five-step"),
+            ({"head_weights": "equal"}, "effective"),
+            ({"order": "random"}, "phases"),
+        ),
+    ),
 }

@@ -152,7 +152,7 @@ class Player:
         task = next(t for t in self.round.tasks)
         known: dict[str, Any] = {
             "run": self.round.run, "round": self.round.round, "exchange": self.round.exchange, "client": client,
-            "task": self.round.fingerprint(task), "weight": 1.0 + client,
+            "task": self.round.fingerprint(task, client), "weight": 1.0 + client,
         }  # fmt: skip
         text = header(ReplyHeader.model_construct(**{**known, **changes}).model_dump_json())
         path = self.folder / f"{self.name}-reply-{len(list(self.folder.iterdir()))}"

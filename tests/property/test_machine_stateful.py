@@ -32,8 +32,9 @@ from fedquilt_server.events import (
     decode_event,
     encode_event,
 )
+from fedquilt_server.exchange import Policy
 from fedquilt_server.lab import RunLab
-from fedquilt_server.machine import Machine, Policy
+from fedquilt_server.machine import Machine
 
 CLIENTS = 4
 SPLIT = {"pi": (0, 1), "jetson": (2, 3), "thief": (0, 3)}

@@ -99,7 +99,7 @@ def test_fast_enough_for_a_hundred_clients() -> None:
         (2, "dirichlet", None, 1, "data.partition.alpha = None"),
         (2, "dirichlet", 0.0, 1, "data.partition.alpha = 0.0"),
         (2, "dirichlet", float("nan"), 1, "data.partition.alpha = nan"),
-        (2, "shards", 1.0, 1, "choose 'dirichlet' or 'uniform'"),
+        (2, "shards", 1.0, 1, "choose 'uniform' or one of dirichlet, dirichlet-per-class"),
     ],
 )
 def test_what_cannot_be(clients: int, scheme: str, alpha: float | None, least: int, expected: str) -> None:

@@ -1,6 +1,6 @@
 """FedPer: clients train base and head together; the base is averaged, the head stays where it is.
 
-Arivazhagan et al., "Federated Learning with Personalization Layers", 2019, algorithms 1 and 2.
+Arivazhagan et al., "Federated Learning with Personalization Layers", CoRR 2019, algorithms 1 and 2.
 """
 
 from __future__ import annotations

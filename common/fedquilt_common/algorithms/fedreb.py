@@ -1,9 +1,10 @@
 """FedReb: a shared head learnt on rebalanced data, beside a private head learnt on the client's own.
 
-FedReb thesis, chapter 3. The model has a base and the head H1; each client adds a private head H2, at first a copy of
-H1. Phase 1 goes through the original data: H1 and H2 answer together, base and H2 learn, H1 stands still. Phase 2 goes
-through the rebalanced data (algorithm 1): H1 answers alone, base and H1 learn. Bases are averaged by original samples,
-heads by effective ones (equations 3.7 to 3.10).
+Liu, "Federated Learning with Rebalanced Dataset", MSc thesis, TU Delft 2023 (the FedReb thesis), chapter 3. The model
+has a base and the head H1; each client adds a private head H2, at first a copy of H1. Phase 1 goes through the original
+data: H1 and H2 answer together, base and H2 learn, H1 stands still. Phase 2 goes through the rebalanced data (algorithm
+1): H1 answers alone, base and H1 learn. Bases are averaged by original samples, heads by effective ones (equations 3.7
+to 3.10).
 """
 
 from __future__ import annotations

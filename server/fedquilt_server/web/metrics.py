@@ -54,6 +54,7 @@ def _run(s: Snapshot) -> Iterator[Metric]:
 
 def _last_round(s: Snapshot) -> Iterator[Metric]:
     yield _latest(s, "accuracy", "fedquilt_accuracy", "Latest accuracy of the global model, 0 to 1")
+    yield _latest(s, "personal_accuracy", "fedquilt_personal_accuracy", "Latest accuracy of the clients' own models")
     yield _latest(s, "r2", "fedquilt_r2", "Latest coefficient of determination of the global model")
     yield _latest(s, "loss", "fedquilt_loss", "Latest loss of the global model")
     yield _latest(s, "seconds", "fedquilt_round_seconds", "Wall clock seconds of the last round")

@@ -23,6 +23,8 @@ class Summary:
     measure: Measure
     latest: Score | None
     best: Score | None
+    personal: Score | None
+    best_personal: Score | None
     loss: Score | None
     lowest: Score | None
     seconds: float | None
@@ -53,11 +55,14 @@ def summary(snapshot: Snapshot) -> Summary:
     history = snapshot.history
     measure = measure_of(history)
     measured, losses = scores(history, measure), scores(history, "loss")
+    own = scores(history, "personal_accuracy")
     seconds = _median(row.seconds for row in history)
     return Summary(
         measure=measure,
         latest=measured[-1] if measured else None,
         best=max(measured, key=_value, default=None),
+        personal=own[-1] if own else None,
+        best_personal=max(own, key=_value, default=None),
         loss=losses[-1] if losses else None,
         lowest=min(losses, key=_value, default=None),
         seconds=seconds,
@@ -103,6 +108,7 @@ def curve(history: Sequence[RoundResult], start: int) -> dict[str, object]:
         "measure": measure,
         "round": [row.round for row in rows],
         "value": [_number(getattr(row, measure)) for row in rows],
+        "personal": [_number(row.personal_accuracy) for row in rows],
         "loss": [_number(row.loss) for row in rows],
     }
 

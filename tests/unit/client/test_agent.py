@@ -91,7 +91,7 @@ def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, 
             assert same(reply, plus(0.5, kit))
             header = ReplyHeader.model_validate_json(reply.metadata[REPLY_KEY])
             assert (header.run, header.client, header.round, header.exchange) == ("run-1", client, 1, 0)
-            assert header.task == message.fingerprint(message.tasks[0])
+            assert header.task == message.fingerprint(message.tasks[0], 0)
         second = kit.blob(plus(0.5, kit), "second")
         peer.open("run-1", 2, second, [1])
         assert same(peer.reply(1, 2), plus(1.0, kit))

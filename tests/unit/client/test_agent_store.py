@@ -19,6 +19,7 @@ from fedquilt_common.durable import write_durably
 from fedquilt_common.errors import FolderInUseError
 from fedquilt_common.locking import lock_folder
 from fedquilt_common.messages import RunMessage
+from fedquilt_common.types import Moment
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
@@ -72,8 +73,15 @@ def closing_store(folder: Path) -> Iterator[AgentStore]:
         agent.release()
 
 
-def commit(store: RunStore, number: int, *, memory: bool = True, text: str = "reply") -> StoredReply:
+BEFORE = (0, 0)
+"""The round before."""
+
+
+def commit(
+    store: RunStore, number: int, since: Moment | None = BEFORE, *, memory: bool = True, text: str = "reply"
+) -> StoredReply:
     """Round ``number`` as a worker and the agent do it: drafts first, then the commit."""
+    since = (number - 1, 0) if since is BEFORE else since
     drafts = store.drafts(CLIENT, number, 0)
     drafts.reply.write_text(f"{text} {number}")
     if memory:
@@ -82,15 +90,15 @@ def commit(store: RunStore, number: int, *, memory: bool = True, text: str = "re
     size = drafts.reply.stat().st_size
     name = f"reply-{number}.0-{digest[:16]}"
     reply = StoredReply(store.run.run, CLIENT, number, 0, f"task-{number}", name, digest, size)
-    return store.commit(reply, drafts, memory=memory)
+    return store.commit(reply, drafts, since, memory=memory)
 
 
 def known(store: RunStore, number: int) -> StoredReply | None:
     return store.reply(CLIENT, number, 0, f"task-{number}")
 
 
-def memory(store: RunStore) -> str | None:
-    path = store.memory(CLIENT)
+def memory(store: RunStore, number: int) -> str | None:
+    path = store.memory(CLIENT, (number, 0))
     return path.read_text() if path else None
 
 
@@ -128,7 +136,7 @@ def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
 def check_whole(store: RunStore) -> int:
     """Which round the store is at; fails when memory and replies do not agree."""
     at = 3 if known(store, 3) else 2
-    assert memory(store) == f"memory {at}"
+    assert [memory(store, number) for number in (2, 3)] == ["memory 2", "memory 3" if at == 3 else None]
     reply = known(store, at)
     assert reply is not None
     blob = store.blob(reply)
@@ -164,24 +172,68 @@ def test_only_an_answer_to_the_same_question_is_found(tmp_path: Path) -> None:
     assert store.reply(CLIENT, 2, 1, reply.task) is None
     assert store.reply(CLIENT, 3, 0, reply.task) is None
     assert store.reply(CLIENT + 1, 2, 0, reply.task) is None
-    assert store.memory(CLIENT + 1) is None
+    assert store.memory(CLIENT + 1, (2, 0)) is None
 
 
 def test_memory_stays_when_a_task_does_not_touch_it(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     commit(store, 1)
     commit(store, 2, memory=False)
-    commit(store, 9, memory=False)
-    assert memory(open_store(tmp_path)) == "memory 1"
+    commit(store, 9, (2, 0), memory=False)
+    assert memory(open_store(tmp_path), 9) == "memory 1"
+
+
+def test_a_reply_that_does_not_count_leaves_no_memory(tmp_path: Path) -> None:
+    """Rounds 2 and 3 came too late: the coordinator still speaks of round 1."""
+    store = open_store(tmp_path)
+    commit(store, 1, None)
+    commit(store, 2, (1, 0))
+    commit(store, 3, (1, 0))
+    assert memory(store, 1) == "memory 1"
+    commit(store, 4, (1, 0), memory=False)
+    assert memory(open_store(tmp_path), 4) == "memory 1"
+
+
+def test_a_round_that_is_begun_again_begins_from_the_same_memory(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    commit(store, 1, None)
+    commit(store, 2, (1, 0))
+    second = StoredReply(store.run.run, CLIENT, 2, 1, "task", "reply-2.1-x", "0" * 64, 5)
+    drafts = store.drafts(CLIENT, 2, 1)
+    drafts.reply.write_text("reply")
+    drafts.memory.write_text("memory 2.1")
+    store.commit(second, drafts, (2, 0), memory=True)
+    found = {moment: store.memory(CLIENT, moment) for moment in ((1, 0), (2, 0), (2, 1))}
+    assert [path and path.read_text() for path in found.values()] == ["memory 1", "memory 2", "memory 2.1"]
+    commit(store, 2, (1, 0), text="again")
+    assert memory(store, 1) == "memory 1"
+
+
+def test_a_client_that_never_counted_starts_without_memory(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    commit(store, 1, None)
+    assert store.memory(CLIENT, None) is None
+    commit(store, 2, None, memory=False)
+    assert memory(store, 2) is None
+
+
+def test_memory_that_is_not_there_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(tmp_path)
+    assert store.memory(CLIENT, (7, 0)) is None
+    assert "client 3: its private memory after round 7 is not here; it starts anew" in caplog.text
+    caplog.clear()
+    commit(store, 1, None, memory=False)
+    assert store.memory(CLIENT, (1, 0)) is None
+    assert not caplog.text  # it is known that there is none
 
 
 def test_old_files_go(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     replies = {number: commit(store, number) for number in range(1, 6)}
     names = {path.name for path in (store.folder / "clients" / str(CLIENT)).iterdir()}
-    memory_file = store.memory(CLIENT)
-    assert memory_file is not None
-    assert names == {"committed.json", memory_file.name, replies[4].file, replies[5].file}
+    files = [store.memory(CLIENT, (number, 0)) for number in (4, 5)]
+    assert names == {"committed.json", *(path.name for path in files if path), replies[4].file, replies[5].file}
+    assert None not in files
     assert list((store.folder / "drafts").iterdir()) == []
 
 
@@ -234,9 +286,9 @@ def test_an_old_run_leaves_its_memory_only(tmp_path: Path) -> None:
     new = open_store(tmp_path, "new")
     assert not old.patches.exists()
     assert not (old.folder / "drafts").exists()
-    assert memory(old) == "memory 1"
-    assert memory(new) is None
-    assert memory(open_store(tmp_path, "old")) == "memory 1"
+    assert memory(old, 1) == "memory 1"
+    assert memory(new, 1) is None
+    assert memory(open_store(tmp_path, "old"), 1) == "memory 1"
 
 
 def test_the_same_run_opened_again_has_its_replies_but_fetches_its_patches_anew(tmp_path: Path) -> None:
@@ -269,7 +321,7 @@ def test_a_run_that_is_over_leaves_private_memory_only(tmp_path: Path) -> None:
         agent.end_run("never-here")
     assert not list(old.folder.glob("clients/*/reply-*"))
     assert not old.patches.exists()
-    assert memory(old) == "memory 2"
+    assert memory(old, 2) == "memory 2"
 
 
 def test_an_interrupted_run_keeps_its_replies_for_when_it_is_resumed(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_fedavg_job_is_the_learners_work_on_the_clients_share(kit: Kit, model:
     told = done(job)
     assert (told.digest, told.size, told.memory) == (digest_file(job.reply), job.reply.stat().st_size, False)
     data = load_dataset("digits")
-    own = data.train.take(shares(experiment_of(run), data)[2])
+    own = data.train.take(shares(experiment_of(run), data)[2].train)
     expected = learner(run).train(FileArrays(model), own, seed=derive_seed(11, 5, 1, 2))
     reply = FileArrays(job.reply)
     assert reply.keys() == expected.arrays.keys()

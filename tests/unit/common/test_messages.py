@@ -54,6 +54,7 @@ ROUND = RoundMessage(
         TaskMessage(clients=[5], kind="train", patches=[0], slice=0),
     ],
     slices=[SliceMessage(base=0, kept=[[0, 8], "/w=="], absent=["exits.1.weight"])],
+    since={"3": (1, 0)},
 )
 SAMPLES: dict[str, Message] = {
     "CoordinatorPresence": CoordinatorPresence(online=True, epoch=4, run="digits-1"),
@@ -252,8 +253,8 @@ def test_telemetry_or_failed() -> None:
 
 
 def test_fingerprint_is_pinned() -> None:
-    assert ROUND.fingerprint(TASK) == GOLDEN["fingerprint"]
-    assert parse(RoundMessage, ROUND.encode(), "t").fingerprint(TASK) == GOLDEN["fingerprint"]
+    assert ROUND.fingerprint(TASK, 3) == GOLDEN["fingerprint"]
+    assert parse(RoundMessage, ROUND.encode(), "t").fingerprint(TASK, 3) == GOLDEN["fingerprint"]
 
 
 def test_fingerprint_sees_every_part_of_the_question() -> None:
@@ -261,13 +262,15 @@ def test_fingerprint_sees_every_part_of_the_question() -> None:
     asked: list[dict[str, Any]] = [{"run": "digits-2"}, {"round": 3}, {"exchange": 1}, {"patches": other_patch}]
     told: list[dict[str, Any]] = [{"kind": "score"}, {"patches": [0, 1]}, {"patches": [1]}, {"scalars": {}}]
     told += [{"scalars": TASK.scalars | {"n": n}} for n in (2, 1.0, True)]
-    prints = [ROUND.model_copy(update=change).fingerprint(TASK) for change in asked]
-    prints += [ROUND.fingerprint(TASK.model_copy(update=change)) for change in told]
+    asked += [{"since": {"3": since}} for since in ((0, 0), (1, 1))]
+    prints = [ROUND.model_copy(update=change).fingerprint(TASK, 3) for change in asked]
+    prints += [ROUND.fingerprint(TASK.model_copy(update=change), 3) for change in told]
     assert len({*prints, GOLDEN["fingerprint"]}) == len(prints) + 1
 
 
 def test_fingerprint_sees_nothing_else() -> None:
     moved = [patch.model_copy(update={"slot": 8, "size": 5}) for patch in ROUND.patches]
-    later = ROUND.model_copy(update={"deadline": None, "phase": "closed", "patches": moved, "tasks": []})
+    later = ROUND.model_copy(update={"deadline": None, "phase": "closed", "patches": moved, "tasks": [],
+                                     "since": {"3": (1, 0), "4": (5, 0)}})  # fmt: skip
     turned = TASK.model_copy(update={"clients": [9], "scalars": dict(reversed(TASK.scalars.items()))})
-    assert later.fingerprint(turned) == GOLDEN["fingerprint"]
+    assert later.fingerprint(turned, 3) == GOLDEN["fingerprint"]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt_common import precision
+from fedquilt_common.descent import tensor
 from fedquilt_common.errors import TrainingDivergedError, UnsupportedPrecisionError
 from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
@@ -109,7 +110,7 @@ def test_true_half_has_the_bits_of_torch_optim(half: str, options: dict[str, Any
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, **options, foreach=False)
     for index in order_of(data, 9):
         optimiser.zero_grad()
-        output = module(torch.tensor(data.x)[index].to(HALVES[half]))
+        output = module(tensor(data.x)[index].to(HALVES[half]))
         nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     assert same_bits(one.train(start, data, seed=9).arrays, arrays_of(module))
@@ -132,7 +133,7 @@ def test_amp_has_the_bits_of_torchs_own_scaler(
     for index in order_of(data, 9):
         optimiser.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            output = module(torch.tensor(data.x)[index])
+            output = module(tensor(data.x)[index])
         loss = nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index])
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimiser)

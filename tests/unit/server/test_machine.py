@@ -24,8 +24,9 @@ from fedquilt_server.events import (
     Stop,
     Ticked,
 )
+from fedquilt_server.exchange import Policy
 from fedquilt_server.lab import RunLab
-from fedquilt_server.machine import LabFactory, Machine, Policy
+from fedquilt_server.machine import LabFactory, Machine
 
 
 def no_model() -> Anatomy:

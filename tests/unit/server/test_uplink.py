@@ -45,7 +45,7 @@ def message(task: Task) -> RoundMessage:
 
 def reply(folder: Path, said: RoundMessage, arrays: dict[str, Any], precision: Any = "fp32") -> Blob:
     header = ReplyHeader(
-        run="run", round=1, exchange=0, client=0, task=said.fingerprint(said.tasks[0]), weight=1.0, metrics={}
+        run="run", round=1, exchange=0, client=0, task=said.fingerprint(said.tasks[0], 0), weight=1.0, metrics={}
     )
     return write_arrays(folder / "reply", arrays, precision, {REPLY_KEY: header.model_dump_json()})
 

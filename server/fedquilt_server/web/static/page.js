@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const SILENCE_MS = 15000; // three heartbeats of the server
-  const points = { measure: "accuracy", round: [], value: [], loss: [] };
+  const points = { measure: "accuracy", round: [], value: [], personal: [], loss: [] };
   const charts = {};
   const byId = (id) => document.getElementById(id);
 
@@ -91,14 +91,18 @@
       ],
       series: [
         { label: "Round", value: legend((v) => v) },
-        {
-          label: spec.label, stroke, width: 2, fill: `${stroke}1f`, spanGaps: true,
-          points: { show: points.round.length <= 60, size: 6, fill: colour("--card") },
-          value: legend(spec.show),
-        },
+        { ...line(spec.label, stroke, spec.show), fill: `${stroke}1f` },
+        ...(spec.second ? [line(spec.second, colour("--curve-2"), spec.show)] : []),
       ],
     };
   }
+
+  function line(label, stroke, show) {
+    const dots = { show: points.round.length <= 60, size: 6, fill: colour("--card") };
+    return { label, stroke, width: 2, spanGaps: true, points: dots, value: legend(show) };
+  }
+
+  const hasPersonal = () => points.personal.some((v) => v !== null);
 
   const digitsFor = (step) => Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
 
@@ -106,6 +110,7 @@
     const plain = { tick: (v, step) => v.toFixed(digitsFor(step)), show: (v) => v.toFixed(4) };
     const share = { tick: (v, step) => percent(v, Math.max(0, digitsFor(step) - 2)), show: (v) => percent(v, 2) };
     const value = { label: isAccuracy() ? "Accuracy" : "R²", colour: "--curve", range: valueRange };
+    if (hasPersonal()) Object.assign(value, { label: "Global", second: "Personal", title: "Accuracy" });
     return {
       value: { ...value, ...(isAccuracy() ? share : plain) },
       loss: { label: "Loss", colour: "--curve-2", range: yRange, ...plain },
@@ -114,12 +119,13 @@
 
   function draw(name, spec) {
     const box = byId(`${name}-chart`);
-    byId(`${name}-title`).textContent = spec.label;
+    byId(`${name}-title`).textContent = spec.title ?? spec.label;
     charts[name]?.destroy();
     delete charts[name];
     box.replaceChildren();
     if (points[name].some((v) => v !== null)) {
-      charts[name] = new uPlot(options(box, spec), [points.round, points[name]], box);
+      const second = spec.second ? [points.personal] : [];
+      charts[name] = new uPlot(options(box, spec), [points.round, points[name], ...second], box);
     } else {
       const note = document.createElement("p");
       note.className = "empty";
@@ -135,7 +141,7 @@
 
   function onHistory(event) {
     const news = JSON.parse(event.data);
-    for (const name of ["round", "value", "loss"]) {
+    for (const name of ["round", "value", "personal", "loss"]) {
       points[name].length = news.start;
       points[name].push(...news[name]);
     }
