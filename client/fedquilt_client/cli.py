@@ -119,7 +119,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
     return AgentSettings(
         name=config.id,
         clients=parse_clients(str(config.clients)),
-        state=config.state or _default_state(config.id),
+        state=config.state or default_state(config.id),
         federation=config.federation,
         kind=config.kind,
         workers=config.workers,
@@ -150,7 +150,7 @@ def parse_clients(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _default_state(name: str) -> Path:
+def default_state(name: str) -> Path:
     """systemd's StateDirectory, else the user's own place for state."""
     given = os.environ.get("STATE_DIRECTORY")
     if given:

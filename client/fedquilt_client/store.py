@@ -10,7 +10,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,31 @@ class RunStore:
         for path in home.iterdir():
             if path.name not in keep:
                 path.unlink()
+
+
+@dataclass(frozen=True)
+class KeptMemory:
+    """The newest private memory of a client in a run, after its reply of ``round``."""
+
+    run: str
+    algorithm: str
+    client: int
+    round: int
+    file: Path
+
+
+def kept_memories(folder: Path) -> list[KeptMemory]:
+    """All that lie in an agent's state folder; the agent may be running."""
+    return [kept for home in sorted((folder / "runs").iterdir()) for kept in _kept_in(home)]
+
+
+def _kept_in(home: Path) -> Iterator[KeptMemory]:
+    run = RunMessage.model_validate_json((home / "run.json").read_bytes())
+    algorithm = str(run.experiment.get("algorithm", {}).get("name", ""))
+    for place in sorted(home.glob("clients/*/committed.json"), key=lambda path: int(path.parent.name)):
+        memories = [m for m in json.loads(place.read_text())["memories"] if m[2]]
+        for number, _, name in memories[-1:]:
+            yield KeptMemory(run.run, algorithm, int(place.parent.name), number, place.parent / name)
 
 
 def _file_of(record: Mapping[str, Any], since: Moment | None) -> str | None:

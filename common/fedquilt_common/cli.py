@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("fedquilt_server.cli", "Run an experiment with all its agents on this machine."),
     "coordinator": ("fedquilt_server.cli", "Run an experiment's coordinator against a broker."),
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
+    "memory": ("fedquilt_client.memory_cli", "See and export what clients keep on this board."),
     "model": ("fedquilt_server.model_cli", "Look at a model and its sub-models."),
     "bench": ("fedquilt_server.cli", "Measure rounds without training."),
 }

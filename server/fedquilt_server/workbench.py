@@ -12,6 +12,7 @@ from typing import Any
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import digest, holdout_of, shares
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
@@ -81,7 +82,15 @@ class Workbench:
         return arrays
 
     def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]:
-        """Scores on the data set's test split; ``arrays`` are those of the sub-model ``part`` if there is one."""
+        """Scores on the data set's test split; ``arrays`` are those of the sub-model ``part`` if there is one.
+
+        Raises ExperimentError where the clients train on that split.
+        """
+        if self.experiment.data.mixed:
+            raise ExperimentError(
+                "data.mixed = True: the clients have the test split, so only they can evaluate; the algorithm's round "
+                "must end with `return (yield from measured(state, lab))`"
+            )
         scores: dict[str, float] = self._learner.evaluate(arrays, self.dataset.test, part=part)
         return scores
 
