@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import Experiment, agent_specs
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.patches import Plan, plan
 from fedquilt_common.quilt import patch_size
 from fedquilt_common.types import ClientId, Profile, Task
 from fedquilt_server.lab import RunLab
+from fedquilt_server.run import Run
 from fedquilt_server.workbench import Workbench
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "deploy" / "experiments").glob("*.yaml"))
@@ -33,7 +36,7 @@ def tasks_of(experiment: Experiment, round: int) -> tuple[Mapping[ClientId, Task
     part = experiment.participation
     lab = RunLab(
         round, fleet_of(experiment), experiment.seed, experiment.rounds, experiment.data.clients, part.per_round,
-        bench.evaluate, lambda: bench.anatomy,
+        bench.evaluate, lambda: bench.anatomy, lambda: bench.parameters,
     )  # fmt: skip
     algorithm = bench.algorithm()
     state = algorithm.init(bench.first_model(), lab)
@@ -71,3 +74,36 @@ def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: 
         received = sum(published[place] for place in group.patches)
         own = 4 * group.task.slice.entries
         assert received == own if name in EXACT else received >= own
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        (
+            "digits-fedreb",
+            "algorithm.head_layers=3",
+            "algorithm.head_layers = 3: of this model's linear layers the last 2",
+        ),
+        ("digits-fedper", "model.hidden=[]", "algorithm.head_layers = 1: this model does not end in linear layers"),
+        ("digits-ditto", "algorithm.lambda=0", "algorithm.lambda = 0: lambda must be a positive number"),
+        ("digits-ditto", "algorithm.lambda=-1", "algorithm.lambda = -1: lambda must be a positive number"),
+        ("digits-ditto", "algorithm={name: ditto}", "algorithm.lambda"),
+        ("digits-ditto", "algorithm.lamda=1", "algorithm.lamda = 1: unknown field; did you mean 'lambda'?"),
+        ("digits-ditto", "algorithm.lambda=much", "algorithm.lambda = 'much'"),
+        ("digits-fedprox", "algorithm.mu=0", "algorithm.mu = 0: mu must be a positive number"),
+        ("digits-feddyn", "algorithm.alpha=0", "algorithm.alpha = 0: alpha must be a positive number"),
+        ("digits-fedreb", "algorithm.threshold=0", "algorithm.threshold = 0: threshold = 0: must be mean, median"),
+        ("digits-fedreb", "algorithm.threshold=mode", "algorithm.threshold"),
+        ("digits-fedavg", "data.mixed=true", "data.mixed = True: the official test samples are shared out"),
+        ("digits-heterofl", "data.holdout=0.25", "data.holdout = 0.25: 'heterofl' is evaluated by the coordinator"),
+        ("digits-fedreb", "data.holdout=1.0", "data.holdout = 1.0: must be less than 1"),
+        ("digits-fedreb", "data.partition.shares=5", "data.partition.shares = 5: there are 20 clients"),
+        ("digits-fedreb", "data.partition.alpha=null", "the scheme 'dirichlet-per-class' needs it"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_the_first_round(
+    name: str, change: str, reason: str, tmp_path: Path
+) -> None:
+    path = next(path for path in EXPERIMENTS if path.stem == name)
+    with pytest.raises(ExperimentError, match=re.escape(reason)):
+        Run(load_experiment(path, [change]), tmp_path / "run", resume=False)

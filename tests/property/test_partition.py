@@ -20,7 +20,14 @@ alphas = st.floats(1e-4, 1e4)
 seeds = st.integers(0, 2**63 - 1)
 
 
-@given(labels_of, st.data(), st.sampled_from(["uniform", "dirichlet"]), alphas, st.integers(1, 50), seeds)
+@given(
+    labels_of,
+    st.data(),
+    st.sampled_from(["uniform", "dirichlet", "dirichlet-per-class"]),
+    alphas,
+    st.integers(1, 50),
+    seeds,
+)
 def test_every_sample_once_and_enough_for_each(
     labels: NDArray[np.int64], data: st.DataObject, scheme: str, alpha: float, least: int, seed: int
 ) -> None:
@@ -41,10 +48,10 @@ def test_uniform_sizes_differ_by_one_at_most(n: int, data: st.DataObject, seed: 
     assert max(sizes) - min(sizes) <= 1
 
 
-def class_skew(alpha: float) -> float:
+def class_skew(alpha: float, scheme: str = "dirichlet") -> float:
     """Mean share of a client's most frequent class."""
     labels = np.arange(20_000) % 10
-    shares = partition(labels, 20, "dirichlet", alpha, 10, seed=3)
+    shares = partition(labels, 20, scheme, alpha, 10, seed=3)
     return float(np.mean([np.bincount(labels[share]).max() / len(share) for share in shares]))
 
 
@@ -60,9 +67,21 @@ def test_smaller_alpha_means_more_skew_in_classes_and_in_sizes() -> None:
     assert size_skew(1000) < 0.1
 
 
+def test_per_class_nobody_who_has_its_equal_share_gets_another_class() -> None:
+    labels = np.arange(20_000) % 10
+    for alpha in (0.05, 0.1, 0.5):
+        for share in partition(labels, 20, "dirichlet-per-class", alpha, 10, seed=3):
+            counts = np.bincount(labels[share], minlength=10)
+            last = np.flatnonzero(counts)[-1]
+            assert counts[:last].sum() < 1000 + 10  # the equal share, and what topping up may have added
+    skews = [class_skew(alpha, "dirichlet-per-class") for alpha in (0.1, 1, 1000)]
+    assert skews == sorted(skews, reverse=True)
+    assert skews[-1] < 0.2  # whoever is full early gets nothing of the last classes
+
+
 def test_seeds_give_different_shares() -> None:
     labels = np.arange(100) % 10
-    for scheme in ("uniform", "dirichlet"):
+    for scheme in ("uniform", "dirichlet", "dirichlet-per-class"):
         first, second = (partition(labels, 4, scheme, 0.5, 1, seed) for seed in (1, 2))
         assert not all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -75,6 +94,7 @@ def fingerprint(scheme: str) -> str:
 def test_the_same_shares_on_every_machine_and_version() -> None:
     """Each board computes the shares itself: a numpy that drew otherwise would mix up the clients' data."""
     assert (fingerprint("uniform"), fingerprint("dirichlet")) == ("be835c1065ed9d36", "4e51e68ff29b58c5")
+    assert fingerprint("dirichlet-per-class") == "da1810d897aeb703"
 
 
 def test_digits_for_eight_clients() -> None:

@@ -15,11 +15,12 @@ def heads_of(module: nn.Module, graph: fx.Graph) -> tuple[frozenset[str], ...]:
 
     It ends where the layers are no chain, where base and head would share an array, or no base would be left.
     """
-    nodes = list(graph.nodes)
+    nodes, tensors = list(graph.nodes), module.state_dict(keep_vars=True)
     found: list[frozenset[str]] = []
     for place in reversed(_linear_layers(module, nodes)):
         base, head = _arrays(module, nodes[:place]), _arrays(module, nodes[place:])
-        if not _is_chain(nodes, place) or base & head or not base:
+        tied = {id(tensors[name]) for name in base} & {id(tensors[name]) for name in head}
+        if not _is_chain(nodes, place) or tied or not base:
             break
         found.append(frozenset(head))
     return tuple(found)

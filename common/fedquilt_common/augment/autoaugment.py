@@ -117,7 +117,7 @@ def _equalized(channel: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _solarize(values: NDArray[np.int64], magnitude: int) -> NDArray[np.int64]:
-    threshold = _BYTES * (1 - magnitude / 9)
+    threshold = _BYTES * (9 - magnitude) / 9
     return np.where(values >= threshold, _BYTES - values, values)
 
 

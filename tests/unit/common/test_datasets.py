@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedquilt_common.datasets import fashion_mnist, load_dataset
+from fedquilt_common.datasets import cifar10, fashion_mnist, load_dataset
 from fedquilt_common.errors import DataUnavailableError, UnknownNameError
 from fedquilt_common.types import Dataset
 
@@ -180,3 +180,78 @@ def test_the_real_fashion_mnist() -> None:
     assert np.bincount(real.test.y).tolist() == [1000] * 10
     assert real.train.x.max() == 1.0
     assert real.train.x.mean() == pytest.approx(0.2860, abs=1e-4)  # the published mean
+
+
+def cifar_records(count: int, seed: int = 0) -> bytes:
+    rng = np.random.default_rng(seed)
+    records = rng.integers(0, 256, (count, 3073), dtype=np.uint8)
+    records[:, 0] = np.arange(count) % 10
+    return records.tobytes()
+
+
+@pytest.fixture
+def cifar(tmp_path: Path) -> Path:
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    for number in range(1, 6):
+        (folder / f"data_batch_{number}.bin").write_bytes(cifar_records(4, number))
+    (folder / "test_batch.bin").write_bytes(cifar_records(3, 9))
+    return folder
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_cifar10_as_published_and_packed(cifar: Path, packing: str) -> None:
+    plain = cifar10.load(cifar.parent)
+    assert plain.train.x.shape == (20, 3, 32, 32)
+    assert (len(plain.test), plain.classes) == (3, 10)
+    assert plain.train.x.dtype == np.float32
+    assert plain.train.x.max() <= 1
+    raw = np.frombuffer(cifar_records(4, 2), np.uint8).reshape(4, 3073)
+    assert plain.train.y[4:8].tolist() == raw[:, 0].tolist()
+    red = raw[1, 1:1025].reshape(32, 32) / np.float32(255)  # planes of red, green and blue
+    np.testing.assert_array_equal(plain.train.x[5, 0], red)
+    for path in list(cifar.iterdir()):
+        data = path.read_bytes()
+        path.unlink()
+        PACKINGS[packing](data, path.with_name(path.name + packing))
+    packed = cifar10.load(cifar.parent)
+    assert np.array_equal(packed.train.x, plain.train.x)
+    assert np.array_equal(packed.test.y, plain.test.y)
+
+
+def test_cifar10_in_parts_of_batches(cifar: Path) -> None:
+    (cifar / "data_batch_2.bin").rename(cifar / "data_batch_2.first1000.bin")
+    (cifar / "data_batch_2.first1000.index.txt").write_text("0 1 2 3")
+    assert len(cifar10.load(cifar.parent).train) == 20
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "0 bytes"),
+        (cifar_records(2)[:-1], "6145 bytes"),
+        (cifar_records(2) + b"x", "6147 bytes"),
+        (b"\x0a" + cifar_records(1)[1:], "label 10, above 9"),
+        (cifar_records(10_001), "1 to 10000 records of 3073"),
+    ],
+)
+def test_a_damaged_file_of_cifar10_is_named(cifar: Path, data: bytes, reason: str) -> None:
+    (cifar / "data_batch_3.bin").write_bytes(data)
+    with pytest.raises(DataUnavailableError, match=rf"data_batch_3.bin: has .*{reason}|data_batch_3.bin: .*{reason}"):
+        cifar10.load(cifar.parent)
+
+
+def test_cifar10_that_is_not_there(cifar: Path) -> None:
+    (cifar / "test_batch.bin").unlink()
+    with pytest.raises(DataUnavailableError, match=r"test_batch\*.bin: there is no such file"):
+        cifar10.load(cifar.parent)
+
+
+def test_the_real_cifar10() -> None:
+    folder = SHARED / "datasets"
+    if not (folder / "cifar10").is_dir():
+        pytest.skip("needs cifar10 in ../shared/datasets (or FEDQUILT_SHARED)")
+    found = cifar10.load(folder)
+    assert (len(found.train), len(found.test)) == (7929, 1979)
+    assert set(np.unique(found.train.y)) == set(range(10))
+    assert 0.4 < found.train.x.mean() < 0.55

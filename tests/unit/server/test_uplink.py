@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,9 +45,15 @@ def message(task: Task) -> RoundMessage:
     )  # fmt: skip
 
 
-def reply(folder: Path, said: RoundMessage, arrays: dict[str, Any], precision: Any = "fp32") -> Blob:
+def reply(folder: Path, said: RoundMessage, arrays: dict[str, Any], precision: Any, metrics: Any) -> Blob:
     header = ReplyHeader(
-        run="run", round=1, exchange=0, client=0, task=said.fingerprint(said.tasks[0], 0), weight=1.0, metrics={}
+        run="run",
+        round=1,
+        exchange=0,
+        client=0,
+        task=said.fingerprint(said.tasks[0], 0),
+        weight=1.0,
+        metrics=dict(metrics),
     )
     return write_arrays(folder / "reply", arrays, precision, {REPLY_KEY: header.model_dump_json()})
 
@@ -54,11 +62,13 @@ def zeros(shapes: Shapes) -> dict[str, Any]:
     return {name: np.zeros(shape, NET.arrays[name].dtype) for name, shape in shapes.items()}
 
 
-def verify(folder: Path, task: Task, arrays: dict[str, Any], precision: Any = "fp32") -> Path:
+def verify(
+    folder: Path, task: Task, arrays: dict[str, Any], precision: Any = "fp32", metrics: Any = MappingProxyType({})
+) -> Path:
     uplink = Uplink("run", BlobStore(folder / "run"))
     said = message(task)
     uplink.open(questions(said, {0: task}, "fp32"))
-    blob = reply(folder, said, arrays, precision)
+    blob = reply(folder, said, arrays, precision, metrics)
     try:
         uplink.verify(ADDRESS, blob)
     except PayloadError:
@@ -103,6 +113,33 @@ def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
     arrays = {**zeros(SENT.shapes), "steps": np.zeros((), np.float32)}
     with pytest.raises(PayloadError, match="array 'steps' has dtype F32 instead of I64"):
         verify(tmp_path, pruning(), arrays)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({}, "the reply lacks the metric 'right'"),
+        ({"right": 1.0}, "the reply lacks the metric 'samples'"),
+        ({"right": -1.0, "samples": 5.0}, "metric 'right' is -1; it must be between 0 and 100"),
+        ({"right": 101.0, "samples": 5.0}, "metric 'right' is 101"),
+        ({"right": 5.0, "samples": 0.5}, "metric 'samples' is 0.5; it must be between 1 and 100"),
+    ],
+)
+def test_metrics_that_were_asked_for_must_be_there_and_within_bounds(
+    metrics: dict[str, float], reason: str, tmp_path: Path
+) -> None:
+    task = replace(pruning(), metrics={"right": (0.0, 100.0), "samples": (1.0, 100.0)})
+    with pytest.raises(PayloadError, match=reason):
+        verify(tmp_path / "bad", task, zeros(SENT.shapes), metrics=metrics)
+    assert verify(tmp_path / "good", task, zeros(SENT.shapes), metrics={"right": 100.0, "samples": 1.0, "x": -9.0})
+
+
+def test_a_part_of_whole_arrays_keeps_their_kinds_of_number(tmp_path: Path) -> None:
+    task = Task("train", WHOLE, expect={name: tuple(WHOLE[name].shape) for name in ("a", "steps")})
+    said = RoundMessage(run="run", round=1, exchange=0, phase="open",
+                        tasks=[TaskMessage(clients=[0], kind="train", patches=[])])  # fmt: skip
+    asked = questions(said, {0: task}, "fp16")[0].layouts[0]
+    assert (asked["a"][0], asked["steps"][0]) == ("F16", "I64")
 
 
 def test_the_limit_is_that_of_the_largest_answer() -> None:

@@ -1,0 +1,61 @@
+"""A client of digits with a small network of two hidden layers, for algorithms that keep something on the board."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedquilt_common.anatomy.trace import anatomy_of
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.experiment import Training
+from fedquilt_common.learner import TorchLearner
+from fedquilt_common.models import build_model
+from fedquilt_common.slicing import Anatomy
+from fedquilt_common.types import Examples
+
+BUILD = build_model("mlp", {"hidden": [16, 12]}, (1, 8, 8), 10)
+HEAD = frozenset({"fc3.weight", "fc3.bias"})
+
+
+@dataclass
+class Bench:
+    """A site; ``data`` are 60 digits, ``test`` 20 others."""
+
+    data: Examples
+    test: Examples
+    epochs: int = 2
+    seed: int = 11
+    lasting_seed: int = 5
+    classes: int = 10
+    memory: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    @cached_property
+    def learner(self) -> TorchLearner:
+        return TorchLearner(BUILD, Training(epochs=self.epochs, batch=10, lr=0.1, momentum=0.5), self.classes)
+
+    @cached_property
+    def anatomy(self) -> Anatomy:
+        return anatomy_of(BUILD(), (1, 8, 8))
+
+    @property
+    def model(self) -> dict[str, NDArray[Any]]:
+        """A first global model."""
+        return self.learner.init(1)
+
+
+@pytest.fixture
+def bench() -> Callable[..., Any]:
+    """Makes a site; ``y`` replaces the labels of the first samples."""
+
+    def make(count: int = 60, tests: int = 20, **changes: Any) -> Any:
+        digits = load_dataset("digits").train
+        order = np.arange(len(digits))
+        return Bench(digits.take(order[:count]), digits.take(order[500 : 500 + tests]), **changes)
+
+    return make

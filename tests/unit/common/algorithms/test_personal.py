@@ -1,0 +1,262 @@
+"""What FedPer, FedRep, FedBABU, FedROD, FedReb, Ditto and FedDyn do on a client, and what leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedquilt_common.algorithms import make_algorithm
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.evaluation import EVALUATE
+from fedquilt_common.seeds import derive_seed
+from fedquilt_common.slicing import Anatomy
+from fedquilt_common.types import Examples, Reply, State, Task
+
+HEAD = {"fc3.weight", "fc3.bias"}
+Make = Callable[..., Any]
+FIELDS: dict[str, dict[str, Any]] = {
+    "ditto": {"lambda": 0.1}, "feddyn": {"alpha": 0.1}, "fedper": {}, "fedrep": {}, "fedbabu": {}, "fedrod": {},
+    "fedreb": {"head_layers": 1},
+}  # fmt: skip
+
+
+def make(name: str, **fields: Any) -> Any:
+    return make_algorithm(name, {**FIELDS[name], **fields}, ())
+
+
+def work(algorithm: Any, site: Any, kind: str = "train", arrays: Any = None) -> Reply:
+    reply: Reply = algorithm.work(Task(kind, site.model if arrays is None else arrays), site)
+    return reply
+
+
+def sent(reply: Reply) -> bytes:
+    return b"".join(np.ascontiguousarray(x).tobytes() for x in reply.arrays.values())
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_nothing_of_the_private_memory_is_in_a_reply(name: str, bench: Make) -> None:
+    site, algorithm = bench(), make(name)
+    replies = [work(algorithm, site), work(algorithm, site, EVALUATE), work(algorithm, site)]
+    assert site.memory
+    assert [len(reply.arrays) > 0 for reply in replies] == [True, False, True]
+    everything = b"".join(map(sent, replies))
+    known = b"".join(x.tobytes() for x in site.model.values())  # what it was sent, and has not moved from
+    for array in site.memory.values():
+        rows = array.reshape(len(array), -1) if array.ndim > 1 else array[None]
+        own = [row.tobytes() for row in rows if row.any() and row.tobytes() not in known]
+        assert own
+        assert not any(row in everything for row in own)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_evaluation_changes_nothing_but_what_it_tunes(name: str, bench: Make) -> None:
+    site, algorithm = bench(), make(name)
+    work(algorithm, site)
+    before = dict(site.memory)
+    first, second = (work(algorithm, site, EVALUATE).metrics for _ in range(2))
+    assert first == second
+    assert first["samples"] == 20
+    if name != "fedbabu":
+        assert site.memory.keys() == before.keys()
+        assert all(site.memory[key] is x for key, x in before.items())
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_client_that_has_not_trained_has_the_global_model(name: str, bench: Make) -> None:
+    site = bench()
+    metrics = work(make(name), site, EVALUATE).metrics
+    if name == "fedbabu":
+        assert metrics["personal_loss"] != metrics["global_loss"]  # it tunes what it is sent
+    else:
+        assert metrics["personal_right"] == metrics["global_right"]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_client_without_test_samples_counts_nothing(name: str, bench: Make) -> None:
+    assert set(work(make(name), bench(tests=0), EVALUATE).metrics.values()) == {0.0}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("case", ["one class", "one sample"])
+def test_poor_clients(name: str, case: str, bench: Make) -> None:
+    site = bench(count=1) if case == "one sample" else bench()
+    if case == "one class":
+        site.data = Examples(site.data.x, np.full_like(site.data.y, 4))
+    reply = work(make(name), site)
+    assert all(np.isfinite(x).all() for x in reply.arrays.values())
+    assert reply.weight == len(site.data)
+    assert work(make(name), site, EVALUATE).metrics["samples"] == 20
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])
+def test_the_base_is_sent_and_the_head_only_for_measuring(name: str, bench: Make) -> None:
+    site = bench()
+    assert work(make(name), site).arrays.keys() == site.model.keys() - HEAD
+    assert work(make(name, global_head="mean"), site).arrays.keys() == site.model.keys()
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep"])
+def test_the_own_head_is_what_the_next_round_begins_with(name: str, bench: Make) -> None:
+    site, algorithm = bench(), make(name)
+    work(algorithm, site)
+    assert site.memory.keys() == HEAD
+    first = dict(site.memory)
+    work(algorithm, site)
+    fresh = bench()
+    fresh.memory = first
+    work(algorithm, fresh)
+    assert all(np.array_equal(site.memory[key], fresh.memory[key]) for key in HEAD)
+    forgetful = bench()
+    work(algorithm, forgetful)
+    assert not np.array_equal(forgetful.memory["fc3.weight"], site.memory["fc3.weight"])
+
+
+def test_fedper_trains_the_global_base_under_the_own_head(bench: Make) -> None:
+    site = bench()
+    own = {key: x + 0.25 for key, x in site.model.items() if key in HEAD}
+    site.memory.update(own)
+    reply = work(make("fedper"), site)
+    expected = site.learner.train({**site.model, **own}, site.data, seed=site.seed).arrays
+    assert all(np.array_equal(x, expected[name]) for name, x in reply.arrays.items())
+    assert all(np.array_equal(site.memory[name], expected[name]) for name in HEAD)
+
+
+def test_fedrep_trains_the_head_and_then_the_body(bench: Make) -> None:
+    site = bench()
+    reply = work(make("fedrep", head_epochs=3, body_epochs=1), site)
+    head = site.learner.train(site.model, site.data, seed=site.seed, only=HEAD, epochs=3).arrays
+    body = site.learner.train(head, site.data, seed=derive_seed(site.seed, "body"), only=head.keys() - HEAD, epochs=1)
+    for name in HEAD:  # on the base's features, computed once, it is the same but for rounding
+        np.testing.assert_allclose(site.memory[name], head[name], atol=1e-5)
+    for name, x in reply.arrays.items():
+        np.testing.assert_allclose(x, body.arrays[name], atol=1e-4)
+
+
+def test_fedbabu_never_trains_the_head_but_for_testing(bench: Make) -> None:
+    site = bench()
+    reply = work(make("fedbabu", global_head="mean"), site)
+    assert all(np.array_equal(reply.arrays[name], site.model[name]) for name in HEAD)
+    assert not site.memory
+    metrics = work(make("fedbabu", tune_epochs=4), site, EVALUATE).metrics
+    tuned = site.learner.train(site.model, site.data, seed=site.seed, only=HEAD, epochs=4).arrays
+    for name in HEAD:
+        np.testing.assert_allclose(site.memory[name], tuned[name], atol=1e-5)
+    logits = site.learner.predict(tuned, site.test)[0]
+    assert metrics["personal_right"] == (logits.argmax(1) == site.test.y).sum()
+    site.memory.clear()
+    work(make("fedbabu", tune_epochs=4, tunes="whole"), site, EVALUATE)
+    assert site.memory.keys() == site.model.keys()
+
+
+def test_fedrod_adds_its_head_to_the_generic_one(bench: Make) -> None:
+    site, algorithm = bench(), make("fedrod")
+    reply = work(algorithm, site)
+    plain = site.learner.train(site.model, site.data, seed=site.seed).arrays
+    unbalanced = work(make("fedrod", balanced=False), bench())
+    assert all(np.array_equal(unbalanced.arrays[name], x) for name, x in plain.items())
+    assert not np.array_equal(reply.arrays["fc1.weight"], plain["fc1.weight"])
+    metrics = work(algorithm, site, EVALUATE, reply.arrays).metrics
+    generic = site.learner.predict(reply.arrays, site.test)[0]
+    added = site.learner.predict({**reply.arrays, **site.memory}, site.test)[0]
+    assert metrics["global_right"] == (generic.argmax(1) == site.test.y).sum()
+    assert metrics["personal_right"] == ((generic + added).argmax(1) == site.test.y).sum()
+
+
+def test_ditto_holds_its_own_model_near_the_global_one(bench: Make) -> None:
+    def apart(weight: float) -> float:
+        site = bench(epochs=10)
+        work(make("ditto", **{"lambda": weight}), site)
+        return sum(float(((x - site.model[name]) ** 2).sum()) for name, x in site.memory.items())
+
+    assert apart(5.0) < apart(0.5) < apart(1e-6)
+    site = bench()
+    reply = work(make("ditto", personal_epochs=1), site)
+    plain = site.learner.train(site.model, site.data, seed=site.seed).arrays
+    assert all(np.array_equal(reply.arrays[name], x) for name, x in plain.items())
+    assert site.memory.keys() == site.model.keys()
+
+
+def test_fedreb_in_both_orders_and_with_both_aggregations(bench: Make) -> None:
+    replies = {}
+    for order in ("phases", "epochs"):
+        for freeze in (True, False):
+            replies[order, freeze] = work(make("fedreb", order=order, freeze_head=freeze), bench())
+    bits = {sent(reply) for reply in replies.values()}
+    assert len(bits) == 4
+    metrics = replies["phases", True].metrics
+    counts = np.bincount(bench().data.y, minlength=10)
+    threshold = int(np.floor(counts[counts > 0].mean() + 0.5))
+    assert metrics["effective"] == np.minimum(counts, threshold).sum()
+    assert metrics["rebalanced"] == threshold * (counts > 0).sum()
+
+
+def test_fedrebs_rebalanced_data_set_is_the_same_in_every_round(bench: Make) -> None:
+    algorithm, site, later, other = make("fedreb"), bench(), bench(), bench()
+    later.seed, other.lasting_seed = 12, 6
+    first, second, third = (algorithm.rebalance(s).examples.x for s in (site, later, other))
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, third)
+
+
+def test_a_threshold_above_every_class_is_reached_by_augmentation(bench: Make) -> None:
+    site = bench()
+    reply = work(make("fedreb", threshold=40), site)
+    assert reply.metrics["effective"] == len(site.data)
+    assert reply.metrics["rebalanced"] == 40 * len(np.unique(site.data.y))
+
+
+@pytest.mark.parametrize("name", ["fedrod", "fedreb"])
+def test_regression_has_no_classes_to_balance(name: str, bench: Make) -> None:
+    with pytest.raises(DataUnavailableError, match="balances classes, but the data set has none"):
+        work(make(name), bench(classes=0))
+
+
+class Lab:
+    """A server that has looked at its model."""
+
+    parameters = frozenset({"fc1.weight"})
+    measures = False
+    clients = 4
+
+    def __init__(self, anatomy: Anatomy) -> None:
+        self.anatomy = anatomy
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu", "fedrod", "fedreb"])
+def test_a_head_deeper_than_the_model_is_refused_before_the_run(name: str, bench: Make) -> None:
+    site = bench()
+    lab: Any = Lab(site.anatomy)
+    make(name, head_layers=2).init(site.model, lab)
+    with pytest.raises(ExperimentError, match=r"algorithm.head_layers = 3: of this model's linear layers the last 2"):
+        make(name, head_layers=3).init(site.model, lab)
+
+
+def test_feddyns_server_averages_buffers_and_moves_parameters(bench: Make) -> None:
+    lab: Any = Lab(bench().anatomy)
+    start = {"fc1.weight": np.zeros(2, np.float32), "norm": np.zeros(2, np.float32)}
+    algorithm = make("feddyn", alpha=0.5)
+    state: State = algorithm.init(start, lab)
+    moved = {name: np.ones(2, np.float32) for name in start}
+    replies = {0: Reply(moved, 1.0), 1: Reply({name: 3 * x for name, x in moved.items()}, 99.0)}
+    state = algorithm.merge(state, replies, lab)
+    assert state.arrays["norm"].tolist() == [2.0, 2.0]  # every client alike, whatever its samples
+    # h = -alpha / m * sum of moves = -0.5 / 4 * 4, and the mean 2 - h / alpha
+    assert state.extra["fc1.weight"].tolist() == [-0.5, -0.5]
+    assert state.arrays["fc1.weight"].tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("weights", ["effective", "rebalanced"])
+def test_fedreb_asks_for_what_it_weighs_heads_by(weights: str, bench: Make) -> None:
+    site = bench()
+    lab: Any = Lab(site.anatomy)
+    algorithm = make("fedreb", head_weights=weights)
+    assert weights in algorithm.ask(State(site.model), lab).metrics
+    one, other = (Reply({n: np.full_like(x, v) for n, x in site.model.items()}, 10.0,
+                        {"effective": 9.0 if v else 1.0, "rebalanced": 1.0 if v else 3.0}) for v in (0, 1))  # fmt: skip
+    state = algorithm.merge(State(site.model), {0: one, 1: replace(other, weight=30.0)}, lab)
+    np.testing.assert_allclose(state.arrays["fc1.weight"], 0.75)
+    np.testing.assert_allclose(state.arrays["fc3.weight"], 0.9 if weights == "effective" else 0.25)
