@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import signal
@@ -13,13 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "deploy" / "experiments"
-NAMES = ("fedrolex", "adaptivefl", "scalefl", "decoupled")
+NAMES = ("fedrolex", "adaptivefl")
 """The others differ from these in which channels they take; ``contract/test_experiments.py`` has all."""
 ROUNDS = 2
 PATIENCE = 150.0
@@ -41,10 +39,6 @@ def simulate(experiment: Path, folder: Path, *options: str, **environment: str) 
     return found
 
 
-def sha256(folder: Path) -> str:
-    return hashlib.sha256((folder / "run" / "global.safetensors").read_bytes()).hexdigest()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_each_experiment_reports_what_was_trained_and_sends_no_more_than_one_model(name: str, tmp_path: Path) -> None:
     found = simulate(EXPERIMENTS / f"digits-{name}.yaml", tmp_path, "--set", f"rounds={ROUNDS}")
@@ -53,8 +47,7 @@ def test_each_experiment_reports_what_was_trained_and_sends_no_more_than_one_mod
         assert row["clients"] == 20
         assert {int(client) for client in row["trained"]} == set(range(20))
         assert row["model_bytes"] > 1_600_000
-        if name != "decoupled":  # three models that share nothing
-            assert row["bytes_down"] <= 1.02 * row["model_bytes"]
+        assert row["bytes_down"] <= 1.02 * row["model_bytes"]
         assert (row["waste_rate"] is not None) == (name == "adaptivefl")
     if name == "fedrolex":
         assert set(found["rounds"][0]["trained"].values()) == {1.0, 0.5, 0.25, 0.125, 0.0625}
@@ -140,31 +133,18 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
     assert "was ended for want of memory" in logs
 
 
-def test_whoever_is_killed_the_model_is_the_same(tmp_path: Path) -> None:
+def test_boards_that_are_killed_change_no_bit_of_a_quilt(tmp_path: Path) -> None:
+    """All agents, in the middle of the second round: their patches are fetched anew."""
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
-    experiment = EXPERIMENTS / "digits-adaptivefl.yaml"
-    options = ("--set", "rounds=4")
+    experiment, options = EXPERIMENTS / "digits-adaptivefl.yaml", ("--set", "rounds=2", "--set", "evaluate_every=2")
     simulate(experiment, calm, *options)
     with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
-        for round_number, victims in ((1, "agents"), (2, "coordinator"), (3, "broker")):
-            _await_round(stormy, round_number)
-            _kill(stormy, victims)
-        assert process.wait(PATIENCE) == 0
-    assert sha256(stormy) == sha256(calm)
-
-
-def _await_round(folder: Path, number: int) -> None:
-    end = time.monotonic() + PATIENCE
-    path = folder / "run" / "result.json"
-    while not path.exists() or len(json.loads(path.read_text())["rounds"]) < number:
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def _kill(folder: Path, who: str) -> None:
-    found = json.loads((folder / "run" / "pids.json").read_text())
-    for pid in list(found["agents"].values())[:2] if who == "agents" else [found[who]]:
-        try:
+        end, path = time.monotonic() + PATIENCE, stormy / "run" / "result.json"
+        while not path.exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        for pid in json.loads((stormy / "run" / "pids.json").read_text())["agents"].values():
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            assert not psutil.pid_exists(pid)
+        assert process.wait(PATIENCE) == 0
+    models = [(folder / "run" / "global.safetensors").read_bytes() for folder in (calm, stormy)]
+    assert models[0] == models[1]
