@@ -263,7 +263,7 @@ def test_it_replays_to_the_same_bits_after_a_crash(name: str) -> None:
     undisturbed = bits(Driver(fleet, 2).run())
     asked = fleet.tasks_done
     assert asked >= 2 * CLIENTS
-    for crashes in (lambda _: True, lambda number: number == asked // 2, lambda number: number % 3 == 0):
+    for crashes in (lambda _: True, lambda number: number % 3 == 0):
         again = Fleet(fleet.algorithm, model=case.model, measures=True)
         assert bits(Driver(again, 2, max).run(crashes)) == undisturbed
         assert again.tasks_done == asked  # no journaled reply is asked for again
