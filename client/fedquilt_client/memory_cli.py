@@ -47,12 +47,15 @@ def list_(
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in ("run", "algorithm", "client", "round", "bytes", "arrays"):
-        table.add_column(name, justify="right" if name in ("client", "round", "bytes") else "left")
+        table.add_column(name, justify="right" if name in ("client", "round", "bytes") else "left", no_wrap=True)
     for row in rows:
         names = list(row["arrays"])
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         table.add_row(row["run"], row["algorithm"], str(row["client"]), str(row["round"]), str(row["bytes"]), shown)
-    Console().print(table)
+    # rich cuts what does not fit; a terminal that is too narrow wraps lines, but keeps every letter
+    console = Console()
+    console.width = max(console.width, Console(width=1000).measure(table).maximum)
+    console.print(table)
 
 
 @memory_app.command()

@@ -29,6 +29,7 @@ class Progress:
         self._page_url = page_url
         self._farewell = f"All rounds are done. The page stays for {linger:.0f} s; Ctrl-C leaves now." if linger else ""
         self._shown = 0
+        self._told = 0.0
         self._live = sys.stderr.isatty()
         self._bar = RichProgress(
             TextColumn("[bold]{task.description}"),
@@ -56,6 +57,7 @@ class Progress:
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring the display up to a snapshot."""
+        self._tell_refusals(snapshot)
         words = f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
         if snapshot.history:
             words += f", {_score(snapshot.history[-1])}"
@@ -67,6 +69,14 @@ class Progress:
         if snapshot.phase == "finished" and self._farewell:
             print_words(self._farewell)
             self._farewell = ""
+
+    def _tell_refusals(self, snapshot: Snapshot) -> None:
+        """Why replies do not count, since a round may wait for them."""
+        news = [refused for refused in snapshot.rejections if refused.at > self._told]
+        for one in reversed(news):
+            who = "" if one.client is None else f", client {one.client}"
+            print_words(f"round {one.round}: {one.agent}{who}: {one.reason}")
+            self._told = one.at
 
 
 def _score(row: RoundResult) -> str:

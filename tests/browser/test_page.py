@@ -166,6 +166,22 @@ def test_page_follows_the_run(visit: Visit, board: SnapshotBoard) -> None:
     assert visit.errors == []
 
 
+def test_personal_accuracy_has_a_tile_a_curve_and_a_column(visit: Visit, board: SnapshotBoard) -> None:
+    visit.wait_points("accuracy-chart", 20)
+    assert visit.page.get_by_test_id("personal").count() == 0
+    own = [one.model_copy(update={"global_accuracy": one.accuracy, "personal_accuracy": 0.9 + one.round / 1000})
+           for one in board.current.history]  # fmt: skip
+    board.update(history=[*own, row(21).model_copy(update={"global_accuracy": 0.5, "personal_accuracy": 0.987})])
+    visit.expect("personal", "98.7 %")
+    visit.expect("rounds", "Personal")
+    visit.expect("rounds", "98.7 %")
+    visit.wait_points("accuracy-chart", 21)
+    legend = visit.page.get_by_test_id("accuracy-chart").locator(".u-legend")
+    sync_api.expect(legend).to_contain_text("Global")
+    sync_api.expect(legend).to_contain_text("98.70 %")
+    assert visit.errors == []
+
+
 def test_page_shows_boards_and_rejections(visit: Visit) -> None:
     visit.expect("boards", "garden-pi4")
     visit.expect("boards", "6 min ago")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedquilt_server.results import Result, RoundResult
-from fedquilt_server.show import print_table
+from fedquilt_server.show import Progress, print_table
+from fedquilt_server.snapshot import RejectedReply, Snapshot
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
@@ -19,3 +20,31 @@ def test_the_table_keeps_every_digit_however_narrow_the_terminal(
     print_table(Result(name="n", run="r", algorithm="adaptivefl", dataset="digits", seed=1, rounds=[row]))
     line = next(line for line in capsys.readouterr().out.splitlines() if "1000" in line)
     assert line.split() == ["1000", "0.8125", "1.2345", "0.00", "0", "B", "123.4", "MB", "0", "0.7533", "0.1874"]
+
+
+def refused(at: float, client: int | None, reason: str) -> RejectedReply:
+    return RejectedReply(at=at, agent="pi-1", client=client, round=2, reason=reason)
+
+
+def test_refusals_are_told_once_each_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    """A round may wait for a client that fails; whoever watches the terminal must see why."""
+    first, second = refused(10.0, 3, "the client failed: no memory"), refused(11.0, None, "not JSON")
+    with Progress("http://page", 5, 0.0) as progress:
+        for rejections in ([], [first], [second, first], [second, first]):
+            progress.show(Snapshot(rounds=5, rejections=rejections))
+    said = capsys.readouterr().err.splitlines()
+    assert said[1:] == ["round 2: pi-1, client 3: the client failed: no memory", "round 2: pi-1: not JSON"]
+
+
+def test_both_accuracies_stand_in_lines_and_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    scores = {"accuracy": 0.5, "global_accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.0}
+    row = RoundResult.model_validate({**zeros, **scores, "round": 1})
+    with Progress("http://page", 1, 0.0) as progress:
+        progress.show(Snapshot(rounds=1, history=[row]))
+    assert "round 1/1: accuracy 0.5000 global, 0.7500 personal, 0.00 s" in capsys.readouterr().err
+    print_table(Result(name="n", run="r", algorithm="fedreb", dataset="digits", seed=1, rounds=[row]))
+    table = capsys.readouterr().out
+    assert table.splitlines()[1].split()[:3] == ["round", "global", "personal"]
+    assert table.splitlines()[-1].split()[1:3] == ["0.5000", "0.7500"]
+    assert max(map(len, table.splitlines())) <= 80
