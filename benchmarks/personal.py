@@ -6,8 +6,9 @@ G is the best accuracy over the rounds of the global model on the union of the c
 accuracy of the clients' own models, after each round's aggregation, as in the thesis. Each line of
 ``results/personal.jsonl`` is one run. Runs go two at a time, each with one training process, so that both cores of a
 small machine are used whatever the sizes of the clients. ``training_share`` is the part of the processor time of
-coordinator, broker, agent and worker in which clients trained; evaluation is not training. ``--table`` prints what is there. The data sets must lie below
-FEDQUILT_DATA.
+coordinator, broker, agent and worker in which clients trained; evaluation is not training. With ``--work FOLDER`` the
+run folders are kept there, and the same command goes on where it was stopped; such runs have no ``training_share``.
+``--table`` prints what is there. The data sets must lie below FEDQUILT_DATA.
 """
 
 from __future__ import annotations
@@ -67,31 +68,30 @@ def experiment(name: str, data: str, seed: int, rounds: int, changes: dict[str, 
     }  # fmt: skip
 
 
-def run(name: str, data: str, seed: int, rounds: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """One run as a row."""
-    started = time.time()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "experiment.yaml"
-        path.write_text(yaml.safe_dump(experiment(name, data, seed, rounds, changes)))
-        words = ["simulate", str(path), "--out", f"{folder}/run", "--json"]
-        command = [sys.executable, "-m", "fedquilt_common.cli", *words]
-        processor_seconds = _run(command)
-        result = json.loads((Path(folder) / "run" / "result.json").read_text())
-    final, told, seconds = result["final"], result["rounds"], time.time() - started
+def run(name: str, data: str, seed: int, rounds: int, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One run as a row; ``folder`` may hold the first part of it."""
+    path, told_in = folder / "experiment.yaml", folder / "run" / "result.json"
+    begun = told_in.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(experiment(name, data, seed, rounds, changes)))
+    words = ["simulate", str(path), "--out", str(folder / "run"), "--json"]
+    processor_seconds = _run([sys.executable, "-m", "fedquilt_common.cli", *words])
+    result = json.loads(told_in.read_text())
+    final, told = result["final"], result["rounds"]
+    seconds, training = final["seconds"], sum(row["train_seconds"] for row in told)
     return {
         "algorithm": name, "data": data, "seed": seed, "rounds": rounds, "changes": changes,
         **{key: final[key] for key in ("best_global_accuracy", "best_personal_accuracy")},
         **{key: final[key] for key in ("global_accuracy", "personal_accuracy", "bytes_down", "bytes_up")},
         "seconds": round(seconds, 1), "rounds_per_second": round(rounds / seconds, 4),
-        "processor_seconds": round(processor_seconds, 1),
-        "training_share": round(sum(r["train_seconds"] for r in told) / processor_seconds, 3),
+        "training_share": None if begun else round(training / processor_seconds, 3),
         "g": [round(r["global_accuracy"], 4) for r in told], "p": [round(r["personal_accuracy"], 4) for r in told],
     }  # fmt: skip
 
 
 def _run(command: list[str]) -> float:
     """Run it to its end; seconds of processor time that it and all that it started have taken."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - ours
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -124,13 +124,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--set", nargs="+", default=[], help="fields of the algorithm, such as order=epochs")
     parser.add_argument("--jobs", type=int, default=min(2, psutil.cpu_count() or 1))
+    parser.add_argument("--work", type=Path, help="folder in which runs are kept, to be gone on with")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     changes = {key: yaml.safe_load(value) for key, value in (one.split("=", 1) for one in given.set)}
     version, asked = commit(), [(n, d, s) for d in given.data for s in given.seeds for n in given.only]
 
     def measure(one: tuple[str, str, int]) -> None:
-        row = {"commit": version, "machine": machine(), **run(*one, given.rounds, changes)}
+        with tempfile.TemporaryDirectory() as passing:
+            folder = (given.work or Path(passing)) / "-".join(map(str, [*one, given.rounds, *given.set]))
+            row = {"commit": version, "machine": machine(), **run(*one, given.rounds, changes, folder)}
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps({key: value for key, value in row.items() if key not in "gp"}), flush=True)
