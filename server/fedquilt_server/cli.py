@@ -89,7 +89,8 @@ def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, 
         typer.echo(done.result.model_dump_json(indent=2))
     else:
         print_table(done.result)
-    print_words(f"The run folder is {out}")
+    rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
+    print_words(f"{rounds} rounds, {speed:.3g} a second. The run folder is {out}")
 
 
 def _fresh_folder() -> Path:

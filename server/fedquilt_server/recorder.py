@@ -116,7 +116,8 @@ def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> d
     """``final`` of result.json: the last round's scores, the best one, totals."""
     final: dict[str, float | int | str] = {
         "rounds": len(rounds),
-        "seconds": sum(r.seconds for r in rounds),
+        "seconds": (seconds := sum(r.seconds for r in rounds)),
+        "rounds_per_second": len(rounds) / seconds if seconds else 0.0,
         "bytes_down": sum(r.bytes_down for r in rounds),
         "bytes_up": sum(r.bytes_up for r in rounds),
         "model_bytes": model_bytes,
