@@ -383,7 +383,8 @@ class Coordinator:
 
     def _checkpoint(self, seq: int, checkpoint: Checkpoint) -> list[Command]:
         self.board.update(phase="evaluating")
-        kept = self.run.checkpoint(seq, checkpoint, self._downlink.digests, self._boards.list())
+        published, sent = self._downlink.digests, self._downlink.sent(checkpoint.state.arrays)
+        kept = self.run.checkpoint(seq, checkpoint, published, self._boards.list(), sent)
         self._downlink.remember(kept.state.arrays, kept.arrays)
         self.board.update(history=[*self.board.current.history, kept.row])
         return self.machine.proceed(kept.state, kept.at)

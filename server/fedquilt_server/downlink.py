@@ -55,6 +55,11 @@ class Downlink:
         """``arrays`` lie on disk as ``blob``, in the precision in which they are sent: no need to write them again."""
         self._known = {id(arrays): (arrays, blob)}
 
+    def sent(self, arrays: Arrays) -> Blob | None:
+        """``arrays`` as they lie on disk, in the precision in which they are sent, if they do."""
+        known = self._known.get(id(arrays))
+        return known[1] if known is not None else None
+
     def publish(self, run: str, send: Send) -> RoundMessage:
         """Open an exchange at the broker; returns its manifest."""
         wanted = plan(send.tasks)

@@ -145,9 +145,10 @@ class Run:
         self.journal.save(start)
         return start
 
-    def _put(self, state: State) -> tuple[Blob, str]:
+    def _put(self, state: State, sent: Blob | None = None) -> tuple[Blob, str]:
         extra = self.store.put(state.extra).digest if len(state.extra) else _ARRAYS_OF_NOTHING
-        return self.store.put(state.arrays), extra
+        whole = sent if self.experiment.wire.down == "fp32" else None
+        return whole or self.store.put(state.arrays), extra
 
     def _make_machine(self) -> Machine:
         part = self.experiment.participation
@@ -201,13 +202,18 @@ class Run:
         """The events since the last checkpoint, to be handled again."""
         return self.journal.events_after(self._last.seq)
 
-    def checkpoint(self, seq: int, done: Checkpoint, published: set[str], boards: Sequence[BoardStatus]) -> Kept:
-        """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies."""
+    def checkpoint(
+        self, seq: int, done: Checkpoint, published: set[str], boards: Sequence[BoardStatus], sent: Blob | None = None
+    ) -> Kept:
+        """Keep a finished round: evaluate, state to disk, journal, result files; then let go of its replies.
+
+        ``sent``: the state's arrays, if they have been sent to be evaluated and so lie on disk already.
+        """
         started = time.perf_counter()
         scores = self._scores(done)
         self.watch.evaluating = time.perf_counter() - started
-        arrays, extra = self._put(done.state)
-        wired = self._as_sent(done.state, arrays)
+        arrays, extra = self._put(done.state, sent)
+        wired = sent or self._as_sent(done.state, arrays)
         traffic, now = self.traffic(), clock.now()
         row = round_result(done.round, done.tally, self.watch, now, traffic, wired.size, scores, done.state.report)
         self._last = StoredCheckpoint(done.round, seq, arrays.digest, extra, now, done.snapshot, row, traffic)
