@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -94,9 +95,17 @@ def inspect(
         "groups": [{**asdict(group), "widths": {str(w): channels(group.size, w, "floor") for w in widths}}
                    for group in anatomy.groups],
         "kept_whole": dict(anatomy.kept_whole),
+        "heads": [_head(anatomy, number, names) for number, names in enumerate(anatomy.heads, 1)],
         "widths": [{"width": width, **_costs(asked, prefix(anatomy, width, "floor"), whole)} for width in widths],
         **_pool(asked, anatomy, levels, starts, whole),
     }  # fmt: skip
+
+
+def _head(anatomy: Anatomy, number: int, names: frozenset[str]) -> dict[str, Any]:
+    """What ``head_layers: number`` means for this model."""
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in anatomy.arrays if name in names)
+    entries = sum(math.prod(anatomy.arrays[name].shape) for name in names)
+    return {"head_layers": number, "layers": list(layers), "entries": entries}
 
 
 def _costs(asked: Question, part: Slice, whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -137,6 +146,12 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     console.print(groups)
     for name, reason in report["kept_whole"].items():
         console.print(f"  {name} is kept whole: {reason}", markup=False)
+    for head in report["heads"]:
+        layers = ", ".join(head["layers"])
+        words = (
+            f"  head_layers: {head['head_layers']} is {layers}, {head['entries']:,} of {report['bytes'] // 4:,} numbers"
+        )
+        console.print(words, markup=False, highlight=False)
     console.print(_cost_table("width", report["widths"], lambda row: str(row["width"]), report))
     if report["pool"]:
         console.print(_cost_table("AdaptiveFL's pool", report["pool"], _member, report))

@@ -29,6 +29,15 @@ def inspect(*arguments: str) -> dict[str, Any]:
     return found
 
 
+def test_heads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["model", "inspect", "convnet", "--json"]) == 0
+    heads = json.loads(capsys.readouterr().out)["heads"]
+    assert [head["layers"] for head in heads] == [["fc3"], ["fc2", "fc3"], ["fc1", "fc2", "fc3"]]
+    assert [head["entries"] for head in heads][:2] == [193 * 10, 193 * 10 + 385 * 192]
+    assert cli.run(["model", "inspect", "convnet"]) == 0
+    assert "head_layers: 2 is fc2, fc3, 75,850 of 797,962 numbers" in capsys.readouterr().out
+
+
 def test_vgg16_is_table_1() -> None:
     found = inspect("vgg16")
     pool = {row["name"]: (row["params"] / 1e6, row["flops"] / 1e6) for row in found["pool"]}
