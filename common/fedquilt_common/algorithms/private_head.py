@@ -21,7 +21,8 @@ class PrivateHead(ABC):
 
     ``global_head``: what the global model has on top of the averaged base. ``first``: the head that the run began
     with, and no head ever leaves a board; ``mean``: the clients' heads are sent and averaged too, for nothing but the
-    global model's accuracy, as the FedReb thesis measures it (section 5.3).
+    global model's accuracy, as the FedReb thesis measures it (section 5.3). Training begins with the first head, or a
+    client's own, in both.
     """
 
     holdout: ClassVar[float] = 0.25
@@ -39,15 +40,16 @@ class PrivateHead(ABC):
         """A client's part of a round."""
 
     def init(self, model: Mapping[str, NDArray[Any]], lab: Lab) -> State:
-        head_names(lab.anatomy, self.head_layers)  # a model that has no such head is refused now
-        return State(model)
+        head = head_names(lab.anatomy, self.head_layers)  # a model that has no such head is refused now
+        return State(model, pick(model, head) if self.global_head == "mean" else {})
 
     def round(self, state: State, lab: Lab) -> Round:
         sent = self._sent(state.arrays, head_names(lab.anatomy, self.head_layers))
-        task = Task("train", state.arrays, expect=shapes_of(state.arrays, sent))
+        arrays = {**state.arrays, **state.extra} if len(state.extra) else state.arrays
+        task = Task("train", arrays, expect=shapes_of(arrays, sent))
         replies = yield dict.fromkeys(lab.select(), task)
-        averaged = mean(replies, like={name: state.arrays[name] for name in state.arrays if name in sent})
-        return (yield from measured(State({**state.arrays, **averaged}), lab))
+        averaged = mean(replies, like=pick(arrays, sent))
+        return (yield from measured(State({**state.arrays, **averaged}, state.extra), lab))
 
     def work(self, task: Task, site: Site) -> Reply:
         if task.kind == EVALUATE:

@@ -115,6 +115,25 @@ def test_the_own_head_is_what_the_next_round_begins_with(name: str, bench: Make)
     assert not np.array_equal(forgetful.memory["fc3.weight"], site.memory["fc3.weight"])
 
 
+@pytest.mark.parametrize("global_head", ["first", "mean"])
+def test_training_begins_with_the_first_head_whatever_the_global_one_has_become(global_head: str, bench: Make) -> None:
+    site = bench()
+    lab: Any = Lab(site.anatomy)
+    algorithm = make("fedper", global_head=global_head)
+    state = algorithm.init(site.model, lab)
+    for _ in range(2):
+        steps = algorithm.round(state, lab)
+        task = next(steps)[0]
+        assert all(np.array_equal(task.arrays[name], site.model[name]) for name in HEAD)
+        reply = algorithm.work(task, bench())
+        assert task.expect == {name: x.shape for name, x in reply.arrays.items()}
+        with pytest.raises(StopIteration) as done:
+            steps.send({0: reply})
+        state = done.value.value
+        changed = [not np.array_equal(state.arrays[name], site.model[name]) for name in sorted(state.arrays)]
+        assert changed == [global_head == "mean" or name not in HEAD for name in sorted(state.arrays)]
+
+
 def test_fedper_trains_the_global_base_under_the_own_head(bench: Make) -> None:
     site = bench()
     own = {key: x + 0.25 for key, x in site.model.items() if key in HEAD}
@@ -221,6 +240,9 @@ class Lab:
     parameters = frozenset({"fc1.weight"})
     measures = False
     clients = 4
+
+    def select(self) -> list[int]:
+        return [0]
 
     def __init__(self, anatomy: Anatomy) -> None:
         self.anatomy = anatomy
