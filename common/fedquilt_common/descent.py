@@ -1,9 +1,4 @@
-"""Stochastic gradient descent on a torch module, in one phase or several in turn.
-
-The update is written out instead of taken from ``torch.optim``, which imports the compiler: 70 MB and most
-of a second for every process of a board. ``tests/unit/common/test_learner.py`` holds it to the bits of
-``torch.optim.SGD``.
-"""
+"""Gradient descent on a torch module, in batches, in one phase or several in turn."""
 
 from __future__ import annotations
 
@@ -21,49 +16,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedquilt_common.errors import TrainingDivergedError
+from fedquilt_common.optimisers import Optimiser
 from fedquilt_common.precision import Arithmetic, LossScale, refusing, widened
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.types import Loss, Phase, Progress
+from fedquilt_common.types import Examples, Loss, Phase, Progress
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment import Training
 
 SEEDS = 1 << 63
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
-
-
-@dataclass(frozen=True)
-class _Optimiser:
-    """Gradient descent with momentum and weight decay in the order of operations of ``torch.optim.SGD``."""
-
-    parameters: list[nn.Parameter]
-    momenta: dict[int, Tensor]
-    training: Training
-    scale: LossScale | None = None
-
-    def step(self, loss: Tensor) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-        (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            given = [(index, p, p.grad) for index, p in enumerate(self.parameters) if p.grad is not None]
-            if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in given]):
-                return
-            for index, parameter, gradient in given:
-                self._update(index, parameter, gradient)
-
-    def _update(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        if self.training.weight_decay:
-            gradient = gradient.add(parameter, alpha=self.training.weight_decay)
-        if self.training.momentum:
-            gradient = self._with_momentum(index, gradient)
-        parameter.add_(gradient, alpha=-self.training.lr)
-
-    def _with_momentum(self, index: int, gradient: Tensor) -> Tensor:
-        if index not in self.momenta:
-            self.momenta[index] = gradient.clone()
-            return self.momenta[index]
-        return self.momenta[index].mul_(self.training.momentum).add_(gradient)
 
 
 @dataclass(frozen=True)
@@ -88,7 +50,9 @@ class Descent:
         """
         now = dict(self.module.named_parameters())
         start = {name: p.detach().clone() for name, p in now.items()} if any(p.penalty for p in phases) else {}
-        stretches = [self._stretch(number, phase, now, start, seed) for number, phase in enumerate(phases)]
+        stretches = [
+            self._stretch(number, phase, schedule.count(number), now, start, seed) for number, phase in enumerate(phases)
+        ]
         total = sum(stretches[number].steps for number in schedule)
         steps, losses = 0, list[tuple[float, int]]()
         for number in schedule:
@@ -98,33 +62,70 @@ class Descent:
                 losses.append(step)
                 if self.on_progress:
                     self.on_progress(steps / total)
+            if stretches[number].is_settled():
+                break
+        for stretch in stretches:
+            stretch.keep_best()
         return sum(value * n for value, n in losses) / sum(n for _, n in losses), steps
 
     def _stretch(
-        self, number: int, phase: Phase, now: dict[str, nn.Parameter], start: dict[str, Tensor], seed: int
+        self, number: int, phase: Phase, epochs: int, now: dict[str, nn.Parameter], start: dict[str, Tensor], seed: int
     ) -> _Stretch:
         trained = [p for name, p in now.items() if phase.only is None or name in phase.only]
         scale = LossScale() if self.how.precision == "amp" else None
         own = seed if number == 0 else derive_seed(seed, "phase", number)
         shuffler = torch.Generator().manual_seed(own % SEEDS)
-        return _Stretch(self, phase, _Optimiser(trained, {}, self.training, scale), shuffler, now, start)
+        return _Stretch(self, phase, epochs, Optimiser(trained, self.training, scale), shuffler, now, start)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Stretch:
     """A phase under way."""
 
     descent: Descent
     phase: Phase
-    optimiser: _Optimiser
+    epochs: int
+    optimiser: Optimiser
     shuffler: torch.Generator
     now: dict[str, nn.Parameter]
     start: dict[str, Tensor]
+    done: int = 0
+    best: tuple[float, dict[str, Tensor]] | None = None
+    waited: int = 0
 
     @property
     def steps(self) -> int:
         """Of one epoch."""
         return len(_batches(np.arange(len(self.phase.data)), self.descent.training, self.descent.module))
+
+    @property
+    def _all(self) -> int:
+        return self.steps * self.epochs
+
+    def is_settled(self) -> bool:
+        """After an epoch: whether the samples that are watched have not become better for long enough."""
+        if self.phase.watch is None:
+            return False
+        loss = self._watched(self.phase.watch)
+        if self.best is None or loss < self.best[0]:
+            state = {name: found.clone() for name, found in self.descent.module.state_dict().items()}
+            self.best, self.waited = (loss, state), 0
+        else:
+            self.waited += 1
+        return self.waited >= self.phase.patience
+
+    def _watched(self, data: Examples) -> float:
+        """The mean loss on samples that are not trained on."""
+        module, how = self.descent.module.eval(), self.descent.how
+        with torch.inference_mode(), how.autocast():
+            output = _outputs(module(how.inputs(tensor(data.x))))
+        loss = self.phase.loss or self.descent.loss
+        return float(loss(output, self.descent.targets(data.y).to(how.device)))
+
+    def keep_best(self) -> None:
+        """At the end: the arrays with which the samples that are watched did best."""
+        if self.best is not None:
+            self.descent.module.load_state_dict(self.best[1])
 
     def epoch(self, *, first: bool) -> Iterator[tuple[float, int]]:
         """One pass over the data; yields loss and size of each batch. ``first``: nothing has been tried before."""
@@ -136,6 +137,9 @@ class _Stretch:
         order = torch.randperm(len(data), generator=self.shuffler).numpy()
         for step, index in enumerate(_batches(order, self.descent.training, module)):
             tried = not first or step > 0
+            if self.phase.anneal:
+                self.optimiser.rate = self.descent.training.lr * (1 + math.cos(math.pi * self.done / self._all)) / 2
+            self.done += 1
             with contextlib.nullcontext() if tried else refusing(module, how, functools.partial(self._goal, index)):
                 value, whole = self._goal(index, how)
                 _check_finite(whole, step + 1, how)

@@ -58,23 +58,63 @@ class _Choice(BaseModel):
         return dict(self.model_extra or {})
 
 
+_SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
+    "uniform": frozenset(), "subject": frozenset(), "per-class": frozenset({"per_class", "classes"}),
+    "dirichlet": frozenset({"alpha"}), "dirichlet-per-class": frozenset({"alpha"}),
+}  # fmt: skip
+
+
 class Partition(_Section):
     """How samples are shared out. Each client has ``min_samples``, or an equal share if there are too few.
 
-    ``shares``: into how many; the clients have the first of them, one each.
+    ``shares``: into how many; the clients have the first of them, one each. ``per-class``: each client has
+    ``per_class`` samples of each of its classes, of which it has between the two numbers of ``classes``, or all
+    (FedAKD thesis, section 3.7.3). ``subject``: each client has one person's samples or those of several.
     """
 
-    scheme: Literal["dirichlet", "dirichlet-per-class", "uniform"] = "uniform"
+    scheme: Literal["dirichlet", "dirichlet-per-class", "uniform", "per-class", "subject"] = "uniform"
     alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    per_class: Positive | None = None
+    classes: Annotated[tuple[Positive, Positive], Field(strict=False)] | None = None
     min_samples: Positive = 10
     shares: Positive | None = None
 
     @model_validator(mode="after")
-    def _alpha(self) -> Partition:
-        if self.scheme != "uniform" and self.alpha is None:
-            raise _invalid([Problem("alpha", None, f"the scheme '{self.scheme}' needs it; try 0.5")])
-        if self.scheme == "uniform" and self.alpha is not None:
-            raise _invalid([Problem("alpha", self.alpha, "only the scheme 'dirichlet' has it; remove it")])
+    def _fields(self) -> Partition:
+        problems = [
+            Problem(name, getattr(self, name), f"the scheme '{self.scheme}' does not have it; remove it")
+            for name in ("alpha", "per_class", "classes")
+            if getattr(self, name) is not None and name not in _SCHEME_FIELDS[self.scheme]
+        ]
+        if "alpha" in _SCHEME_FIELDS[self.scheme] and self.alpha is None:
+            problems.append(Problem("alpha", None, f"the scheme '{self.scheme}' needs it; try 0.5"))
+        if "per_class" in _SCHEME_FIELDS[self.scheme] and self.per_class is None:
+            problems.append(Problem("per_class", None, f"the scheme '{self.scheme}' needs it; try 20"))
+        if self.classes is not None and self.classes[0] > self.classes[1]:
+            problems.append(Problem("classes", list(self.classes), "the least comes first, then the most"))
+        if problems:
+            raise _invalid(problems)
+        return self
+
+
+class Public(_Section):
+    """Samples that coordinator and boards all have; nobody looks at their labels.
+
+    They are ``samples`` of the data set's own training samples, which then no client has; or of the training samples
+    of another data ``set``; or of a ``file``, an array of numpy's (.npy) below FEDQUILT_DATA. Without ``samples``,
+    all of them.
+    """
+
+    set: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    file: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    samples: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Public:
+        if self.set is not None and self.file is not None:
+            raise _invalid([Problem("file", self.file, "there is a set already; remove one of the two")])
+        if self.set is None and self.file is None and self.samples is None:
+            raise _invalid([Problem("samples", None, "say how many of the training samples are public, such as 100")])
         return self
 
 
@@ -83,7 +123,8 @@ class Data(_Section):
 
     ``holdout``: the part of its samples that each client keeps for testing, so that models are evaluated where the
     clients live; 0: the coordinator evaluates on the official test split; None: as the algorithm has it. ``mixed``:
-    the official test split is shared out with the training samples (FedReb thesis, section 5.3).
+    the official test split is shared out with the training samples (FedReb thesis, section 5.3). ``public``: what
+    algorithms that exchange soft labels exchange them of.
     """
 
     set: Annotated[str, Field(min_length=1, max_length=200)]
@@ -91,6 +132,7 @@ class Data(_Section):
     partition: Partition = Partition()
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
     mixed: bool = False
+    public: Public | None = None
 
 
 class Model(_Choice):
@@ -121,14 +163,15 @@ class Participation(_Section):
 
 
 class Training(_Section):
-    """A client's work in a round: stochastic gradient descent.
+    """A client's work in a round: gradient descent in batches, with an optimiser that begins anew each time.
 
-    ``lr`` is multiplied by ``lr_decay`` after each round; ``drop_last`` leaves out an epoch's last batch if it is not
+    ``optimiser``: as torch has them, with its defaults; ``momentum`` is that of ``sgd``. ``lr`` is multiplied by ``lr_decay`` after each round; ``drop_last`` leaves out an epoch's last batch if it is not
     full and not the only one. ``device: auto`` takes a CUDA device where there is one; other devices, other bits.
     """
 
     epochs: Positive = 1
     batch: Positive = 32
+    optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
     lr: Annotated[float, Field(gt=0)] = 0.05
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -136,6 +179,12 @@ class Training(_Section):
     drop_last: bool = False
     precision: Literal["fp32", "amp", "fp16", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda"] = "cpu"
+
+    @model_validator(mode="after")
+    def _momentum(self) -> Training:
+        if self.momentum and self.optimiser != "sgd":
+            raise _invalid([Problem("momentum", self.momentum, f"the optimiser '{self.optimiser}' has none; remove it")])
+        return self
 
     def decayed(self, round: int) -> Training:
         """As it stands in ``round`` (from 1): the learning rate is decayed already."""
@@ -150,12 +199,21 @@ class Wire(_Section):
     chunk: Annotated[Size, Field(ge=KIB, le=256 * MIB)] = ByteSize(256 * KIB)
 
 
+class Variant(_Section):
+    """A client's own model and training."""
+
+    model: Model
+    training: Training
+
+
 class FleetLine(_Section):
     """Agents of one kind. ``clients`` is the line's total, shared out evenly; ``memory`` in bytes.
 
     ``memory`` is what the agents say they have; ``cpus`` is a share of processors for whoever starts the agents in
     containers. `simulate` starts plain processes and limits neither. ``budget``: bytes that training may take on one
     of these boards; without it, what is free there. With ``profile: private`` they say nothing of their resources.
+    ``variants``: models and trainings that differ from the experiment's; the line's clients have them in turn. What a
+    variant leaves out is the experiment's.
     """
 
     kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)] = "generic"
@@ -166,6 +224,7 @@ class FleetLine(_Section):
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
     workers: Positive = 1
+    variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()
 
 
 class Experiment(_Section):
@@ -201,6 +260,8 @@ class Experiment(_Section):
                 "quorum": per_round,
                 **filled["participation"],
             }
+        if isinstance(filled["fleet"], list | tuple):
+            filled["fleet"] = [_with_variants(line, raw) for line in filled["fleet"]]
         return filled
 
     @model_validator(mode="after")
@@ -209,6 +270,22 @@ class Experiment(_Section):
         if problems:
             raise _invalid(problems)
         return self
+
+    @property
+    def usual(self) -> Variant:
+        """The model and training of clients that have no variant, and of the coordinator."""
+        return Variant(model=self.model, training=self.training)
+
+    def variant(self, client: int) -> Variant:
+        """A client's model and training."""
+        first = 0
+        for line in self.fleet:
+            if client < first + line.clients and line.variants:
+                return line.variants[(client - first) % len(line.variants)]
+            first += line.clients
+            if client < first:
+                break
+        return self.usual
 
 
 @dataclass(frozen=True)
@@ -262,6 +339,24 @@ def _count(section: Any, key: str, default: int) -> int:
     """A count that may be invalid, of a section that may be; their own checks report it."""
     found = section.get(key) if isinstance(section, Mapping) else getattr(section, key, None)
     return found if isinstance(found, int) and not isinstance(found, bool) and found >= 1 else default
+
+
+def _with_variants(line: Any, raw: Mapping[str, Any]) -> Any:
+    """``line`` with what its variants leave out; what is not of the right kind is left for its own check."""
+    if not isinstance(line, Mapping) or not isinstance(line.get("variants"), list | tuple):
+        return line
+    return {**line, "variants": [_completed(variant, raw) for variant in line["variants"]]}
+
+
+def _completed(variant: Any, raw: Mapping[str, Any]) -> Any:
+    if not isinstance(variant, Mapping):
+        return variant
+    own, usual = variant.get("training", {}), raw.get("training", {})
+    if not isinstance(own, Mapping) or not isinstance(usual, Mapping):
+        return variant
+    if own.get("optimiser", "sgd") != "sgd":
+        usual = {key: value for key, value in usual.items() if key != "momentum"}  # which only sgd has
+    return {"model": raw.get("model"), **variant, "training": {**usual, **own}}
 
 
 def _contradictions(experiment: Experiment) -> Iterator[Problem]:

@@ -124,8 +124,10 @@ def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
     from fedquilt_common.datasets import DATASETS
     from fedquilt_common.models import DIAGNOSTIC_MODELS, MODELS
 
-    yield from _unknown_name(raw, "model", "name", MODELS | DIAGNOSTIC_MODELS)
-    yield from _unknown_name(raw, "data", "set", DATASETS)
+    for path in ("model", *_variant_models(raw)):
+        yield from _unknown_name(raw, path, "name", MODELS | DIAGNOSTIC_MODELS)
+    for path in ("data", "data.public"):
+        yield from _unknown_name(raw, path, "set", DATASETS)
     algorithms = ALGORITHMS | DIAGNOSTICS
     yield from _unknown_name(raw, "algorithm", "name", algorithms)
     section = raw.get("algorithm")
@@ -137,11 +139,32 @@ def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _unknown_name(raw: Mapping[str, Any], section: str, key: str, known: Mapping[str, Any]) -> Iterator[Problem]:
-    inner = raw.get(section)
+    inner = _at(raw, section)
     name = inner.get(key) if isinstance(inner, Mapping) else None
     if isinstance(name, str) and name and not is_own(name) and name not in known:
         why = f"unknown; {suggest(name, known)} (or package:factory for your own)"
         yield Problem(f"{section}.{key}", name, why)
+
+
+def _variant_models(raw: Mapping[str, Any]) -> Iterator[str]:
+    """The paths of the models of the fleet's variants."""
+    for line, inner in enumerate(_listed(raw.get("fleet"))):
+        for number, _ in enumerate(_listed(_at(inner, "variants"))):
+            yield f"fleet.{line}.variants.{number}.model"
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
+def _at(raw: Any, path: str) -> Any:
+    """What stands at a dotted path; None for nothing."""
+    for part in path.split("."):
+        if isinstance(raw, list):
+            raw = raw[int(part)]
+        else:
+            raw = raw.get(part) if isinstance(raw, Mapping) else None
+    return raw
 
 
 def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:

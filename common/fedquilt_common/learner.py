@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,10 @@ class TorchLearner:
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Initial parameters and buffers; the same for the same ``seed``."""
         return to_arrays(self._fresh(seed))
+
+    def tuned(self, **changes: Any) -> TorchLearner:
+        """The same with other fields of ``training``, such as ``lr`` and ``optimiser``."""
+        return replace(self, training=self.training.model_copy(update=changes))
 
     @cached_property
     def parameters(self) -> frozenset[str]:
@@ -238,7 +242,7 @@ class TorchLearner:
         return functional.mse_loss(like(output, target), target)
 
     def _targets(self, y: NDArray[Any]) -> Tensor:
-        if self.classes:
+        if self.classes and y.ndim == 1:
             return torch.from_numpy(y.astype(np.int64))
         return torch.from_numpy(y.astype(np.float32).reshape(len(y), -1))
 
@@ -249,7 +253,7 @@ class TorchLearner:
             )
         if len(data.x) != len(data.y):
             raise DataUnavailableError(f"{len(data.x)} samples have {len(data.y)} labels; repair the data set")
-        if self.classes and not (data.y.min() >= 0 and data.y.max() < self.classes):
+        if self.classes and data.y.ndim == 1 and not (data.y.min() >= 0 and data.y.max() < self.classes):
             raise DataUnavailableError(
                 f"labels reach from {data.y.min()} to {data.y.max()} where there are {self.classes} classes; "
                 "they must count from 0"

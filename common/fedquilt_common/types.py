@@ -85,7 +85,8 @@ class State:
 
 @dataclass(frozen=True)
 class Examples:
-    """Samples: ``x`` has shape (n, *input_shape), ``y`` shape (n,) for classes or (n, outputs) for regression."""
+    """Samples: ``x`` has shape (n, *input_shape), ``y`` shape (n,) for classes, or (n, outputs) for regression and for
+    soft labels."""
 
     x: NDArray[Any]
     y: NDArray[Any]
@@ -125,12 +126,19 @@ class Trained:
 
 @dataclass(frozen=True)
 class Phase:
-    """Training on ``data`` with an optimiser of its own; ``only``: the arrays that are trained, None means all."""
+    """Training on ``data`` with an optimiser of its own; ``only``: the arrays that are trained, None means all.
+
+    ``anneal``: the learning rate falls to 0 along half a cosine. With ``watch``, samples that are not trained on, the
+    training ends when ``patience`` epochs in a row have not lowered their loss, and gives back the best arrays.
+    """
 
     data: Examples
     loss: Loss | None = None
     only: Collection[str] | None = None
     penalty: Penalty | None = None
+    anneal: bool = False
+    watch: Examples | None = None
+    patience: int = 1
 
 
 class Learner(Protocol):
@@ -141,6 +149,10 @@ class Learner(Protocol):
     def parameters(self) -> frozenset[str]: ...
     @property
     def epochs(self) -> int: ...
+
+    def init(self, seed: int) -> dict[str, NDArray[Any]]: ...
+
+    def tuned(self, **changes: Any) -> Learner: ...
 
     def train(
         self,

@@ -47,20 +47,26 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"momentum": 0.9}, {"weight_decay": 0.01}, {"momentum": 0.5, "weight_decay": 0.1}]
-)
-def test_same_bits_as_torch_optim(options: dict[str, Any]) -> None:
-    data, one = examples(), learner(epochs=1, lr=0.1, **options)
+    ("optimiser", "options"),
+    [
+        ("sgd", {}), ("sgd", {"momentum": 0.9}), ("sgd", {"weight_decay": 0.01}),
+        ("sgd", {"momentum": 0.5, "weight_decay": 0.1}), ("adam", {}), ("adam", {"weight_decay": 0.1}),
+        ("rmsprop", {}), ("rmsprop", {"weight_decay": 0.1}),
+    ],
+)  # fmt: skip
+def test_same_bits_as_torch_optim(optimiser: str, options: dict[str, Any]) -> None:
+    data, one = examples(), learner(epochs=2, lr=0.1, optimiser=optimiser, **options)
     start = one.init(1)
     module = plain()
     module.load_state_dict({name: torch.tensor(a) for name, a in start.items()})
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.1, **options)
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(9))
-    for index in torch.split(order, 16):
-        optimiser.zero_grad()
+    kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+    reference = kinds[optimiser](module.parameters(), lr=0.1, **options)
+    shuffler = torch.Generator().manual_seed(9)
+    for index in (i for _ in range(2) for i in torch.split(torch.randperm(len(data), generator=shuffler), 16)):
+        reference.zero_grad()
         loss = nn.functional.cross_entropy(module(torch.tensor(data.x)[index]), torch.tensor(data.y)[index])
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        reference.step()
     expected = {name: t.detach().numpy() for name, t in module.state_dict().items()}
     assert same_bits(one.train(start, data, seed=9).arrays, expected)
 
