@@ -181,7 +181,7 @@ class Agent:
     def _take_message(self, message: Message) -> None:
         try:
             address = self.topics.parse(message.topic)
-            if address.kind == "slices":
+            if address.kind in ("slices", "soft-labels"):
                 self._take_chunk(address, message)
             elif message.payload:
                 self._take_words(address, message)
@@ -334,6 +334,7 @@ class Agent:
             scalars=task.scalars,
             fingerprint=message.fingerprint(task, client),
             since=message.memory_of(client),
+            labels=task.labels,
             patches=[store.patch(message.patches[i].digest) for i in task.patches],
             slices=slices,
             slice=own,
@@ -359,7 +360,7 @@ class Agent:
                 self._progress.pop(job.client, None)
                 reply = StoredReply(
                     current.store.run.run, job.client, job.round, job.exchange, job.fingerprint,
-                    f"reply-{job.round}.{job.exchange}-{done.digest[:16]}", done.digest, done.size,
+                    f"reply-{job.round}.{job.exchange}-{done.digest[:16]}", done.digest, done.size, done.head,
                 )  # fmt: skip
                 drafts = current.store.drafts(job.client, job.round, job.exchange)
                 current.uploads.offer(current.store.commit(reply, drafts, job.since, memory=done.memory))

@@ -31,32 +31,32 @@ class Downloads:
         self._store = store
         self._transport = transport
         self._topics = topics
-        self._assemblies: dict[int, Assembly] = {}
-        self._subscribed: set[int] = set()
-        self._wanted: dict[int, PatchMessage] = {}
+        self._assemblies: dict[str, Assembly] = {}
+        self._subscribed: set[str] = set()
+        self._wanted: dict[str, PatchMessage] = {}
         self._quiet_since = time.monotonic()
         self._pause = REPAIR_SECONDS
 
     def want(self, patches: Iterable[PatchMessage]) -> None:
         """From now on these patches are needed, and no others."""
-        self._wanted = {patch.slot: patch for patch in patches}
+        self._wanted = {patch.place: patch for patch in patches}
         self._store.keep_patches({patch.digest for patch in self._wanted.values()})
         self._quiet_since = time.monotonic()
         self._pause = REPAIR_SECONDS
         self._follow(set(self._wanted))
 
-    def _follow(self, slots: set[int]) -> None:
-        self._transport.unsubscribe(self._topics.slice_chunks(slot) for slot in self._subscribed - slots)
-        self._transport.subscribe(self._topics.slice_chunks(slot) for slot in slots - self._subscribed)
-        for slot in self._subscribed - slots:
-            self._drop(slot)
-        self._subscribed = set(slots)
+    def _follow(self, places: set[str]) -> None:
+        self._transport.unsubscribe(self._topics.slot_chunks(place) for place in self._subscribed - places)
+        self._transport.subscribe(self._topics.slot_chunks(place) for place in places - self._subscribed)
+        for place in self._subscribed - places:
+            self._drop(place)
+        self._subscribed = set(places)
 
     def reconnected(self, session_present: bool) -> None:
         """The broker may have forgotten our subscriptions."""
         if not session_present:
-            slots, self._subscribed = self._subscribed, set()
-            self._follow(slots)
+            places, self._subscribed = self._subscribed, set()
+            self._follow(places)
 
     def has(self, patches: Iterable[PatchMessage]) -> bool:
         """Whether all of these are here, verified."""
@@ -68,31 +68,31 @@ class Downloads:
         Raises:
             PayloadError: when it is not a chunk, too large for this disk, or completes to other bytes than announced.
         """
-        if not payload or address.slot not in self._subscribed:
+        if not header_bytes or address.place not in self._subscribed:  # a slot that is cleared
             return False
         self._quiet_since = time.monotonic()
         header = ChunkHeader.decode(header_bytes)
         target = self._store.patch(header.digest)
         if target.exists():
             return False
-        assembly = self._assembly(address.slot, header)
+        assembly = self._assembly(address.place, header)
         if not assembly.add(header, payload):
             return False
-        del self._assemblies[address.slot]
+        del self._assemblies[address.place]
         assembly.finish(target)
         return True
 
-    def _assembly(self, slot: int, header: ChunkHeader) -> Assembly:
-        known = self._assemblies.get(slot)
+    def _assembly(self, place: str, header: ChunkHeader) -> Assembly:
+        known = self._assemblies.get(place)
         if known is None or not known.fits(header):
-            self._drop(slot)
+            self._drop(place)
             free = psutil.disk_usage(str(self._store.folder)).free - DISK_RESERVE
-            path = self._store.patches / f"{header.digest}.{slot}.part"
-            known = self._assemblies[slot] = Assembly(path, header, max(0, free))
+            path = self._store.patches / f"{header.digest}.{place.replace('/', '-')}.part"
+            known = self._assemblies[place] = Assembly(path, header, max(0, free))
         return known
 
-    def _drop(self, slot: int) -> None:
-        assembly = self._assemblies.pop(slot, None)
+    def _drop(self, place: str) -> None:
+        assembly = self._assemblies.pop(place, None)
         if assembly is not None:
             assembly.discard()
 
@@ -110,13 +110,13 @@ class Downloads:
 
     def _ask_again(self, patch: PatchMessage) -> None:
         """Retained messages come anew with a new subscription: only those of the missing chunks if they are few."""
-        assembly = self._assemblies.get(patch.slot)
-        log.warning("patch in slot %d is not complete: asking for it again", patch.slot)
+        assembly = self._assemblies.get(patch.place)
+        log.warning("what lies at %s is not complete: asking for it again", patch.place)
         if assembly is None or assembly.digest != patch.digest or len(assembly.missing) > SINGLE_REPAIRS:
-            self._transport.unsubscribe([self._topics.slice_chunks(patch.slot)])
-            self._transport.subscribe([self._topics.slice_chunks(patch.slot)])
+            self._transport.unsubscribe([self._topics.slot_chunks(patch.place)])
+            self._transport.subscribe([self._topics.slot_chunks(patch.place)])
             return
-        single = [self._topics.slice_chunk(patch.slot, chunk) for chunk in sorted(assembly.missing)]
+        single = [self._topics.slot_chunk(patch.place, chunk) for chunk in sorted(assembly.missing)]
         self._transport.subscribe(single)
         self._transport.unsubscribe(single)
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.codec import FileArrays
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.shares import Share, digest, holdout_of, shares, take
+from fedquilt_common.datasets.public import digest_of, public_set
+from fedquilt_common.datasets.shares import Share, clients_evaluate, digest, holdout_of, shares, take
 from fedquilt_common.errors import DataUnavailableError
-from fedquilt_common.experiment import Experiment
+from fedquilt_common.experiment import Experiment, Model
 from fedquilt_common.messages import RunMessage
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
@@ -39,7 +40,7 @@ class BoardRun:
     @cached_property
     def shares(self) -> Sequence[Share]:
         """Raises DataUnavailableError when this board would cut the data otherwise than the coordinator."""
-        cut = shares(self.experiment, self.dataset, holdout_of(self.experiment, self.algorithm, self.dataset))
+        cut = shares(self.experiment, self.dataset, self.holdout)
         if self.run.partition is not None and digest(cut) != self.run.partition:
             raise DataUnavailableError(
                 f"data set {self.experiment.data.set!r} on this board is not the coordinator's, or is cut otherwise: "
@@ -48,12 +49,32 @@ class BoardRun:
         return cut
 
     @cached_property
+    def holdout(self) -> float:
+        """The part of its samples that each client keeps for testing."""
+        return holdout_of(self.experiment, self.algorithm, self.dataset)
+
+    @cached_property
     def build(self) -> Callable[[], Any]:
-        """Makes the model, a torch module."""
+        """Makes the experiment's model, a torch module."""
+        return self.builder(self.experiment.model)
+
+    def builder(self, model: Model) -> Callable[[], Any]:
+        """Makes a model that fits the data set."""
         from fedquilt_common.models import build_model
 
-        model, data = self.experiment.model, self.dataset
+        data = self.dataset
         return build_model(model.name, model.params, data.input_shape, data.classes, self.allowed)
+
+    @cached_property
+    def public(self) -> NDArray[Any]:
+        """The public samples. Raises DataUnavailableError where they are not those of the coordinator."""
+        x = public_set(self.experiment, self.dataset, self.allowed)
+        if self.run.public is not None and digest_of(x) != self.run.public:
+            raise DataUnavailableError(
+                f"the public set on this board is another than the coordinator's ({digest_of(x)[:12]} instead of "
+                f"{self.run.public[:12]}): compare the files below FEDQUILT_DATA and the versions of fedquilt and numpy"
+            )
+        return x
 
     @cached_property
     def blueprint(self) -> Any:
@@ -102,8 +123,19 @@ class TaskSite:
 
     @cached_property
     def test(self) -> Examples:
-        """The client's own samples for testing; there may be none."""
-        return take(self.board.dataset, self.board.shares[self.client].test)
+        """The client's own samples for testing; there may be none.
+
+        Where clients evaluate without keeping any, these are the data set's official ones.
+        """
+        board = self.board
+        if board.holdout == 0 and clients_evaluate(board.algorithm):
+            return board.dataset.test
+        return take(board.dataset, board.shares[self.client].test)
+
+    @property
+    def public(self) -> NDArray[Any]:
+        """The samples that coordinator and boards share, shape (n, *input_shape)."""
+        return self.board.public
 
     @property
     def lasting_seed(self) -> int:
@@ -124,9 +156,10 @@ class TaskSite:
         from fedquilt_common.learner import TorchLearner, set_up_torch  # torch, in this process only, when needed
 
         set_up_torch(self.board.threads)
-        board = self.board
-        training = board.experiment.training.decayed(self.round)
-        return TorchLearner(board.build, training, self.classes, self.on_progress, lambda: board.blueprint)
+        board, own = self.board, self.board.experiment.variant(self.client)
+        build = board.build if own.model == board.experiment.model else board.builder(own.model)
+        training = own.training.decayed(self.round)
+        return TorchLearner(build, training, self.classes, self.on_progress, lambda: board.blueprint)
 
     @property
     def classes(self) -> int:

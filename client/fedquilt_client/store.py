@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoredReply:
-    """A finished reply on disk. ``task`` is the fingerprint of what it answers."""
+    """A finished reply on disk. ``task`` is the fingerprint of what it answers, ``head`` of how many bytes the head of
+    soft labels is."""
 
     run: str
     client: int
@@ -37,6 +38,7 @@ class StoredReply:
     file: str
     digest: str
     size: int
+    head: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class RunStore:
 
     def blob(self, reply: StoredReply) -> Blob:
         """The reply's bytes."""
-        return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size)
+        return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size, reply.head)
 
     def memory(self, client: int, since: Moment | None) -> Path | None:
         """The client's private memory as it was after the reply ``since``; None where it had none."""

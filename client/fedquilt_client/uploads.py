@@ -107,7 +107,9 @@ class Uploads:
         try:
             for header in headers:
                 topic = self._topics.reply_chunk(self._agent, reply.client, reply.round, reply.exchange, header.index)
-                if not self._transport.publish(topic, read_chunk(descriptor, header), header=header.encode()):
+                if not self._transport.publish(
+                    topic, read_chunk(descriptor, header, sending.blob.head), header=header.encode()
+                ):
                     return False
         finally:
             os.close(descriptor)

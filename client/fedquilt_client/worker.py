@@ -49,6 +49,7 @@ class Job(BaseModel):
     scalars: dict[str, Scalar]
     fingerprint: str
     since: Moment | None = None
+    labels: bool = False
     patches: list[Path]
     slices: list[SliceMessage] = Field(default_factory=list)
     slice: int | None = None
@@ -62,11 +63,13 @@ class Job(BaseModel):
 
 
 class Done(BaseModel):
-    """A finished job: digest and size of its reply, and whether there is new private memory."""
+    """A finished job: digest and size of its reply, how many of its bytes are the head of soft labels, and whether
+    there is new private memory."""
 
     digest: str
     size: int
     memory: bool
+    head: int = 0
 
 
 class _CancelledError(Exception):
@@ -123,9 +126,10 @@ class Worker:
         if site.memory_changed:
             write_arrays(job.memory_out, site.memory)
             sync(job.memory_out)
-        blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, _header(job, board.run, reply))
+        said = _header(job, board.run, reply)
+        blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, said, labels=job.labels)
         sync(job.reply)
-        return Done(digest=blob.digest, size=blob.size, memory=site.memory_changed)
+        return Done(digest=blob.digest, size=blob.size, memory=site.memory_changed, head=blob.head)
 
     def _board_for(self, job: Job) -> Any:
         from fedquilt_client.site import BoardRun
@@ -210,6 +214,7 @@ def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
         task=job.fingerprint,
         weight=float(reply.weight),
         metrics={name: float(value) for name, value in reply.metrics.items()},
+        public=run.public if job.labels else None,
     )
     return {REPLY_KEY: header.model_dump_json()}
 

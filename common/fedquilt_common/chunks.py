@@ -3,6 +3,9 @@
 A chunk's MQTT payload is nothing but its bytes. Its header, which names the transfer by digest, travels in the
 MQTT 5 property Correlation Data, so a narrow link pays for numbers only. Chunk i of n covers bytes
 ``i * ceil(size / n)`` onwards: size and count determine every boundary, nothing else needs to be agreed.
+
+Of soft labels the container's own head, which says what the numbers are, travels in the header of chunk 0 as well,
+so that their payloads hold the numbers and nothing else. The digest is that of head and numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ CHUNK: Final = 256 * 1024
 """Default chunk size in bytes."""
 MAX_CHUNKS: Final = 1 << 20
 """Most chunks of a transfer: what a receiver keeps in memory about each must not grow without bound."""
+MAX_HEAD: Final = 16 * 1024
+"""Bytes of a head, at most: a property of MQTT ends at 65,535."""
 _HEADER: Final = struct.Struct(">B32sIIQ")
 _VERSION: Final = 1
 _READ: Final = 1 << 20
@@ -28,16 +33,20 @@ _READ: Final = 1 << 20
 
 @dataclass(frozen=True)
 class ChunkHeader:
-    """Which bytes of which transfer: ``digest`` is the SHA-256 of the whole, in hex; ``size`` its bytes."""
+    """Which bytes of which transfer: ``digest`` is the SHA-256 of the whole, in hex; ``size`` its bytes without the
+    ``head``, which only chunk 0 has, and of most transfers not even that."""
 
     digest: str
     index: int
     count: int
     size: int
+    head: bytes = b""
 
     def __post_init__(self) -> None:
         fits = 0 < self.count <= MAX_CHUNKS and 0 <= self.index < self.count
-        if not (fits and (self.count - 1) * self.step < self.size):  # not one chunk may be empty
+        fits = fits and len(self.head) <= (MAX_HEAD if self.index == 0 else 0)
+        bare = bool(self.head) and (self.count, self.size) == (1, 0)  # a reply without arrays
+        if not (fits and (bare or (self.count - 1) * self.step < self.size)):  # no other chunk may be empty
             raise PayloadError(f"chunk {self.index} of {self.count} of a transfer of {self.size} bytes cannot be")
 
     @property
@@ -56,33 +65,38 @@ class ChunkHeader:
         return min(self.step, self.size - self.offset)
 
     def encode(self) -> bytes:
-        """49 bytes: version, digest, index, count, size; big endian."""
-        return _HEADER.pack(_VERSION, bytes.fromhex(self.digest), self.index, self.count, self.size)
+        """49 bytes, big endian: version, digest, index, count, size; then the head."""
+        return _HEADER.pack(_VERSION, bytes.fromhex(self.digest), self.index, self.count, self.size) + self.head
 
     @classmethod
     def decode(cls, data: bytes) -> ChunkHeader:
         """The header in ``data``; raises PayloadError when it is none."""
-        if len(data) != _HEADER.size:
+        if len(data) < _HEADER.size:
             raise PayloadError(f"chunk header has {len(data)} bytes instead of {_HEADER.size}")
-        version, digest, index, count, size = _HEADER.unpack(data)
+        version, digest, index, count, size = _HEADER.unpack_from(data)
         if version != _VERSION:
             raise PayloadError(f"chunk header has version {version}, this program speaks {_VERSION}")
-        return cls(digest.hex(), index, count, size)
+        return cls(digest.hex(), index, count, size, bytes(data[_HEADER.size :]))
 
 
 @dataclass(frozen=True)
 class Blob:
-    """A finished payload on disk."""
+    """A finished payload on disk. ``head``: how many of its first bytes travel in the first chunk's header."""
 
     path: Path
     digest: str
     size: int
+    head: int = 0
 
     def headers(self, chunk: int) -> list[ChunkHeader]:
         """The headers of all chunks when none may be longer than ``chunk`` bytes."""
-        step = -(-self.size // -(-self.size // chunk))
-        count = -(-self.size // step)  # equal steps can need fewer chunks than size / chunk suggests
-        return [ChunkHeader(self.digest, index, count, self.size) for index in range(count)]
+        size, head = self.size - self.head, b""
+        if self.head:
+            with self.path.open("rb") as file:
+                head = file.read(self.head)
+        step = -(-size // max(1, -(-size // chunk))) or 1
+        count = max(1, -(-size // step))  # equal steps can need fewer chunks than size / chunk suggests
+        return [ChunkHeader(self.digest, index, count, size, b"" if index else head) for index in range(count)]
 
 
 def digest_file(path: Path) -> str:
@@ -94,9 +108,9 @@ def digest_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def read_chunk(descriptor: int, header: ChunkHeader) -> bytes:
-    """The bytes of one chunk from an open file."""
-    return os.pread(descriptor, header.length, header.offset)
+def read_chunk(descriptor: int, header: ChunkHeader, head: int = 0) -> bytes:
+    """The bytes of one chunk from an open file whose first ``head`` bytes travel elsewhere."""
+    return os.pread(descriptor, header.length, head + header.offset)
 
 
 class Assembly:
@@ -122,6 +136,7 @@ class Assembly:
         self._lacking = first.count
         self._hash = hashlib.sha256()
         self._hashed = 0
+        self._head = b""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")  # opened anew for each chunk: a thousand transfers must not take a thousand descriptors
 
@@ -143,7 +158,9 @@ class Assembly:
             self._write(payload, header.offset)
             self._arrived[header.index] = 1
             self._lacking -= 1
+            self._head = header.head or self._head
             if header.index == self._hashed:  # in order, as almost always: hash while the bytes are warm
+                self._hash.update(header.head)
                 self._hash.update(payload)
                 self._hashed += 1
         return not self._lacking
@@ -164,6 +181,8 @@ class Assembly:
         Raises:
             PayloadError: when the bytes are not those that the digest names; the partial file is deleted.
         """
+        if self._head:  # such transfers are small
+            self.path.write_bytes(self._head + self.path.read_bytes())
         if self._actual_digest() != self.digest:
             self.discard()
             raise DamagedTransferError("the bytes received do not have the announced SHA-256")
@@ -172,7 +191,7 @@ class Assembly:
             replace_durably(self.path, target)
         else:
             self.path.replace(target)
-        return Blob(target, self.digest, self.size)
+        return Blob(target, self.digest, len(self._head) + self.size, len(self._head))
 
     def discard(self) -> None:
         """Give the transfer up and delete its partial file."""

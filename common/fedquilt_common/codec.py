@@ -97,9 +97,16 @@ def _spec_dtype(dtype: str) -> str:
 
 
 def write_arrays(
-    path: Path, arrays: Arrays, precision: Precision = "fp32", metadata: Mapping[str, str] | None = None
+    path: Path,
+    arrays: Arrays,
+    precision: Precision = "fp32",
+    metadata: Mapping[str, str] | None = None,
+    *,
+    labels: bool = False,
 ) -> Blob:
     """Write a container straight from the arrays' memory (no copy in fp32) and return its digest.
+
+    Of soft ``labels`` the container's head is to travel apart from the numbers.
 
     Raises:
         PayloadError: when a dtype cannot be sent, or a number does not fit the precision.
@@ -116,7 +123,7 @@ def write_arrays(
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     safetensors.serialize_file(specs, str(path), dict(metadata) if metadata else None)
-    return Blob(path, digest_file(path), path.stat().st_size)
+    return Blob(path, digest_file(path), path.stat().st_size, _data_start(path) if labels else 0)
 
 
 class FileArrays(Mapping[str, NDArray[Any]]):

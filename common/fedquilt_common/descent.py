@@ -51,7 +51,8 @@ class Descent:
         now = dict(self.module.named_parameters())
         start = {name: p.detach().clone() for name, p in now.items()} if any(p.penalty for p in phases) else {}
         stretches = [
-            self._stretch(number, phase, schedule.count(number), now, start, seed) for number, phase in enumerate(phases)
+            self._stretch(number, phase, schedule.count(number), now, start, seed)
+            for number, phase in enumerate(phases)
         ]
         total = sum(stretches[number].steps for number in schedule)
         steps, losses = 0, list[tuple[float, int]]()

@@ -6,9 +6,9 @@ right answers and samples summed over the clients (FedReb thesis, section 5.3).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +18,50 @@ from fedquilt_common.types import ClientId, Lab, Reply, State, Task
 EVALUATE: Final = "evaluate"
 """Kind of the task."""
 _MOST: Final = 1e12
-_NAMES: Final = ("samples", "global_right", "global_loss", "personal_right", "personal_loss")
-_COUNTS: Final = dict.fromkeys(_NAMES, (0.0, _MOST))
+Which = Literal["global", "personal"]
+BOTH: Final[tuple[Which, ...]] = ("global", "personal")
+OWN: Final[tuple[Which, ...]] = ("personal",)
 Evaluation = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
 
 
-def measured(state: State, lab: Lab) -> Evaluation:
-    """The last exchange of a round: the new state with what all clients that are there measure of it.
+def measured(state: State, lab: Lab, models: Sequence[Which] = BOTH) -> Evaluation:
+    """The last exchange of a round: the new state with what all clients that are there measure of it, and in its
+    report each client's own accuracy. The global model is sent only if it is one of ``models``.
 
     Nothing is asked in rounds that are not evaluated, and where the coordinator evaluates.
     """
     if not lab.measures:
         return state
-    task = Task(EVALUATE, state.arrays, expect={}, metrics=_COUNTS)
+    sent = state.arrays if "global" in models else {}
+    task = Task(EVALUATE, sent, expect={}, metrics=dict.fromkeys(_names(models), (0.0, _MOST)))
     replies = yield dict.fromkeys(lab.fleet, task)
-    return replace(state, scores=pooled({client: reply.metrics for client, reply in replies.items()}))
+    counts = {client: reply.metrics for client, reply in replies.items()}
+    report = {**state.report, "client_accuracy": _of_each(counts)}
+    return replace(state, scores=pooled(counts, models), report=report)
 
 
-def counted(y: NDArray[Any], of_global: NDArray[np.float32], of_personal: NDArray[np.float32]) -> Reply:
-    """A client's reply, from the logits, shape (n, classes), of the global and of its own model for its n samples."""
+def _names(models: Sequence[Which]) -> list[str]:
+    return ["samples", *(f"{model}_{count}" for model in models for count in ("right", "loss"))]
+
+
+def _of_each(counts: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
+    """Each client's own accuracy, of those that have samples."""
+    return {
+        str(client): min(1.0, said["personal_right"] / said["samples"])
+        for client, said in counts.items()
+        if said["samples"]
+    }
+
+
+def counted(
+    y: NDArray[Any], of_global: NDArray[np.float32] | None = None, of_personal: NDArray[np.float32] | None = None
+) -> Reply:
+    """A client's reply, from the logits, shape (n, classes), of the global and of its own model for its n samples; of
+    one of the two if there is no other."""
     counts = {"samples": float(len(y))}
     for name, logits in (("global", of_global), ("personal", of_personal)):
+        if logits is None:
+            continue
         counts[f"{name}_right"] = float((logits.argmax(axis=1) == y).sum())
         counts[f"{name}_loss"] = _cross_entropy(logits.astype(np.float64), y)
     return Reply({}, metrics=counts)
@@ -52,21 +75,24 @@ def _cross_entropy(logits: NDArray[np.float64], y: NDArray[Any]) -> float:
     return min(total, _MOST) if total == total else _MOST
 
 
-NOTHING: Final = Reply({}, metrics=dict.fromkeys(_COUNTS, 0.0))
+NOTHING: Final = Reply({}, metrics=dict.fromkeys(_names(BOTH), 0.0))
 """Of a client that has no samples for testing."""
 
 
-def pooled(counts: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
-    """Both accuracies over all samples, the mean losses, and how many samples and clients that were."""
-    sums = {name: sum(said[name] for said in counts.values()) for name in _COUNTS}
+def pooled(counts: Mapping[ClientId, Mapping[str, float]], models: Sequence[Which] = BOTH) -> dict[str, float]:
+    """The accuracies over all samples, the mean losses, and how many samples and clients that were.
+
+    ``accuracy`` and ``loss`` are those of the first of ``models``.
+    """
+    sums = {name: sum(said[name] for said in counts.values()) for name in _names(models)}
     samples = sums["samples"]
     tested = {"tested_samples": samples, "tested_clients": float(sum(said["samples"] > 0 for said in counts.values()))}
     if not samples:
         return tested
-    of = {name: sums[name] / samples for name in _COUNTS}
-    right = {name: min(1.0, of[f"{name}_right"]) for name in ("global", "personal")}
+    right = {model: min(1.0, sums[f"{model}_right"] / samples) for model in models}
+    losses = {model: sums[f"{model}_loss"] / samples for model in models}
     return {
-        "accuracy": right["global"], "loss": of["global_loss"],
-        "global_accuracy": right["global"], "personal_accuracy": right["personal"],
-        "personal_loss": of["personal_loss"], **tested,
+        "accuracy": right[models[0]], "loss": losses[models[0]],
+        **{f"{model}_accuracy": value for model, value in right.items()},
+        **({"personal_loss": losses["personal"]} if "personal" in losses else {}), **tested,
     }  # fmt: skip

@@ -165,8 +165,9 @@ class Participation(_Section):
 class Training(_Section):
     """A client's work in a round: gradient descent in batches, with an optimiser that begins anew each time.
 
-    ``optimiser``: as torch has them, with its defaults; ``momentum`` is that of ``sgd``. ``lr`` is multiplied by ``lr_decay`` after each round; ``drop_last`` leaves out an epoch's last batch if it is not
-    full and not the only one. ``device: auto`` takes a CUDA device where there is one; other devices, other bits.
+    ``optimiser``: as torch has them, with its defaults; ``momentum`` is that of ``sgd``. ``lr`` is multiplied by
+    ``lr_decay`` after each round; ``drop_last`` leaves out an epoch's last batch if it is not full and not the only
+    one. ``device: auto`` takes a CUDA device where there is one; other devices, other bits.
     """
 
     epochs: Positive = 1
@@ -183,7 +184,9 @@ class Training(_Section):
     @model_validator(mode="after")
     def _momentum(self) -> Training:
         if self.momentum and self.optimiser != "sgd":
-            raise _invalid([Problem("momentum", self.momentum, f"the optimiser '{self.optimiser}' has none; remove it")])
+            raise _invalid(
+                [Problem("momentum", self.momentum, f"the optimiser '{self.optimiser}' has none; remove it")]
+            )
         return self
 
     def decayed(self, round: int) -> Training:

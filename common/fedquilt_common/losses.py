@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,11 @@ from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Loss, Site
 
 
-def cross_entropy(logits: Any, targets: Any) -> Any:
-    """The mean over the samples; ``logits`` of shape (n, classes)."""
+def cross_entropy(outputs: Any, targets: Any) -> Any:
+    """The mean over the samples; ``outputs`` are logits, shape (n, classes), ``targets`` classes or probabilities."""
     from torch.nn import functional
 
-    return functional.cross_entropy(logits, targets)
+    return functional.cross_entropy(outputs, targets)
 
 
 def balanced_softmax(counts: NDArray[np.int64]) -> Loss:
@@ -32,6 +32,32 @@ def balanced_softmax(counts: NDArray[np.int64]) -> Loss:
         return cross_entropy(outputs + prior, targets)
 
     return loss
+
+
+def mean_squared(outputs: Any, targets: Any) -> Any:
+    """Over samples and classes (FedAKD thesis, section 3.8)."""
+    return ((outputs - targets) ** 2).mean()
+
+
+def mean_absolute(outputs: Any, targets: Any) -> Any:
+    """Over samples and classes (the code published with FedAKD)."""
+    return (outputs - targets).abs().mean()
+
+
+def divergence(outputs: Any, targets: Any) -> Any:
+    """Kullback and Leibler's, from the softmax of the targets to that of the outputs: the mean over the samples, without
+    temperature.
+
+    Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020.
+    """
+    from torch.nn import functional
+
+    soft = functional.log_softmax(targets, dim=1)
+    return functional.kl_div(functional.log_softmax(outputs, dim=1), soft, reduction="batchmean", log_target=True)
+
+
+DISTILLATION: Final[dict[str, Loss]] = {"mse": mean_squared, "mae": mean_absolute, "kl": divergence}
+"""How far a student's logits are from soft labels that are logits too, both of shape (n, classes)."""
 
 
 def class_counts(site: Site) -> NDArray[np.int64]:

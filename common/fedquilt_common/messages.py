@@ -54,19 +54,28 @@ class CoordinatorPresence(Message):
 
 
 class RunMessage(Message):
-    """``run``: what a client must know. ``partition`` is the digest of all clients' sample indices."""
+    """``run``: what a client must know. ``partition`` is the digest of all clients' sample indices, ``public`` that of
+    the public samples."""
 
     run: Name
     experiment: dict[str, Any]
     partition: Digest | None = None
+    public: Digest | None = None
 
 
 class PatchMessage(Part):
-    """One publication of the exchange: where it is and what it must be."""
+    """One publication of the exchange: where it is and what it must be. ``labels``: soft labels, which lie in slots of
+    their own."""
 
     slot: Number
     digest: Digest
     size: Number
+    labels: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where it lies, as in its topics."""
+        return f"{'soft-labels' if self.labels else 'slices'}/{self.slot}"
 
 
 class SliceMessage(Part):
@@ -81,13 +90,17 @@ class SliceMessage(Part):
 
 
 class TaskMessage(Part):
-    """One task for one or more clients; ``patches`` and ``slice`` are positions in the round's lists."""
+    """One task for one or more clients; ``patches`` and ``slice`` are positions in the round's lists.
+
+    ``labels``: what is sent and what is wanted are soft labels; their payloads are nothing but the numbers.
+    """
 
     clients: list[Client]
     kind: Name
     patches: list[Number]
     scalars: dict[str, Scalar] = Field(default_factory=dict)
     slice: Number | None = None
+    labels: bool = False
 
 
 class RoundMessage(Message):
@@ -231,7 +244,8 @@ REPLY_KEY: Final = "fedquilt"
 
 
 class ReplyHeader(Message):
-    """What a reply says of itself beside its arrays; ``task`` is the fingerprint of the task that it answers."""
+    """What a reply says of itself beside its arrays; ``task`` is the fingerprint of the task that it answers,
+    ``public`` the digest of the samples that its soft labels are of."""
 
     run: Name
     round: Number
@@ -240,6 +254,7 @@ class ReplyHeader(Message):
     task: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     weight: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
     metrics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict, max_length=64)
+    public: Digest | None = None
 
 
 class EndMessage(Message):

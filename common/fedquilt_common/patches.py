@@ -16,10 +16,11 @@ from fedquilt_common.types import Arrays, ClientId, Task
 
 @dataclass(frozen=True)
 class Publication:
-    """What lies in one slot: all of ``arrays`` as a container, or one ``patch`` of them."""
+    """What lies in one slot: all of ``arrays`` as a container, or one ``patch`` of them. ``labels``: soft labels."""
 
     arrays: Arrays
     patch: Patch | None = None
+    labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _published(
     for task in tasks:
         if task.slice is None and len(task.arrays) and (id(task.arrays), None) not in wanted:
             wanted[id(task.arrays), None] = (len(patches),)
-            patches.append(Publication(task.arrays))
+            patches.append(Publication(task.arrays, labels=task.labels))
     for key, (arrays, parts) in slices.items():
         for patch in quilt(parts):
             for position in patch.wanted_by:
@@ -98,7 +99,7 @@ def _question(task: Task) -> tuple[object, ...]:
     scalars = sorted(
         (key, repr(value)) for key, value in task.scalars.items()
     )  # 1, 1.0 and True are equal, not the same
-    return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(scalars), task.slice)
+    return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(scalars), task.slice, task.labels)
 
 
 def _group(

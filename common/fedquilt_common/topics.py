@@ -67,6 +67,11 @@ class Address:
     slot: int = -1
     chunk: int = -1
 
+    @property
+    def place(self) -> str:
+        """Kind and slot, as in the topic."""
+        return f"{self.kind}/{self.slot}"
+
 
 @dataclass(frozen=True)
 class Topics:
@@ -96,12 +101,13 @@ class Topics:
     def end(self) -> str:
         return self._at("end")
 
-    def slice_chunk(self, slot: int, chunk: int) -> str:
-        return self._at("slices", slot, chunk)
+    def slot_chunk(self, place: str, chunk: int) -> str:
+        """A chunk of what lies at ``place``, such as ``slices/0`` or ``soft-labels/0``."""
+        return self._at(place, chunk)
 
-    def slice_chunks(self, slot: int) -> str:
-        """Filter for every chunk of a slot."""
-        return self._at("slices", slot, "+")
+    def slot_chunks(self, place: str) -> str:
+        """Filter for every chunk of it."""
+        return self._at(place, "+")
 
     def presence(self, agent: str) -> str:
         return self._at("agents", agent, "presence")

@@ -49,6 +49,7 @@ class Task:
     a client is sent only its part of them: on the server ``arrays`` are the whole model's, on the client the part's.
     ``expect`` gives the shapes of the reply's arrays, or several of which the reply must have one; None means those
     of what was sent. ``metrics``: those that the reply must have, and between which bounds, both included.
+    ``labels``: what is sent, and what is expected, are soft labels of the public samples.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Task:
     expect: Shapes | tuple[Shapes, ...] | None = None
     slice: Slice | None = None
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,18 @@ class Examples:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set with its official split. ``classes`` is 0 for regression."""
+    """A data set with its official split. ``classes`` is 0 for regression.
+
+    ``subjects``: whose each training sample is, shape (n,), where the data set says so. ``note``: what whoever reads
+    the results must know, such as that the official test samples are not there.
+    """
 
     name: str
     train: Examples
     test: Examples
     classes: int
+    subjects: NDArray[np.int64] | None = None
+    note: str = ""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -222,8 +230,21 @@ class Lab(Protocol):
     def parameters(self) -> frozenset[str]: ...
     @property
     def measures(self) -> bool: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def public(self) -> NDArray[Any]: ...
+    @property
+    def learner(self) -> Learner: ...
+    @property
+    def prototypes(self) -> Sequence[Learner]: ...
+    def prototype_of(self, client: ClientId) -> int: ...
     def select(self) -> Sequence[ClientId]: ...
-    def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]: ...
+    def evaluate(
+        self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None
+    ) -> dict[str, float]: ...
 
 
 class Site(Protocol):
@@ -249,6 +270,8 @@ class Site(Protocol):
     def classes(self) -> int: ...
     @property
     def anatomy(self) -> Anatomy: ...
+    @property
+    def public(self) -> NDArray[Any]: ...
     def fits(self, part: Slice) -> bool: ...
 
 

@@ -180,6 +180,7 @@ class Coordinator:
             run=self.run.id,
             experiment=self.run.experiment.model_dump(mode="json"),
             partition=self.run.partition_digest,
+            public=self.run.public_digest,
         )
         self._transport.publish(self.topics.run, about.encode(), retain=True)
         self._downlink.publish_again()
@@ -296,7 +297,8 @@ class Coordinator:
         self._boards.heard(address.agent, now)
         self.board.update(boards=self._boards.list())
         numbers = address.agent, address.client, address.round, address.exchange
-        self._happen(Replied(now, *numbers, blob.digest, said.weight, said.metrics))
+        taken = self._uplink.taken(address.client)
+        self._happen(Replied(now, *numbers, blob.digest, said.weight, said.metrics, taken))
 
     def _say_what_is_missing(self, address: Address, digest: str) -> None:
         """Chunks come in order: what has not come when the last has is lost, or the sender asks for its receipt."""
@@ -333,12 +335,17 @@ class Coordinator:
         if self.machine.would_close(event):
             self.board.update(phase="averaging")
         started = time.perf_counter()
+        if isinstance(event, Replied):
+            self.run.watch.labels.replied(event)
         try:
             commands = self.machine.handle(event)
         except (PayloadError, ValueError, ArithmeticError) as error:
             raise RunFailedError(f"round {self.machine.round} cannot be closed: {error}") from error
         if any(isinstance(command, Checkpoint | Send) for command in commands):
             self.run.watch.averaging += time.perf_counter() - started
+        for command in commands:
+            if isinstance(command, Send):
+                self.run.watch.labels.sent(command, self.run.experiment.wire.down)
         return commands
 
     def _recover(self) -> None:
@@ -375,7 +382,7 @@ class Coordinator:
         self._display.exchange(send, self.machine)
         started = time.perf_counter()
         message = self._downlink.publish(self.run.id, send)
-        self._uplink.open(questions(message, send.tasks, self.run.experiment.wire.up))
+        self._uplink.open(questions(message, send.tasks, self.run.experiment.wire.up, self.run.public_digest))
         self._transport.drain(DRAIN_SECONDS)
         self.run.watch.sending += time.perf_counter() - started
         self.run.note_traffic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Container
 from typing import Final
 
 from fedquilt_common.chunks import Blob, read_chunk
@@ -41,8 +42,8 @@ class Downlink:
         self._journal = journal
         self._precision = precision
         self._chunk = chunk
-        self._chunks: dict[int, int] = {int(k): v for k, v in json.loads(journal.meta(_SLOTS) or "{}").items()}
-        self._filled: dict[int, Blob] = {}
+        self._chunks: dict[str, int] = json.loads(journal.meta(_SLOTS) or "{}")
+        self._filled: dict[str, Blob] = {}
         self._known: dict[int, tuple[Arrays, Blob]] = {}
         self._message: RoundMessage | None = None
 
@@ -64,25 +65,25 @@ class Downlink:
         """Open an exchange at the broker; returns its manifest."""
         wanted = plan(send.tasks)
         blobs = [self._blob(publication) for publication in wanted.patches]
-        for slot, blob in enumerate(blobs):
-            self._fill(slot, blob)
-        self._clear_from(len(blobs))
         self._message = _manifest(run, send, wanted, blobs)
+        for patch, blob in zip(self._message.patches, blobs, strict=True):
+            self._fill(patch.place, blob)
+        self._clear_but({patch.place for patch in self._message.patches})
         self._send_manifest()
         return self._message
 
     def publish_again(self) -> None:
         """Everything once more, for a broker that may have lost it."""
         blobs, self._filled = self._filled, {}
-        for slot, blob in blobs.items():
-            self._fill(slot, blob)
+        for place, blob in blobs.items():
+            self._fill(place, blob)
         if self._message is not None:
-            self._clear_from(len(blobs))
+            self._clear_but(blobs)
         self._send_manifest()
 
     def clear(self) -> None:
         """Leave nothing retained."""
-        self._clear_from(0)
+        self._clear_but(())
         self._message = None
         self._transport.publish(self._topics.round, b"", retain=True)
 
@@ -92,38 +93,39 @@ class Downlink:
             return self._store.put_patch(arrays, publication.patch, self._precision)
         known = self._known.get(id(arrays))
         if known is None:
-            known = self._known[id(arrays)] = (arrays, self._store.put(arrays, self._precision))
+            written = self._store.put(arrays, self._precision, labels=publication.labels)
+            known = self._known[id(arrays)] = (arrays, written)
         return known[1]
 
-    def _fill(self, slot: int, blob: Blob) -> None:
-        if self._filled.get(slot) == blob:
+    def _fill(self, place: str, blob: Blob) -> None:
+        if self._filled.get(place) == blob:
             return
-        self._filled[slot] = blob
+        self._filled[place] = blob
         headers = blob.headers(min(self._chunk, self._transport.max_payload))
-        self._note(slot, len(headers))
+        self._note(place, len(headers))
         descriptor = os.open(blob.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for header in headers:
-                topic = self._topics.slice_chunk(slot, header.index)
-                payload = read_chunk(descriptor, header)
+                topic = self._topics.slot_chunk(place, header.index)
+                payload = read_chunk(descriptor, header, blob.head)
                 if not self._transport.publish(topic, payload, header=header.encode(), retain=True):
                     return  # the connection is gone: all of it is published again when it is back
         finally:
             os.close(descriptor)
 
-    def _note(self, slot: int, chunks: int) -> None:
-        held = self._chunks.get(slot, 0)
-        surplus = [self._topics.slice_chunk(slot, chunk) for chunk in range(chunks, held)]
+    def _note(self, place: str, chunks: int) -> None:
+        held = self._chunks.get(place, 0)
+        surplus = [self._topics.slot_chunk(place, chunk) for chunk in range(chunks, held)]
         if not all(self._transport.publish(topic, b"", retain=True) for topic in surplus):
             return  # the connection is gone: they are still there, and must not be forgotten
         if held != chunks:
-            self._chunks[slot] = chunks
+            self._chunks[place] = chunks
             self._journal.set_meta(_SLOTS, json.dumps(self._chunks))
 
-    def _clear_from(self, first: int) -> None:
-        for slot in [s for s in self._chunks if s >= first]:
-            self._filled.pop(slot, None)
-            self._note(slot, 0)
+    def _clear_but(self, kept: Container[str]) -> None:
+        for place in [place for place in self._chunks if place not in kept]:
+            self._filled.pop(place, None)
+            self._note(place, 0)
 
     def _send_manifest(self) -> None:
         if self._message is not None:
@@ -137,7 +139,10 @@ def _manifest(run: str, send: Send, wanted: Plan, blobs: list[Blob]) -> RoundMes
         exchange=send.exchange,
         phase="open",
         deadline=send.deadline,
-        patches=[PatchMessage(slot=slot, digest=b.digest, size=b.size) for slot, b in enumerate(blobs)],
+        patches=[
+            PatchMessage(slot=slot, digest=blob.digest, size=blob.size, labels=publication.labels)
+            for slot, (publication, blob) in enumerate(zip(wanted.patches, blobs, strict=True))
+        ],
         tasks=[
             TaskMessage(
                 clients=list(group.clients),
@@ -145,6 +150,7 @@ def _manifest(run: str, send: Send, wanted: Plan, blobs: list[Blob]) -> RoundMes
                 patches=list(group.patches),
                 scalars=dict(group.task.scalars),
                 slice=group.slice,
+                labels=group.task.labels,
             )
             for group in wanted.groups
         ],

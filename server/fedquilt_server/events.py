@@ -34,7 +34,8 @@ class Left:
 
 @dataclass(frozen=True)
 class Replied:
-    """A reply that is whole, verified and on disk as blob ``digest``."""
+    """A reply that is whole, verified and on disk as blob ``digest``. ``payload``: bytes of the payloads in which it
+    came, repeated ones included."""
 
     at: float
     agent: str
@@ -44,6 +45,7 @@ class Replied:
     digest: str
     weight: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    payload: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
-from fedquilt_common.types import Arrays, ClientId, Profile
+from fedquilt_common.types import Arrays, ClientId, Learner, Profile
 
-Evaluate = Callable[[Arrays, Slice | None], dict[str, float]]
+
+class Tools(Protocol):
+    """What the coordinator makes of the experiment; each is made when it is first asked for."""
+
+    @property
+    def anatomy(self) -> Anatomy: ...
+    @property
+    def parameters(self) -> frozenset[str]: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def public(self) -> NDArray[Any]: ...
+    @property
+    def learner(self) -> Learner: ...
+    @property
+    def prototypes(self) -> Sequence[Learner]: ...
+    def prototype_of(self, client: ClientId) -> int: ...
+    def evaluate(
+        self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None
+    ) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
 class RunLab:
-    """The lab of round ``round``; its random numbers depend on the run's seed and the round alone.
+    """The lab of round ``round``; its random numbers depend on the run's ``seed`` and the round alone.
 
-    ``measures``: whether the clients are to evaluate at the end of this round, on samples that they keep for that.
+    ``measures``: whether the clients are to evaluate at the end of this round.
     """
 
     round: int
@@ -28,9 +49,7 @@ class RunLab:
     rounds: int
     clients: int
     per_round: int
-    measure: Evaluate
-    trace: Callable[[], Anatomy]
-    names: Callable[[], frozenset[str]] = frozenset
+    tools: Tools
     measures: bool = False
 
     @cached_property
@@ -47,12 +66,36 @@ class RunLab:
     @property
     def anatomy(self) -> Anatomy:
         """The model's channel groups; raises UncuttableModelError for a model that cannot be cut."""
-        return self.trace()
+        return self.tools.anatomy
 
     @property
     def parameters(self) -> frozenset[str]:
         """Names of the model's arrays that are trained; the others are buffers."""
-        return self.names()
+        return self.tools.parameters
 
-    def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]:
-        return self.measure(arrays, part)
+    @property
+    def classes(self) -> int:
+        """Of the data set; 0 for regression."""
+        return self.tools.classes
+
+    @property
+    def public(self) -> NDArray[Any]:
+        """The samples that coordinator and boards share, shape (n, *input_shape). Raises ExperimentError."""
+        return self.tools.public
+
+    @property
+    def learner(self) -> Learner:
+        """Of the experiment's model."""
+        return self.tools.learner
+
+    @property
+    def prototypes(self) -> Sequence[Learner]:
+        """Of the different models that clients have, each once, in the order of the clients."""
+        return self.tools.prototypes
+
+    def prototype_of(self, client: ClientId) -> int:
+        """Which of ``prototypes`` a client has."""
+        return self.tools.prototype_of(client)
+
+    def evaluate(self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None) -> dict[str, float]:
+        return self.tools.evaluate(arrays, part, learner)

@@ -6,14 +6,16 @@ import csv
 import io
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from fedquilt_common.codec import wire_dtype_of
 from fedquilt_common.durable import replace_durably, write_atomically
-from fedquilt_server.events import Tally
+from fedquilt_common.types import ClientId, Precision
+from fedquilt_server.events import Replied, Send, Tally
 from fedquilt_server.journal import Traffic
 from fedquilt_server.results import Result, RoundResult
 from fedquilt_server.snapshot import BoardStatus
@@ -23,10 +25,43 @@ _COLUMNS = ("accuracy", "r2", "loss", "global_accuracy", "personal_accuracy")
 
 
 @dataclass
+class LabelBytes:
+    """Bytes of soft labels in the open round, of each client: what its tasks hold, once for each exchange, and what
+    its payloads held. The same after a recovery, since it follows from the journal."""
+
+    down: dict[tuple[int, ClientId], int] = field(default_factory=dict)
+    up: dict[tuple[int, ClientId], int] = field(default_factory=dict)
+
+    def sent(self, send: Send, precision: Precision) -> None:
+        """An exchange is opened, or opened again."""
+        for client, task in send.tasks.items():
+            if task.labels:
+                sizes = (wire_dtype_of(str(x.dtype), precision)[1].itemsize * x.size for x in task.arrays.values())
+                self.down[send.exchange, client] = sum(sizes)
+
+    def replied(self, event: Replied) -> None:
+        """A reply has come; if it is one of soft labels it counts."""
+        if (event.exchange, event.client) in self.down:
+            self.up[event.exchange, event.client] = event.payload
+
+    def by_client(self) -> dict[str, dict[str, int]]:
+        """Both directions of each client."""
+        return {
+            str(client): {"down": _of(self.down, client), "up": _of(self.up, client)}
+            for client in sorted({client for _, client in self.down})
+        }
+
+
+def _of(counted: Mapping[tuple[int, ClientId], int], client: ClientId) -> int:
+    return sum(size for (_, other), size in counted.items() if other == client)
+
+
+@dataclass
 class Stopwatch:
-    """Unix times and durations of the open round, in seconds."""
+    """Unix times and durations of the open round, in seconds, and the bytes of its soft labels."""
 
     traffic: Traffic
+    labels: LabelBytes = field(default_factory=LabelBytes)
     sending: float = 0.0
     first_chunk: float | None = None
     last_reply: float | None = None
@@ -78,6 +113,10 @@ def round_result(
         duplicates=tally.duplicates,
         waste_rate=report.get("waste_rate"),
         trained=report.get("trained", {}),
+        label_bytes=(labels := watch.labels.by_client()),
+        label_bytes_down=sum(of["down"] for of in labels.values()) if labels else None,
+        label_bytes_up=sum(of["up"] for of in labels.values()) if labels else None,
+        client_accuracy=report.get("client_accuracy", {}),
         scores={name: value for name, value in scores.items() if name not in _COLUMNS},
     )
 
@@ -128,4 +167,7 @@ def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> d
         if values:
             final[name] = values[-1]
             final[f"best_{name}"] = min(values) if name == "loss" else max(values)
+    if any(r.label_bytes for r in rounds):
+        final["label_bytes_down"] = sum(r.label_bytes_down or 0 for r in rounds)
+        final["label_bytes_up"] = sum(r.label_bytes_up or 0 for r in rounds)
     return final | (dict(rounds[-1].scores) if rounds else {})

@@ -43,6 +43,14 @@ class RoundResult(BaseModel):
     duplicates: int = Field(description="replies that came in this round though they had been counted")
     waste_rate: float | None = Field(None, description="1 - numbers sent back / numbers sent (AdaptiveFL, section 4.4)")
     trained: dict[str, float | str] = Field(default_factory=dict, description="per client the width or level trained")
+    label_bytes_down: int | None = Field(None, description="soft labels for all clients; their numbers, nothing else")
+    label_bytes_up: int | None = Field(None, description="soft labels of all clients, repeated payloads included")
+    label_bytes: dict[str, dict[str, int]] = Field(
+        default_factory=dict, description="the same in bytes for each client: down and up"
+    )
+    client_accuracy: dict[str, float] = Field(
+        default_factory=dict, description="of each client's own model on the samples on which it tests"
+    )
     scores: dict[str, float] = Field(default_factory=dict, description="what else the algorithm evaluates")
 
     @property
@@ -76,6 +84,8 @@ class Result(BaseModel):
     run: str
     algorithm: str
     dataset: str
+    note: str = ""
+    """What must be known of the data, such as that the official test samples are not there."""
     seed: int
     rounds: list[RoundResult]
     coordinator_memory: OwnMemory = OwnMemory()

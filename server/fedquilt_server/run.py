@@ -97,7 +97,9 @@ class Run:
             self.journal.set_meta("experiment", text)  # not before: an experiment that cannot begin takes no folder
             self.machine = self._make_machine()
             self.watch = Stopwatch(self._last.traffic)
-            self.partition_digest = self.workbench.partition_digest() if not self.machine.finished else None
+            running = not self.machine.finished
+            self.partition_digest = self.workbench.partition_digest() if running else None
+            self.public_digest = self.workbench.public_digest() if running else None
             undo.pop_all()
 
     @property
@@ -138,6 +140,7 @@ class Run:
         last = self.journal.last_checkpoint()
         if last is not None:
             return last
+        self.workbench.check()
         algorithm = self.workbench.algorithm()
         state = algorithm.init(self.workbench.first_model(), self._lab(0, {}))
         arrays, extra = self._put(state)
@@ -167,10 +170,8 @@ class Run:
             experiment.rounds,
             experiment.data.clients,
             experiment.participation.per_round,
-            self.workbench.evaluate,
-            lambda: self.workbench.anatomy,
-            lambda: self.workbench.parameters,
-            self._is_evaluated(number) and self.workbench.holdout > 0,
+            self.workbench,
+            self._is_evaluated(number) and self.workbench.clients_evaluate,
         )
 
     # -- traffic -------------------------------------------------------------------------------
@@ -257,6 +258,7 @@ class Run:
             run=self.id,
             algorithm=self.experiment.algorithm.name,
             dataset=self.experiment.data.set,
+            note=self.workbench.note,
             seed=self.experiment.seed,
             rounds=rounds,
             coordinator_memory=OwnMemory(idle=self._idle_memory, peak=_peak_memory()),

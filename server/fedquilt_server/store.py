@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from fedquilt_common.chunks import Blob
@@ -52,9 +52,9 @@ class BlobStore:
         """The arrays of a blob, read lazily."""
         return FileArrays(self.blob(digest).path)
 
-    def put(self, arrays: Arrays, precision: Precision = "fp32", metadata: Mapping[str, str] | None = None) -> Blob:
-        """Write arrays durably under their digest."""
-        return self._kept(write_arrays(self.partial / "writing", arrays, precision, metadata))
+    def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
+        """Write arrays durably under their digest; ``labels``: as soft labels."""
+        return self._kept(write_arrays(self.partial / "writing", arrays, precision, labels=labels))
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write one patch of ``arrays`` durably under its digest."""
@@ -63,7 +63,7 @@ class BlobStore:
     def _kept(self, written: Blob) -> Blob:
         target = self.path(written.digest)
         replace_durably(written.path, target)
-        return Blob(target, written.digest, written.size)
+        return Blob(target, written.digest, written.size, written.head)
 
     def clean(self, keep: Collection[str]) -> None:
         """After a checkpoint: delete all replies, and every blob but those in ``keep``."""

@@ -7,6 +7,7 @@ the names, shapes and dtypes asked for, and every number is finite.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,11 +35,12 @@ Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 @dataclass(frozen=True)
 class Question:
     """What one client was asked, and what its answer must look like: one of ``layouts``, with ``metrics`` between
-    bounds."""
+    bounds, and of the public samples with the digest ``public``."""
 
     fingerprint: str
     layouts: Sequence[Layout]
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    public: str | None = None
 
     @property
     def limit(self) -> int:
@@ -55,8 +57,10 @@ class Transfer:
     last_chunk_at: float
 
 
-def questions(message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precision) -> dict[ClientId, Question]:
-    """What is expected of each client of an exchange."""
+def questions(
+    message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precision, public: str | None = None
+) -> dict[ClientId, Question]:
+    """What is expected of each client of an exchange; ``public``: the digest of the public samples."""
     layouts: dict[tuple[int, int, Slice | None], Sequence[Layout]] = {}
     asked = {}
     for group in message.tasks:
@@ -65,7 +69,8 @@ def questions(message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precisi
             key = id(task.arrays), id(task.expect), task.slice
             if key not in layouts:
                 layouts[key] = _layouts(task, up)
-            asked[client] = Question(message.fingerprint(group, client), layouts[key], task.metrics)
+            of = public if task.labels else None
+            asked[client] = Question(message.fingerprint(group, client), layouts[key], task.metrics, of)
     return asked
 
 
@@ -100,6 +105,7 @@ class Uplink:
         self._questions: dict[ClientId, Question] = {}
         self._transfers: dict[tuple[str, ClientId, str], Transfer] = {}
         self._refused: dict[tuple[str, ClientId, str], str] = {}
+        self._taken: Counter[ClientId] = Counter()
         self._serial = 0
 
     def open(self, asked: dict[ClientId, Question]) -> None:
@@ -108,7 +114,12 @@ class Uplink:
             transfer.assembly.discard()
         self._transfers.clear()
         self._refused.clear()
+        self._taken.clear()
         self._questions = asked
+
+    def taken(self, client: ClientId) -> int:
+        """Bytes of payload that have come from a client in this exchange."""
+        return self._taken[client]
 
     def refuse(self, address: Address, digest: str, reason: str) -> None:
         """Nothing more of this transfer is wanted."""
@@ -141,6 +152,7 @@ class Uplink:
         if header.index != address.chunk:
             raise DamagedTransferError(f"chunk {header.index} came on the topic of chunk {address.chunk}")
         transfer = self._transfer(address, header, question, now)
+        self._taken[address.client] += len(payload)
         transfer.last_chunk_at = now
         if not transfer.assembly.add(header, payload):
             return None
@@ -191,6 +203,7 @@ class Uplink:
             raise PayloadError("the reply was made for another run, client or exchange than its topic says")
         if header.task != question.fingerprint:
             raise PayloadError("the reply answers another task than the one that was given")
+        _check_public(header.public, question.public)
         _check_layout(arrays, question.layouts)
         _check_metrics(header.metrics, question.metrics)
         _check_finite(arrays)
@@ -221,6 +234,12 @@ def _difference(found: Layout, layout: Layout) -> str:
     if shape != asked_shape:
         return f"array {name!r} has shape {shape} instead of {asked_shape}"[:300]
     return f"array {name!r} has dtype {dtype} instead of {asked_dtype}"
+
+
+def _check_public(found: str | None, asked: str | None) -> None:
+    if asked is not None and found != asked:
+        said = "do not say of which public samples they are" if found is None else f"are of public set {found[:12]}"
+        raise PayloadError(f"the soft labels {said}; the coordinator's is {asked[:12]}")
 
 
 def _check_metrics(found: Mapping[str, float], asked: Mapping[str, tuple[float, float]]) -> None:

@@ -5,18 +5,22 @@ torch and the data set are loaded when they are first needed, so a coordinator t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from numpy.typing import NDArray
+
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.shares import digest, holdout_of, shares
+from fedquilt_common.datasets.public import digest_of, public_set
+from fedquilt_common.datasets.shares import clients_evaluate, digest, holdout_of, shares
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import Experiment
+from fedquilt_common.experiment import Experiment, Model, Variant
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
-from fedquilt_common.types import Algorithm, Arrays, Dataset
+from fedquilt_common.types import Algorithm, Arrays, ClientId, Dataset, Learner
 
 ANYWHERE = ("*",)
 """The coordinator's user names the packages in the experiment himself, so any may be imported."""
@@ -44,17 +48,68 @@ class Workbench:
 
     @cached_property
     def _learner(self) -> Any:
+        return self._learner_of(self.experiment.usual)
+
+    def _learner_of(self, variant: Variant) -> Any:
         from fedquilt_common.learner import TorchLearner, set_up_torch
 
         set_up_torch()
-        return TorchLearner(self._build, self.experiment.training, self.dataset.classes, blueprint=self._blueprint)
+        usual = variant.model == self.experiment.model
+        build = self._build if usual else self._builder(variant.model)
+        return TorchLearner(
+            build, variant.training, self.dataset.classes, blueprint=self._blueprint if usual else None
+        )  # fmt: skip
 
     @cached_property
     def _build(self) -> Any:
+        return self._builder(self.experiment.model)
+
+    def _builder(self, model: Model) -> Any:
         from fedquilt_common.models import build_model
 
-        model, data = self.experiment.model, self.dataset
+        data = self.dataset
         return build_model(model.name, model.params, data.input_shape, data.classes, ANYWHERE)
+
+    @property
+    def note(self) -> str:
+        """What whoever reads the results must know of the data."""
+        return self.dataset.note if self.learns else ""
+
+    @property
+    def learner(self) -> Learner:
+        """Of the experiment's model."""
+        learner: Learner = self._learner
+        return learner
+
+    @cached_property
+    def _models(self) -> list[Model]:
+        """The different models that clients have, in the order of the clients."""
+        found: list[Model] = []
+        for client in range(self.experiment.data.clients):
+            model = self.experiment.variant(client).model
+            if model not in found:
+                found.append(model)
+        return found
+
+    @cached_property
+    def prototypes(self) -> Sequence[Learner]:
+        """A learner for each of the different models that clients have."""
+        usual = self.experiment.usual
+        return [self._learner_of(usual.model_copy(update={"model": model})) for model in self._models]
+
+    def prototype_of(self, client: ClientId) -> int:
+        """Which of ``prototypes`` a client has."""
+        return self._models.index(self.experiment.variant(client).model)
+
+    @property
+    def classes(self) -> int:
+        """Of the data set; 0 for regression."""
+        return self.dataset.classes if self.learns else 0
+
+    @cached_property
+    def public(self) -> NDArray[Any]:
+        """The samples that coordinator and boards share. Raises ExperimentError, DataUnavailableError."""
+        return public_set(self.experiment, self.dataset, ANYWHERE)
 
     @cached_property
     def _traced(self) -> Any:
@@ -81,8 +136,9 @@ class Workbench:
         arrays: Arrays = self._learner.init(seed)
         return arrays
 
-    def evaluate(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]:
-        """Scores on the data set's test split; ``arrays`` are those of the sub-model ``part`` if there is one.
+    def evaluate(self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None) -> dict[str, float]:
+        """Scores on the data set's test split; ``arrays`` are those of the sub-model ``part`` if there is one, or of
+        the model of ``learner``.
 
         Raises ExperimentError where the clients train on that split.
         """
@@ -91,8 +147,7 @@ class Workbench:
                 "data.mixed = True: the clients have the test split, so only they can evaluate; the algorithm's round "
                 "must end with `return (yield from measured(state, lab))`"
             )
-        scores: dict[str, float] = self._learner.evaluate(arrays, self.dataset.test, part=part)
-        return scores
+        return (learner or self.learner).evaluate(arrays, self.dataset.test, part=part)
 
     def partition_digest(self) -> str | None:
         """SHA-256 of every client's sample indices: a board that would cut the data otherwise is found out."""
@@ -100,10 +155,28 @@ class Workbench:
             return None
         return digest(shares(self.experiment, self.dataset, self.holdout))
 
+    def public_digest(self) -> str | None:
+        """SHA-256 of the public samples, so that a board that has others is found out; None where there are none."""
+        return digest_of(self.public) if self.learns and self.experiment.data.public is not None else None
+
     @cached_property
     def holdout(self) -> float:
         """The part of its samples that each client keeps for testing. Raises ExperimentError."""
         return holdout_of(self.experiment, self.algorithm(), self.dataset) if self.learns else 0.0
+
+    @cached_property
+    def clients_evaluate(self) -> bool:
+        """Whether models are evaluated where the clients live."""
+        return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
+
+    def check(self) -> None:
+        """Raises ExperimentError where the experiment asks for what its algorithm does not have."""
+        if self.learns and len(self._models) > 1 and not getattr(self.algorithm(), "any_models", False):
+            raise ExperimentError(
+                f"fleet: its variants have {len(self._models)} different models, but "
+                f"'{self.experiment.algorithm.name}' has one model for all; leave their models out, or choose an "
+                "algorithm of soft labels"
+            )
 
     @property
     def parameters(self) -> frozenset[str]:

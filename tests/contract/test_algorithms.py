@@ -31,6 +31,7 @@ from fedquilt_server.events import Checkpoint, Command, Event, Finish, Joined, R
 from fedquilt_server.exchange import Policy
 from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import Machine
+from fedquilt_server.workbench import Workbench
 
 CLIENTS = 4
 KINDS = ("strong", "strong", "medium", "weak")
@@ -50,6 +51,7 @@ class Site:
     memory: dict[str, NDArray[Any]]
     anatomy: Anatomy
     test: Examples
+    public: NDArray[Any]
     lasting_seed: int = 5
     cramped: bool = True
     classes: int = 10
@@ -111,14 +113,16 @@ class Fleet:
 
     def lab(self, round: int, fleet: Mapping[int, Profile]) -> RunLab:
         count = self.clients
-        trace = lambda: self.blueprint.anatomy  # noqa: E731
-        names = lambda: self.learner.parameters  # noqa: E731
-        return RunLab(
-            round, fleet, self.experiment.seed, 99, count, count, self.measure, trace, names, self.measures
-        )  # fmt: skip
+        return RunLab(round, fleet, self.experiment.seed, 99, count, count, self.bench, self.measures)
 
-    def measure(self, arrays: Arrays, part: Slice | None = None) -> dict[str, float]:
-        return self.learner.evaluate(arrays, self.dataset.test, part)
+    @property
+    def public(self) -> NDArray[Any]:
+        """There may be none."""
+        return self.bench.public if self.experiment.data.public else np.zeros(0, np.float32)
+
+    @cached_property
+    def bench(self) -> Workbench:
+        return Workbench(self.experiment)
 
     def first_state(self) -> State:
         model = self.learner.init(derive_seed(self.experiment.seed, "model"))
@@ -134,7 +138,8 @@ class Fleet:
             task = replace(task, arrays=cut(task.arrays, task.slice))
         anatomy = self.blueprint.anatomy
         train, test = self.data[client]
-        site = Site(client, send.round, seed, train, self.learner, memory, anatomy, test, cramped=self.cramped)
+        public = self.public
+        site = Site(client, send.round, seed, train, self.learner, memory, anatomy, test, public, cramped=self.cramped)
         reply = self.algorithm.work(task, site)
         assert all(least <= reply.metrics[name] <= most for name, (least, most) in task.metrics.items())
         self.memories[client, (send.round, send.exchange)] = memory

@@ -36,7 +36,7 @@ def tasks_of(experiment: Experiment, round: int) -> tuple[Mapping[ClientId, Task
     part = experiment.participation
     lab = RunLab(
         round, fleet_of(experiment), experiment.seed, experiment.rounds, experiment.data.clients, part.per_round,
-        bench.evaluate, lambda: bench.anatomy, lambda: bench.parameters,
+        bench,
     )  # fmt: skip
     algorithm = bench.algorithm()
     state = algorithm.init(bench.first_model(), lab)

@@ -97,7 +97,7 @@ class Player:
         """Say that we are there, and subscribe."""
         here = AgentPresence(agent=self.name, online=True, boot=boot, clients=list(clients))
         self.transport.publish(TOPICS.presence(self.name), here.encode(), retain=True)
-        self.transport.subscribe([*TOPICS.for_agent(self.name), TOPICS.slice_chunks(0)])
+        self.transport.subscribe([*TOPICS.for_agent(self.name), TOPICS.slot_chunks("slices/0")])
 
     def listen(self) -> None:
         """Deal with everything that has come."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -17,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.averages import mean
-from fedquilt_common.slicing import Anatomy
 from fedquilt_common.types import Arrays, ClientId, Lab, Profile, Reply, Round, State, Task
 from fedquilt_server.events import (
     Checkpoint,
@@ -42,8 +42,9 @@ MORE = (0, 1, 2, 3)
 Key = tuple[ClientId, int, int]
 
 
-def no_model() -> Anatomy:
-    return Anatomy((), {})
+def no_model() -> Any:
+    """These machines need no tools."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def load(event: Replied) -> Arrays:
 
 
 def lab(number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
-    return RunLab(number, fleet, 7, 99, 99, 3, lambda *_: {}, no_model)
+    return RunLab(number, fleet, 7, 99, 99, 3, no_model())
 
 
 @dataclass

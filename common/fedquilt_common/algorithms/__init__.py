@@ -8,13 +8,17 @@ from typing import Any
 
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
 from fedquilt_common.algorithms.all_large import AllLarge
+from fedquilt_common.algorithms.cfedakd import CFedAKD
 from fedquilt_common.algorithms.decoupled import Decoupled
 from fedquilt_common.algorithms.ditto import Ditto
+from fedquilt_common.algorithms.dsfl import DSFL
 from fedquilt_common.algorithms.echo import Echo
+from fedquilt_common.algorithms.fedakd import FedAKD
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.algorithms.fedbabu import FedBABU
 from fedquilt_common.algorithms.feddyn import FedDyn
 from fedquilt_common.algorithms.federated_dropout import FederatedDropout
+from fedquilt_common.algorithms.fedmd import FedMD
 from fedquilt_common.algorithms.fedopt import FedOPT
 from fedquilt_common.algorithms.fedper import FedPer
 from fedquilt_common.algorithms.fedprox import FedProx
@@ -45,6 +49,10 @@ ALGORITHMS: dict[str, type[Any]] = {
     "fedbabu": FedBABU,
     "fedrod": FedROD,
     "fedreb": FedReb,
+    "fedmd": FedMD,
+    "fedakd": FedAKD,
+    "cfedakd": CFedAKD,
+    "dsfl": DSFL,
 }
 """Published algorithms: each learns, and is held to the checks of tests/contract/test_algorithms.py."""
 

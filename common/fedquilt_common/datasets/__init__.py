@@ -12,8 +12,12 @@ from fedquilt_common.types import Dataset
 
 DATASETS: dict[str, str] = {
     "cifar10": "fedquilt_common.datasets.cifar10:load",
+    "clusterfl-imu": "fedquilt_common.datasets.clusterfl_imu:load",
+    "depth": "fedquilt_common.datasets.depth:load",
     "digits": "fedquilt_common.datasets.digits:load",
     "fashion-mnist": "fedquilt_common.datasets.fashion_mnist:load",
+    "harbox": "fedquilt_common.datasets.harbox:load",
+    "uci-har": "fedquilt_common.datasets.uci_har:load",
 }
 FOLDER_VARIABLE = "FEDQUILT_DATA"
 
@@ -26,12 +30,16 @@ def load_dataset(name: str, folder: Path | None = None, allowed: Collection[str]
     ``package:factory`` is called with the folder, or None. Raises UnknownNameError, ForbiddenImportError,
     DataUnavailableError.
     """
-    if folder is None and os.environ.get(FOLDER_VARIABLE):
-        folder = Path(os.environ[FOLDER_VARIABLE])
-    return _load(name, folder, tuple(sorted(allowed)))
+    return _load(name, folder or data_folder(), tuple(sorted(allowed)))
 
 
-@functools.lru_cache(maxsize=2)
+def data_folder() -> Path | None:
+    """Where the data sets' folders are, if the environment says so."""
+    said = os.environ.get(FOLDER_VARIABLE)
+    return Path(said) if said else None
+
+
+@functools.lru_cache(maxsize=3)
 def _load(name: str, folder: Path | None, allowed: tuple[str, ...]) -> Dataset:
     dataset: Dataset = resolve(name, DATASETS, "data set", allowed)(folder)
     for part in (dataset.train, dataset.test):

@@ -8,11 +8,15 @@ client) x (its probability of the class), so that every sample is used once.
 ``dirichlet-per-class`` is that of Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks",
 ICML 2019, which the FedReb thesis takes: for each class the clients' parts come from Dir(alpha), and a client that has
 its equal share of all samples gets nothing of the classes that follow.
+
+``per-class`` is that of the FedAKD thesis (section 3.7.3): equally many samples of each class that a client has, and
+some clients have fewer classes. ``subject`` keeps each person's samples together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,6 +26,35 @@ from fedquilt_common.errors import ExperimentError
 
 Counts = NDArray[np.int64]
 _TRIES = 100
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How samples are shared out: the fields of the experiment's section, and what the data set knows of its samples.
+
+    ``subjects``: whose each sample is, shape (n,), if the data set says so.
+    """
+
+    name: str
+    alpha: float | None = None
+    min_samples: int = 1
+    per_class: int | None = None
+    classes: tuple[int, int] | None = None
+    subjects: NDArray[np.integer] | None = None
+
+
+def partition_by(scheme: Scheme, labels: NDArray[np.integer], clients: int, seed: int) -> list[NDArray[np.int64]]:
+    """For each client the sorted indices of its samples, disjoint. ``labels`` has shape (n,).
+
+    The same arguments give the same shares on every machine. Raises ExperimentError.
+    """
+    if scheme.name == "subject":
+        return _by_subject(scheme.subjects, clients)
+    if scheme.name == "per-class":
+        _check(labels, clients, 1)
+        _check_classes(labels, scheme.name)
+        return _per_class(scheme, labels, clients, np.random.Generator(np.random.PCG64(seed)))
+    return partition(labels, clients, scheme.name, scheme.alpha, scheme.min_samples, seed)
 
 
 def partition(
@@ -40,8 +73,7 @@ def partition(
         raise ExperimentError(f"data.partition.scheme = {scheme}: choose 'uniform' or one of {', '.join(_DRAWS)}")
     if alpha is None or not 0 < alpha < float("inf"):
         raise ExperimentError(f"data.partition.alpha = {alpha}: must be a number above 0")
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ExperimentError(f"data.partition.scheme = {scheme}: the data set has no classes; choose 'uniform'")
+    _check_classes(labels, scheme)
     least = min(min_samples, len(labels) // clients)
     return _dirichlet(labels, clients, least, rng, lambda per_class: _DRAWS[scheme](per_class, clients, alpha, rng))
 
@@ -55,6 +87,48 @@ def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
         raise ExperimentError(
             f"data.clients = {clients}: the data set has {len(labels)} samples, which is too few; have fewer clients"
         )
+
+
+def _check_classes(labels: NDArray[np.integer], scheme: str) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ExperimentError(f"data.partition.scheme = {scheme}: the data set has no classes; choose 'uniform'")
+
+
+def _by_subject(subjects: NDArray[np.integer] | None, clients: int) -> list[NDArray[np.int64]]:
+    """Whole persons, dealt out in their order."""
+    where = "data.partition.scheme = subject"
+    if subjects is None:
+        raise ExperimentError(f"{where}: the data set does not say whose samples they are; choose another scheme")
+    persons = np.unique(subjects)
+    if len(persons) < clients:
+        raise ExperimentError(
+            f"{where}: {clients} clients (data.clients) need as many persons; there are {len(persons)}"
+        )
+    return [np.flatnonzero(np.isin(subjects, persons[client::clients])) for client in range(clients)]
+
+
+def _per_class(
+    scheme: Scheme, labels: NDArray[np.integer], clients: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    kinds = np.unique(labels)
+    each = int(scheme.per_class or 1)
+    least, most = scheme.classes or (len(kinds), len(kinds))
+    if most > len(kinds):
+        raise ExperimentError(f"data.partition.classes = [{least}, {most}]: the data set has {len(kinds)} classes")
+    has = np.zeros((clients, len(kinds)), dtype=bool)
+    for client in range(clients):
+        has[client, rng.permutation(len(kinds))[: rng.integers(least, most + 1)]] = True
+    shares: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
+    for kind, owners in zip(kinds, has.T, strict=True):
+        there, wanted = rng.permutation(np.flatnonzero(labels == kind)), int(owners.sum()) * each
+        if wanted > len(there):
+            raise ExperimentError(
+                f"data.partition.per_class = {each}: {int(owners.sum())} clients want {wanted} samples of class "
+                f"{kind}, there are {len(there)}; ask for fewer"
+            )
+        for place, client in enumerate(np.flatnonzero(owners).tolist()):
+            shares[client].append(there[place * each : (place + 1) * each])
+    return [np.sort(np.concatenate(share)) for share in shares]
 
 
 def _dirichlet(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.partition import partition
+from fedquilt_common.datasets.partition import Scheme, partition_by
+from fedquilt_common.datasets.public import own_public
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
@@ -32,17 +33,17 @@ class Share:
 
 def shares(experiment: Experiment, dataset: Dataset, holdout: float = 0.0) -> Sequence[Share]:
     """One share a client; ``holdout`` is the part of each that is kept for testing. Raises ExperimentError."""
-    data, labels = experiment.data, dataset.train.y
+    data, labels, subjects = experiment.data, dataset.train.y, dataset.subjects
     if data.mixed:
-        labels = np.concatenate([labels, dataset.test.y])
-    cut = partition(
-        labels,
-        data.partition.shares or data.clients,
-        scheme=data.partition.scheme,
-        alpha=data.partition.alpha,
-        min_samples=data.partition.min_samples,
-        seed=derive_seed(experiment.seed, "partition"),
-    )
+        labels, subjects = np.concatenate([labels, dataset.test.y]), None
+    free = np.setdiff1d(np.arange(len(labels)), own_public(experiment, dataset))
+    part = data.partition
+    scheme = Scheme(
+        part.scheme, part.alpha, part.min_samples, part.per_class, part.classes,
+        None if subjects is None else subjects[free],
+    )  # fmt: skip
+    count, seed = part.shares or data.clients, derive_seed(experiment.seed, "partition")
+    cut = [free[index] for index in partition_by(scheme, labels[free], count, seed)]
     return [_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut[: data.clients])]
 
 
@@ -79,6 +80,12 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -
             "theirs for testing; set data.holdout, such as 0.25"
         )
     return chosen
+
+
+def clients_evaluate(algorithm: Algorithm) -> bool:
+    """Whether the clients must evaluate, since they have models that nobody else has; says the algorithm's attribute
+    ``own_models``. Where they keep no samples for it, they do so on the official test samples."""
+    return bool(getattr(algorithm, "own_models", False))
 
 
 def take(dataset: Dataset, index: Indices) -> Examples:

@@ -20,6 +20,11 @@ MODELS: dict[str, str] = {
     "preact-resnet18": "fedquilt_common.models.preact_resnet18:build",
     "mobilenet-v2": "fedquilt_common.models.mobilenet_v2:build",
     "transformer": "fedquilt_common.models.transformer:build",
+    "tabular": "fedquilt_common.models.tabular:build",
+    "time-series": "fedquilt_common.models.time_series:build",
+    "image-cnn": "fedquilt_common.models.image_cnn:build",
+    "hars": "fedquilt_common.models.tabular:hars",
+    "harb": "fedquilt_common.models.time_series:harb",
 }
 DIAGNOSTIC_MODELS: dict[str, str] = {"ballast": "fedquilt_common.models.ballast:ballast"}
 """Not models: arrays for ``fedquilt bench``, made without torch."""

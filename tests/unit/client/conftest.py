@@ -113,7 +113,7 @@ class Peer:
         for header in blob.headers(chunk):
             if header.index not in leave_out:
                 part = data[header.offset : header.offset + header.length]
-                self.say(self.topics.slice_chunk(slot, header.index), part, header=header.encode())
+                self.say(self.topics.slot_chunk(f"slices/{slot}", header.index), part, header=header.encode())
         return PatchMessage(slot=slot, digest=blob.digest, size=blob.size)
 
     def open(self, run: str, number: int, blob: Blob, clients: list[int], **changes: Any) -> RoundMessage:

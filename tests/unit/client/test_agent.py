@@ -274,7 +274,7 @@ def test_hostile_words_do_no_harm(peer: Peer, host: Host, kit: Kit, kind: str) -
     """Whatever is said, the agent lives on and does the next sound task."""
     topics = peer.topics
     places = {"run": topics.run, "round": topics.round, "coordinator": topics.coordinator, "end": topics.end,
-              "inbox": topics.inbox("board"), "slice": topics.slice_chunk(0, 0)}  # fmt: skip
+              "inbox": topics.inbox("board"), "slice": topics.slot_chunk("slices/0", 0)}  # fmt: skip
     peer.say(topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():

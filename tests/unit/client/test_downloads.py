@@ -64,7 +64,7 @@ class Board:
         blob = Blob(Path(), hashlib.sha256(data).hexdigest(), len(data))
         for header in blob.headers(chunk):
             part = data[header.offset : header.offset + header.length]
-            self.broker.publish(TOPICS.slice_chunk(slot, header.index), part, header.encode(), True)
+            self.broker.publish(TOPICS.slot_chunk(f"slices/{slot}", header.index), part, header.encode(), True)
         return PatchMessage(slot=slot, digest=blob.digest, size=blob.size)
 
     def arrive(self, lose: Iterable[int] = ()) -> list[bool]:
@@ -135,7 +135,7 @@ def test_few_lost_chunks_are_asked_for_one_by_one(board: Board) -> None:
     assert [TOPICS.parse(message.topic).chunk for message in board.inbox] == [2, 7]
     assert board.arrive() == [False, True]
     assert board.bytes_of(patch) == data(0)
-    board.broker.publish(TOPICS.slice_chunk(0, 2), b"", b"", True)
+    board.broker.publish(TOPICS.slot_chunk("slices/0", 2), b"", b"", True)
     assert len(board.inbox) == 1  # the slot itself is still followed
 
 
@@ -146,7 +146,7 @@ def test_many_lost_chunks_are_asked_for_at_once(board: Board) -> None:
     board.transport.asked.clear()
     board.now += REPAIR_SECONDS
     board.downloads.repair()
-    assert board.transport.asked == [TOPICS.slice_chunks(0)]
+    assert board.transport.asked == [TOPICS.slot_chunks("slices/0")]
     assert any(board.arrive())
     assert board.bytes_of(patch) == data(0, 1000)
 
@@ -210,21 +210,21 @@ def test_slots_no_longer_wanted_are_given_up(board: Board) -> None:
     board.downloads.want([patch])
     board.arrive(lose={1})
     board.downloads.want([])
-    assert board.transport.left == [TOPICS.slice_chunks(0)]
+    assert board.transport.left == [TOPICS.slot_chunks("slices/0")]
     assert board.files() == set()
     board.publish(0, data(5))
     assert board.inbox == []
     board.downloads.want([patch])
     board.downloads.close()
-    assert board.transport.left == [TOPICS.slice_chunks(0)] * 2
+    assert board.transport.left == [TOPICS.slot_chunks("slices/0")] * 2
 
 
 def test_other_slots_and_cleared_ones_are_ignored(board: Board) -> None:
     board.downloads.want([board.publish(0, data(0))])
     board.arrive(lose={0})
-    assert not board.downloads.take(TOPICS.parse(TOPICS.slice_chunk(1, 0)), chunk_header(b"x", 0, 1), b"x")
+    assert not board.downloads.take(TOPICS.parse(TOPICS.slot_chunk("slices/1", 0)), chunk_header(b"x", 0, 1), b"x")
     assert hashlib.sha256(b"x").hexdigest() not in board.files()
-    assert not board.downloads.take(TOPICS.parse(TOPICS.slice_chunk(0, 0)), b"", b"")
+    assert not board.downloads.take(TOPICS.parse(TOPICS.slot_chunk("slices/0", 0)), b"", b"")
 
 
 def test_bytes_of_another_digest_are_refused_and_asked_for_again(board: Board) -> None:
@@ -245,7 +245,7 @@ def test_bytes_of_another_digest_are_refused_and_asked_for_again(board: Board) -
 def test_what_is_no_chunk_is_refused(board: Board, header: bytes) -> None:
     board.downloads.want([board.publish(0, data(0))])
     with pytest.raises(PayloadError):
-        board.downloads.take(TOPICS.parse(TOPICS.slice_chunk(0, 0)), header, b"payload")
+        board.downloads.take(TOPICS.parse(TOPICS.slot_chunk("slices/0", 0)), header, b"payload")
     assert board.files() == set()
 
 
@@ -262,7 +262,7 @@ def test_a_chunk_of_the_wrong_length_is_refused(board: Board) -> None:
     patch = board.publish(0, data(0))
     board.downloads.want([patch])
     board.arrive(lose={0})
-    address = TOPICS.parse(TOPICS.slice_chunk(0, 0))
+    address = TOPICS.parse(TOPICS.slot_chunk("slices/0", 0))
     with pytest.raises(PayloadError, match="9 bytes instead of 10"):
         board.downloads.take(address, chunk_header(data(0), 0, 10), data(0)[:9])
     assert board.downloads.take(address, chunk_header(data(0), 0, 10), data(0)[:10])
@@ -277,7 +277,7 @@ def test_what_the_disk_cannot_hold_is_refused(board: Board) -> None:
         board.arrive()
     board.free = 0
     with pytest.raises(PayloadError, match="larger than the 0 bytes"):
-        board.downloads.take(TOPICS.parse(TOPICS.slice_chunk(0, 0)), chunk_header(data(0), 0, 10), data(0)[:10])
+        board.downloads.take(TOPICS.parse(TOPICS.slot_chunk("slices/0", 0)), chunk_header(data(0), 0, 10), data(0)[:10])
     assert board.files() == set()
     board.free = DISK_RESERVE + len(data(0))
     board.now += REPAIR_SECONDS
@@ -294,6 +294,6 @@ def test_a_broker_that_forgot_us_is_asked_again(board: Board) -> None:
     board.downloads.reconnected(session_present=True)
     assert board.transport.asked == []
     board.downloads.reconnected(session_present=False)
-    assert board.transport.asked == [TOPICS.slice_chunks(0)]
+    assert board.transport.asked == [TOPICS.slot_chunks("slices/0")]
     assert any(board.arrive())
     assert board.downloads.has([patch])

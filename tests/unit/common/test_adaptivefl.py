@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def model() -> dict[str, Any]:
 
 def lab(clients: int = 6, seed: int = 3) -> RunLab:
     fleet = {client: Profile() for client in range(clients)}
-    return RunLab(1, fleet, seed, 9, clients, clients, lambda *_: {}, lambda: NET)
+    return RunLab(1, fleet, seed, 9, clients, clients, cast(Any, SimpleNamespace(anatomy=NET)))
 
 
 def trained(task: Task, member: int, value: float = 1.0) -> Reply:

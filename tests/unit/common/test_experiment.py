@@ -100,7 +100,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("wire.chunk=2000.5", "wire.chunk = 2000.5: must be whole bytes"),
         ("data=digits", "data = 'digits': must be a section"),
         ("data.partition.alpha=null", "data.partition.alpha: the scheme 'dirichlet' needs it"),
-        ("data.partition.scheme=uniform", "only the scheme 'dirichlet' has it"),
+        ("data.partition.scheme=uniform", "the scheme 'uniform' does not have it"),
         ("data.clients=9", "fleet = '8 clients': its lines must add up to 9"),
         ("participation.per_round=9", "participation.per_round = 9: there are 8 clients"),
         ("participation.per_round=5", "participation.quorum = 6: only 5 take part"),

@@ -16,7 +16,7 @@ WRITTEN = {
     "run": (TOPICS.run, Address("run")),
     "round": (TOPICS.round, Address("round")),
     "end": (TOPICS.end, Address("end")),
-    "slices/3/41": (TOPICS.slice_chunk(3, 41), Address("slices", slot=3, chunk=41)),
+    "slices/3/41": (TOPICS.slot_chunk("slices/3", 41), Address("slices", slot=3, chunk=41)),
     "agents/pi.4_B/presence": (TOPICS.presence("pi.4_B"), Address("presence", "pi.4_B")),
     "agents/pi.4_B/telemetry": (TOPICS.telemetry("pi.4_B"), Address("telemetry", "pi.4_B")),
     "agents/pi.4_B/inbox": (TOPICS.inbox("pi.4_B"), Address("inbox", "pi.4_B")),
@@ -149,5 +149,5 @@ def test_an_agent_hears_its_inbox_and_the_state_of_the_run() -> None:
 
 
 def test_a_slots_filter_takes_its_chunks_only() -> None:
-    assert topic_matches_sub(TOPICS.slice_chunks(3), TOPICS.slice_chunk(3, 41))
-    assert not topic_matches_sub(TOPICS.slice_chunks(3), TOPICS.slice_chunk(30, 41))
+    assert topic_matches_sub(TOPICS.slot_chunks("slices/3"), TOPICS.slot_chunk("slices/3", 41))
+    assert not topic_matches_sub(TOPICS.slot_chunks("slices/3"), TOPICS.slot_chunk("slices/30", 41))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.slicing import Anatomy
 from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, Round, State, Task
 from fedquilt_server.events import (
     Checkpoint,
@@ -31,13 +30,14 @@ from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import LabFactory, Machine
 
 
-def no_model() -> Anatomy:
-    return Anatomy((), {})
+def no_model() -> Any:
+    """These machines need no tools."""
+    return None
 
 
 def labs(per_round: int) -> LabFactory:
     def make(number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
-        return RunLab(number, fleet, 7, 99, 99, per_round, lambda *_: {}, no_model)
+        return RunLab(number, fleet, 7, 99, 99, per_round, no_model())
 
     return make
 

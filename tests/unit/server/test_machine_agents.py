@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.averages import mean
-from fedquilt_common.slicing import Anatomy
 from fedquilt_common.types import Algorithm, Arrays, ClientId, Lab, Profile, Round, State, Task
 from fedquilt_server.events import (
     Checkpoint,
@@ -31,8 +31,9 @@ from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import Machine
 
 
-def no_model() -> Anatomy:
-    return Anatomy((), {})
+def no_model() -> Any:
+    """These machines need no tools."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def load(event: Replied) -> Arrays:
 
 def machine(policy: Policy, algorithm: Algorithm, per_round: int, done: int = 0, state: State | None = None) -> Machine:
     def lab(number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
-        return RunLab(number, fleet, 7, 99, 99, per_round, lambda *_: {}, no_model)
+        return RunLab(number, fleet, 7, 99, 99, per_round, no_model())
 
     return Machine(algorithm, policy, state or State({"w": np.zeros(1, np.float32)}), lab, load, done)
 

@@ -46,8 +46,14 @@ def test_equal_arrays_are_one_file_and_nothing_is_left_unfinished(store: BlobSto
     assert files(store) == {one.digest}
 
 
-def test_a_precision_and_words_make_another_blob(store: BlobStore) -> None:
-    assert len({store.put(ARRAYS, p, m).digest for p in get_args(Precision) for m in (None, {"k": "v"})}) == 6
+def test_a_precision_makes_another_blob(store: BlobStore) -> None:
+    assert len({store.put(ARRAYS, precision).digest for precision in get_args(Precision)}) == 3
+
+
+def test_of_soft_labels_the_head_is_known(store: BlobStore) -> None:
+    blob = store.put(ARRAYS, labels=True)
+    assert blob.digest == store.put(ARRAYS).digest
+    assert blob.size - blob.head == sum(x.nbytes for x in ARRAYS.values())
 
 
 def test_an_array_of_a_state_that_is_read_while_its_file_is_replaced_stays_whole(store: BlobStore) -> None:

@@ -1,0 +1,34 @@
+"""CFedAKD: FedAKD with eight bits a label, and each class's least and greatest, in both directions.
+
+Gad, MSc thesis, Lakehead University 2023, section 4.3, algorithm 2 and equation 4.1. Labels are made whole again before
+their mean is taken, which the thesis's equation leaves out and without which it has no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fedquilt_common.algorithms.fedakd import FedAKD
+from fedquilt_common.soft_labels import Logits, agreed, dequantised, quantised
+from fedquilt_common.types import Arrays, ClientId, Lab, Reply, Shapes
+
+
+@dataclass(frozen=True)
+class CFedAKD(FedAKD):
+    """It has FedAKD's fields."""
+
+    def encode(self, logits: Logits) -> Arrays:
+        return quantised(logits)
+
+    def decode(self, arrays: Arrays) -> Logits:
+        return dequantised(arrays)
+
+    def shapes(self, lab: Lab) -> Shapes:
+        return {"codes": (len(lab.public), lab.classes), "range": (2, lab.classes)}
+
+    def agree(self, replies: Mapping[ClientId, Reply]) -> Arrays:
+        whole = {
+            client: replace(reply, arrays={"labels": dequantised(reply.arrays)}) for client, reply in replies.items()
+        }
+        return quantised(agreed(whole, self.by_accuracy)["labels"])

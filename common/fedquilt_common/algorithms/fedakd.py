@@ -1,0 +1,40 @@
+"""FedAKD: FedMD on public samples that are mixed anew in each round, and clients weigh by their accuracy.
+
+Gad, "Light-weight Federated Learning with Augmented Knowledge Distillation for Human Activity Recognition", MSc thesis,
+Lakehead University 2023, algorithm 1. The coordinator draws a seed for the permutation, alpha, and lambda from
+Beta(alpha, alpha): one number a round, so that all clients mix alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from fedquilt_common.algorithms.fedmd import FedMD
+from fedquilt_common.soft_labels import mixup
+from fedquilt_common.types import Lab, Scalar, Site, Task
+
+
+@dataclass(frozen=True)
+class FedAKD(FedMD):
+    """``alpha`` of the mixup; None: each round draws its own, between 0 and 1. With 1, lambda is uniform, as in the
+    code published with the thesis."""
+
+    weighting: Literal["uniform", "accuracy"] = "accuracy"
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha is not None and not 0 < self.alpha < float("inf"):
+            raise ValueError("alpha must be a positive number; leave it out for one that each round draws")
+
+    def draw(self, lab: Lab) -> Mapping[str, Scalar]:
+        seed = int(lab.rng.integers(1 << 62))
+        alpha = self.alpha if self.alpha is not None else 1.0 - float(lab.rng.random())
+        return {"seed": seed, "alpha": alpha, "lambda": float(lab.rng.beta(alpha, alpha))}
+
+    def samples(self, task: Task, site: Site) -> NDArray[Any]:
+        return mixup(site.public, int(task.scalars["seed"]), float(task.scalars["lambda"]))

@@ -1,0 +1,29 @@
+"""FedMD: clients with models of their own learn from the mean of what all of them think of public samples.
+
+Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS 2019 workshop, algorithm 1. Labels
+are logits, all clients weigh alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedquilt_common.algorithms.own_model import OwnModel, check_loss
+from fedquilt_common.losses import DISTILLATION
+from fedquilt_common.types import Loss
+
+
+@dataclass(frozen=True)
+class FedMD(OwnModel):
+    """``kd_loss``: mean squared or absolute error, or Kullback and Leibler's divergence."""
+
+    kd_loss: Literal["mse", "mae", "kl"] = "mse"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_loss(self.kd_loss)
+
+    @property
+    def loss(self) -> Loss:
+        return DISTILLATION[self.kd_loss]

@@ -1,0 +1,59 @@
+"""Depth: five hand gestures seen by a depth camera, 36 x 36 pixels, in three places.
+
+Ouyang et al., "ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition", MobiSys 2021.
+Reads the folders as the authors publish them, in ``<FEDQUILT_DATA>/depth``: ``outdoor``, ``indoor_normal`` and
+``indoor_dark``, in each of them ``Node0`` and so on, and in these a folder of PNG images for each gesture. A node of
+a place counts as a person. Needs Pillow.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.tables import split_each_person
+from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.types import Dataset
+
+NAME = "depth"
+GESTURES = ("good", "ok", "victory", "stop", "fist")
+PLACES = ("outdoor", "indoor_normal", "indoor_dark")
+SIDE = 36
+_WHITE = np.float32(255)
+
+
+def load(folder: Path | None = None) -> Dataset:
+    """``x`` float32 of shape (n, 1, 36, 36) from 0 to 1, ``y`` int64 from 0 to 4. Raises DataUnavailableError."""
+    place = dataset_folder(folder, NAME)
+    nodes = [node for name in PLACES for node in sorted((place / name).glob("Node*")) if node.is_dir()]
+    found, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
+    for person, node in enumerate(nodes):
+        for kind, gesture in enumerate(GESTURES):
+            images = [_image(path) for path in sorted((node / gesture).glob("*.png"))]
+            found += images
+            labels += [kind] * len(images)
+            persons += [person] * len(images)
+    if not found:
+        raise DataUnavailableError(f"{place}: holds no images such as outdoor/Node0/good/*.png; put them there")
+    return split_each_person(NAME, np.stack(found), np.array(labels), np.array(persons), len(GESTURES))
+
+
+def _image(path: Path) -> NDArray[np.float32]:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataUnavailableError(
+            "the data set 'depth' is made of PNG images, for which Pillow is needed; pip install 'fedquilt[vision]'"
+        ) from error
+    try:
+        with Image.open(path, formats=("PNG",)) as image:
+            if image.size != (SIDE, SIDE):  # known from its head, before any pixel is unpacked
+                raise DataUnavailableError(f"{path}: has {image.size} pixels instead of {SIDE} x {SIDE}")
+            pixels = np.asarray(image.convert("L"), dtype=np.float32)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataUnavailableError(f"{path}: is no PNG image that can be read: {error}; fetch it again") from None
+    scaled: NDArray[np.float32] = pixels[None] / _WHITE
+    return scaled

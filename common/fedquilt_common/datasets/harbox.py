@@ -1,0 +1,49 @@
+"""HARBox: five activities of daily life, windows of 2 s of nine inertial axes at 50 Hz, of about 120 persons.
+
+Ouyang et al., "ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition", MobiSys 2021.
+Reads the folder ``large_scale_HARBox`` as its authors publish it, in ``<FEDQUILT_DATA>/harbox``: a folder for each
+person with files such as ``Walk_train.txt``, a row for each instant: milliseconds and nine axes, 100 rows a window.
+Persons may lack activities.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find
+from fedquilt_common.datasets.tables import read_table, split_each_person
+from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.types import Dataset
+
+NAME = "harbox"
+ACTIVITIES = ("Call", "Hop", "typing", "Walk", "Wave")
+TIMES, AXES = 100, 9
+_FOLDER = "large_scale_HARBox"
+
+
+def load(folder: Path | None = None) -> Dataset:
+    """``x`` float32 of shape (n, 9, 100): axes, times; ``y`` int64 from 0 to 4. Raises DataUnavailableError."""
+    place = dataset_folder(folder, NAME)
+    place = place / _FOLDER if (place / _FOLDER).is_dir() else place
+    people = sorted((p for p in place.iterdir() if p.is_dir() and p.name.isdigit()), key=lambda p: int(p.name))
+    found, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
+    for person in people:
+        for kind, activity in enumerate(ACTIVITIES):
+            if any((person / f"{activity}_train.txt{suffix}").is_file() for suffix in SUFFIXES):
+                windows = _windows(find(person, f"{activity}_train.txt"))
+                found.append(windows)
+                labels += [kind] * len(windows)
+                persons += [int(person.name)] * len(windows)
+    if not found:
+        raise DataUnavailableError(f"{place}: holds no folder of a person such as 1/Walk_train.txt; put them there")
+    return split_each_person(NAME, np.concatenate(found), np.array(labels), np.array(persons), len(ACTIVITIES))
+
+
+def _windows(path: Path) -> NDArray[np.float32]:
+    """What does not fill a last window is left out."""
+    rows = read_table(path, 1 + AXES)[:, 1:]
+    whole = len(rows) // TIMES * TIMES
+    return np.ascontiguousarray(rows[:whole].reshape(-1, TIMES, AXES).transpose(0, 2, 1))

@@ -1,0 +1,88 @@
+"""Soft labels: what is mixed, agreed and quantised between clients that share samples instead of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.averages import mean
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.types import Arrays, ClientId, Lab, Reply
+
+Logits = NDArray[np.float32]
+"""Shape (n, classes)."""
+LEVELS: Final = 255
+
+
+def permutation(seed: int, count: int) -> NDArray[np.int64]:
+    """A permutation of ``count`` things, the same on every board and version: only the raw numbers of PCG64, which
+    numpy promises not to change, decide."""
+    order: NDArray[np.int64] = np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
+    return order
+
+
+def mixup(x: NDArray[Any], seed: int, share: float) -> NDArray[np.float32]:
+    """``share`` of each sample and the rest of another one: FedAKD thesis, equations 3.12 to 3.14.
+
+    ``x`` has shape (n, ...); so has what comes back, in fp32.
+    """
+    mixed: NDArray[np.float32] = np.float32(share) * x + np.float32(1 - share) * x[permutation(seed, len(x))]
+    return mixed.astype(np.float32, copy=False)
+
+
+def agreed(replies: Mapping[ClientId, Reply], by_accuracy: bool, like: Arrays | None = None) -> Arrays:
+    """The mean of the clients' labels, or that weighted by the metric ``accuracy`` (FedAKD thesis, algorithm 1, line
+    16). Where nobody is ever right, all weigh alike."""
+    weights = {client: reply.metrics["accuracy"] if by_accuracy else 1.0 for client, reply in replies.items()}
+    if not sum(weights.values()):
+        weights = dict.fromkeys(weights, 1.0)
+    return mean({client: replace(reply, weight=weights[client]) for client, reply in replies.items()}, like=like)
+
+
+def quantised(labels: Logits) -> dict[str, NDArray[Any]]:
+    """Eight bits for each label, ``codes`` of shape (n, classes), and least and greatest label of each class, ``range``
+    of shape (2, classes): CFedAKD (thesis, section 4.3).
+
+    Rounded to the nearest step of a class; a class whose labels are all the same keeps them.
+    """
+    bounds = np.stack([labels.min(axis=0), labels.max(axis=0)]).astype(np.float32)
+    low, width = bounds[0].astype(np.float64), np.ptp(bounds.astype(np.float64), axis=0)
+    steps = (labels - low) / np.where(width > 0, width, 1.0) * LEVELS
+    return {"codes": np.clip(np.rint(steps), 0, LEVELS).astype(np.uint8), "range": bounds}
+
+
+def dequantised(arrays: Arrays) -> Logits:
+    """The labels that ``quantised`` has made smaller, each within half a step of its class."""
+    low, high = np.asarray(arrays["range"], dtype=np.float64)
+    labels: Logits = (low + np.asarray(arrays["codes"]) * ((high - low) / LEVELS)).astype(np.float32)
+    return labels
+
+
+def sharpened(probabilities: NDArray[Any], temperature: float) -> NDArray[np.float32]:
+    """DS-FL's entropy reduction: softmax of the mean probabilities over ``temperature``.
+
+    Itahara et al., "Distillation-Based Semi-Supervised Federated Learning for Communication-Efficient Collaborative
+    Training with Non-IID Private Data", IEEE Transactions on Mobile Computing 2023, equation 12.
+    """
+    return softmax(np.asarray(probabilities, dtype=np.float64) / temperature)
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float32]:
+    """Over the classes."""
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities: NDArray[np.float32] = (raised / raised.sum(axis=1, keepdims=True)).astype(np.float32)
+    return probabilities
+
+
+def check_distils(lab: Lab, name: str) -> None:
+    """Raises ExperimentError where there are no classes to have logits of, or no public samples."""
+    if not lab.classes:
+        raise ExperimentError(
+            f"algorithm.name = {name}: it exchanges what models think of classes, but the data set has none"
+        )
+    if not len(lab.public):
+        raise ExperimentError("data.public: there are no samples")
