@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from fedquilt_common.anatomy.heads import TwoHeaded, head_module, watch_features
+from fedquilt_common.anatomy.heads import TwoHeaded, head_module, heads_of, watch_features
 from fedquilt_common.anatomy.resize import cut_module
 from fedquilt_common.anatomy.trace import on_meta, traced
 from fedquilt_common.descent import SEEDS, Descent, check_all_finite, tensor
-from fedquilt_common.errors import DataUnavailableError, PayloadError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError
 from fedquilt_common.heads import Head, TwoHeads
 from fedquilt_common.precision import arithmetic, widened
 from fedquilt_common.scores import like, score_classes, score_values
@@ -122,6 +122,20 @@ class TorchLearner:
     def epochs(self) -> int:
         """Those that the experiment gives a client."""
         return self.training.epochs
+
+    def head(self, layers: int) -> tuple[str, ...]:
+        """Names of the arrays of the last ``layers`` linear layers, in the model's order.
+
+        Raises ExperimentError where there are not so many on top of a base.
+        """
+        module = on_meta(self.build)
+        found = heads_of(module, self._graph(module))
+        if layers > len(found):
+            raise ExperimentError(
+                f"algorithm.head_layers = {layers}: of {type(module).__name__} only {len(found)} linear layers can be "
+                "the head; choose fewer layers, or another model"
+            )
+        return tuple(name for name in module.state_dict() if name in found[layers - 1])
 
     def train(
         self,

@@ -45,8 +45,7 @@ def mean_absolute(outputs: Any, targets: Any) -> Any:
 
 
 def divergence(outputs: Any, targets: Any) -> Any:
-    """Kullback and Leibler's, from the softmax of the targets to that of the outputs: the mean over the samples, without
-    temperature.
+    """Kullback and Leibler's, of the outputs' softmax from the targets': the mean over the samples, no temperature.
 
     Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020.
     """

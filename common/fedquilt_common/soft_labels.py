@@ -62,6 +62,33 @@ def dequantised(arrays: Arrays) -> Logits:
     return labels
 
 
+def confidence(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """How much each client's labels, shape (clients, n, classes), are to weigh for each sample, shape (clients, n): in
+    proportion to their variance over the classes (Fed-ET, equation 3)."""
+    return _shares(np.var(logits, axis=2, ddof=1, dtype=np.float64))
+
+
+def weighted(logits: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum over the clients, shape (n, classes)."""
+    summed: NDArray[np.float64] = np.einsum("cnk,cn->nk", np.asarray(logits, dtype=np.float64), weights)
+    return summed
+
+
+def dissent(logits: NDArray[Any], label: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(labels of those clients who see another class than ``label``, shape (n, classes), weighted by their variance;
+    for which samples there are such clients): Fed-ET's diversity."""
+    others = logits.argmax(axis=2) != label
+    variance = np.var(logits, axis=2, ddof=1, dtype=np.float64) * others
+    return weighted(logits, _shares(variance)), others.any(axis=0)
+
+
+def _shares(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each client's part for each sample; 0 where nobody has anything."""
+    total = amounts.sum(axis=0)
+    shares: NDArray[np.float64] = amounts / np.where(total > 0, total, 1.0)
+    return shares
+
+
 def sharpened(probabilities: NDArray[Any], temperature: float) -> NDArray[np.float32]:
     """DS-FL's entropy reduction: softmax of the mean probabilities over ``temperature``.
 

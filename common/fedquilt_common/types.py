@@ -48,8 +48,9 @@ class Task:
     ``arrays`` is what it is sent; tasks that hold the same ``arrays`` object share one publication. With a ``slice``
     a client is sent only its part of them: on the server ``arrays`` are the whole model's, on the client the part's.
     ``expect`` gives the shapes of the reply's arrays, or several of which the reply must have one; None means those
-    of what was sent. ``metrics``: those that the reply must have, and between which bounds, both included.
-    ``labels``: what is sent, and what is expected, are soft labels of the public samples.
+    of what was sent. ``dtypes``: numpy's names of those that are neither fp32 nor sent. ``metrics``: those that the
+    reply must have, and between which bounds, both included. ``labels``: what is sent, and what is expected, are soft
+    labels of the public samples.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Task:
     slice: Slice | None = None
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     labels: bool = False
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ class Learner(Protocol):
     def init(self, seed: int) -> dict[str, NDArray[Any]]: ...
 
     def tuned(self, **changes: Any) -> Learner: ...
+
+    def head(self, layers: int) -> Sequence[str]: ...
 
     def train(
         self,

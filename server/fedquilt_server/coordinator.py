@@ -28,7 +28,6 @@ from fedquilt_common.messages import (
     EndMessage,
     Failed,
     Outcome,
-    RunMessage,
     parse,
     parse_telemetry,
 )
@@ -176,13 +175,7 @@ class Coordinator:
         online = CoordinatorPresence(online=True, epoch=self.run.epoch, run=self.run.id)
         self._transport.publish(self.topics.coordinator, online.encode(), retain=True)
         self._transport.publish(self.topics.end, b"", retain=True)
-        about = RunMessage(
-            run=self.run.id,
-            experiment=self.run.experiment.model_dump(mode="json"),
-            partition=self.run.partition_digest,
-            public=self.run.public_digest,
-        )
-        self._transport.publish(self.topics.run, about.encode(), retain=True)
+        self._transport.publish(self.topics.run, self.run.about().encode(), retain=True)
         self._downlink.publish_again()
 
     def _end(self) -> None:
@@ -343,6 +336,10 @@ class Coordinator:
             raise RunFailedError(f"round {self.machine.round} cannot be closed: {error}") from error
         if any(isinstance(command, Checkpoint | Send) for command in commands):
             self.run.watch.averaging += time.perf_counter() - started
+        return self._noted(commands)
+
+    def _noted(self, commands: list[Command]) -> list[Command]:
+        """The same, after what is to be sent has been counted, whether it is still sent or was so before a crash."""
         for command in commands:
             if isinstance(command, Send):
                 self.run.watch.labels.sent(command, self.run.experiment.wire.down)
@@ -350,7 +347,7 @@ class Coordinator:
 
     def _recover(self) -> None:
         """Handle again what the journal has beyond the last checkpoint, then send what is still open."""
-        self._replay(0, self.run.restore())
+        self._replay(0, self._noted(self.run.restore()))
         for seq, event in self.run.missed():
             commands = self._decide(event)
             self._display.happened(event, self.machine)
@@ -394,7 +391,7 @@ class Coordinator:
         kept = self.run.checkpoint(seq, checkpoint, published, self._boards.list(), sent)
         self._downlink.remember(kept.state.arrays, kept.arrays)
         self.board.update(history=[*self.board.current.history, kept.row])
-        return self.machine.proceed(kept.state, kept.at)
+        return self._noted(self.machine.proceed(kept.state, kept.at))
 
 
 def _check_sender(address: Address, agent: str) -> None:

@@ -54,6 +54,11 @@ class RoundResult(BaseModel):
     scores: dict[str, float] = Field(default_factory=dict, description="what else the algorithm evaluates")
 
     @property
+    def has_both(self) -> bool:
+        """Whether there is a global model's accuracy beside that of the clients' own."""
+        return self.global_accuracy is not None and self.personal_accuracy is not None
+
+    @property
     def sizes(self) -> dict[str, int]:
         """How many clients trained each width or level: widths from the greatest, names in their order."""
         widths = sorted((size for size in self.trained.values() if not isinstance(size, str)), reverse=True)

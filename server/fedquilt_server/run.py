@@ -19,6 +19,7 @@ from fedquilt_common.durable import write_durably
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment import Experiment, dump_experiment
 from fedquilt_common.locking import lock_folder
+from fedquilt_common.messages import RunMessage
 from fedquilt_common.types import ClientId, Lab, Profile, State
 from fedquilt_server.events import Checkpoint, Command, Event
 from fedquilt_server.exchange import Policy
@@ -173,6 +174,13 @@ class Run:
             self.workbench,
             self._is_evaluated(number) and self.workbench.clients_evaluate,
         )
+
+    def about(self) -> RunMessage:
+        """What boards must know of the run."""
+        experiment = self.experiment.model_dump(mode="json")
+        return RunMessage(
+            run=self.id, experiment=experiment, partition=self.partition_digest, public=self.public_digest
+        )  # fmt: skip
 
     # -- traffic -------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ class Progress:
 
 
 def _score(row: RoundResult) -> str:
-    if row.personal_accuracy is not None:
+    if row.has_both:
         return f"accuracy {row.global_accuracy:.4f} global, {row.personal_accuracy:.4f} personal"
     if row.accuracy is not None:
         return f"accuracy {row.accuracy:.4f}"
@@ -100,7 +100,7 @@ def print_table(result: Result) -> None:
     """The rounds of a run, on standard output."""
     regression = any(row.r2 is not None for row in result.rounds)
     parted = any(row.trained for row in result.rounds)
-    own = any(row.personal_accuracy is not None for row in result.rounds)
+    own = any(row.has_both for row in result.rounds)
     title = f"{result.name}: {result.algorithm} on {result.dataset}"
     table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     scores = ["global", "personal"] if own else ["R2" if regression else "accuracy"]

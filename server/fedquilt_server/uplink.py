@@ -79,6 +79,7 @@ def _layouts(task: Task, up: Precision) -> list[Layout]:
         return [{name: (wire_dtype(x.dtype, up), tuple(x.shape)) for name, x in task.arrays.items()}]
     known = task.arrays if task.slice is None else task.slice.anatomy.arrays
     dtypes = {name: np.dtype(known[name].dtype) for name in known}
+    dtypes |= {name: np.dtype(kind) for name, kind in task.dtypes.items()}
     allowed = _allowed(task)
     return [
         {name: (wire_dtype(dtypes.get(name, np.dtype(np.float32)), up), tuple(shape)) for name, shape in shapes.items()}

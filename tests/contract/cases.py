@@ -25,6 +25,8 @@ class Case:
     rounds: int = 4
     accuracy: float = 0.85
     personal: float = 0.85
+    public: int | None = None
+    """Samples of the public set, for algorithms that need one."""
 
 
 CASES: dict[str, Case] = {
@@ -190,5 +192,67 @@ CASES: dict[str, Case] = {
             ({"head_weights": "equal"}, "effective"),
             ({"order": "random"}, "phases"),
         ),
+    ),
+    "fedmd": Case(
+        fields={"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001},
+        degenerate=None,
+        why="clients have models of their own, and no weights travel",
+        refused=(
+            ({"kd_epochs": 0}, "1 or more"),
+            ({"kd_lr": 0.0}, "positive"),
+            ({"kd_loss": "huber"}, "mse, mae, kl"),
+            ({"order": "both"}, "labels-first or local-first"),
+            ({"weighting": "samples"}, "uniform or accuracy"),
+            ({"warm_up_epochs": -1}, "0 or more"),
+        ),
+        rounds=6,
+        public=200,
+        personal=0.8,
+    ),
+    "fedakd": Case(
+        fields={"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001},
+        degenerate=None,
+        why="clients have models of their own, and no weights travel",
+        refused=(({"alpha": 0.0}, "positive"), ({"alpha": float("nan")}, "positive"), ({"kd_lr": -1.0}, "positive")),
+        rounds=6,
+        public=200,
+        personal=0.8,
+    ),
+    "cfedakd": Case(
+        fields={"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001},
+        degenerate=None,
+        why="clients have models of their own, and no weights travel",
+        refused=(({"alpha": -1.0}, "positive"),),
+        rounds=6,
+        public=200,
+        personal=0.8,
+    ),
+    "dsfl": Case(
+        fields={"kd_epochs": 5},
+        degenerate=None,
+        why="clients have models of their own, and no weights travel",
+        refused=(({"temperature": 0.0}, "positive"), ({"aggregation": "median"}, "era or sa")),
+        rounds=6,
+        public=300,
+        accuracy=0.75,
+        personal=0.8,
+    ),
+    "feddf": Case(
+        degenerate=None,
+        why="the mean is distilled further, in one epoch at least",
+        refused=(
+            ({"kd_epochs": 0}, "1 or more"),
+            ({"patience": 0}, "1 or more"),
+            ({"weighting": "variance"}, "uniform or accuracy"),
+        ),
+        public=200,
+    ),
+    "fedet": Case(
+        degenerate=None,
+        why="the global model only ever learns from labels",
+        refused=(({"diversity": -0.1}, "0 or more"), ({"head_layers": 0}, "1 or more"), ({"kd_lr": 0.0}, "positive")),
+        public=300,
+        rounds=6,
+        accuracy=0.75,
     ),
 }

@@ -16,8 +16,10 @@ from fedquilt_common.algorithms.echo import Echo
 from fedquilt_common.algorithms.fedakd import FedAKD
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.algorithms.fedbabu import FedBABU
+from fedquilt_common.algorithms.feddf import FedDF
 from fedquilt_common.algorithms.feddyn import FedDyn
 from fedquilt_common.algorithms.federated_dropout import FederatedDropout
+from fedquilt_common.algorithms.fedet import FedET
 from fedquilt_common.algorithms.fedmd import FedMD
 from fedquilt_common.algorithms.fedopt import FedOPT
 from fedquilt_common.algorithms.fedper import FedPer
@@ -53,6 +55,8 @@ ALGORITHMS: dict[str, type[Any]] = {
     "fedakd": FedAKD,
     "cfedakd": CFedAKD,
     "dsfl": DSFL,
+    "feddf": FedDF,
+    "fedet": FedET,
 }
 """Published algorithms: each learns, and is held to the checks of tests/contract/test_algorithms.py."""
 

@@ -27,6 +27,10 @@ class CFedAKD(FedAKD):
     def shapes(self, lab: Lab) -> Shapes:
         return {"codes": (len(lab.public), lab.classes), "range": (2, lab.classes)}
 
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        return {"codes": "uint8"}
+
     def agree(self, replies: Mapping[ClientId, Reply]) -> Arrays:
         whole = {
             client: replace(reply, arrays={"labels": dequantised(reply.arrays)}) for client, reply in replies.items()

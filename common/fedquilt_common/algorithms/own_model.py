@@ -96,6 +96,11 @@ class OwnModel(ABC):
         """Of what ``encode`` makes."""
         return {"logits": (len(lab.public), lab.classes)}
 
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """Of those arrays that are not fp32."""
+        return {}
+
     def agree(self, replies: Mapping[ClientId, Reply]) -> Arrays:
         """One labelling from all."""
         return agreed(replies, self.by_accuracy)
@@ -117,7 +122,9 @@ class OwnModel(ABC):
     def round(self, state: State, lab: Lab) -> Round:
         drawn = self.draw(lab)
         bounds = {"accuracy": (0.0, 1.0)} if self.by_accuracy else {}
-        score = Task(SCORE, scalars=drawn, expect=self.shapes(lab), metrics=bounds, labels=True)
+        score = Task(
+            SCORE, scalars=drawn, expect=self.shapes(lab), metrics=bounds, labels=True, dtypes=self.dtypes
+        )  # fmt: skip
         replies = yield dict.fromkeys(lab.select(), score)
         labels = self.agree(replies)
         yield dict.fromkeys(replies, Task(DIGEST, labels, drawn, expect={}, labels=True))

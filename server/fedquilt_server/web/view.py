@@ -21,6 +21,7 @@ class Summary:
     """The numbers of the tiles; None is what cannot be told yet."""
 
     measure: Measure
+    title: str
     latest: Score | None
     best: Score | None
     personal: Score | None
@@ -55,10 +56,11 @@ def summary(snapshot: Snapshot) -> Summary:
     history = snapshot.history
     measure = measure_of(history)
     measured, losses = scores(history, measure), scores(history, "loss")
-    own = scores(history, "personal_accuracy")
+    own = scores((row for row in history if row.has_both), "personal_accuracy")
     seconds = _median(row.seconds for row in history)
     return Summary(
         measure=measure,
+        title=_title(history, measure),
         latest=measured[-1] if measured else None,
         best=max(measured, key=_value, default=None),
         personal=own[-1] if own else None,
@@ -75,6 +77,15 @@ def summary(snapshot: Snapshot) -> Summary:
         seconds_left=_left(snapshot, seconds),
         online=sum(board.online for board in snapshot.boards),
     )
+
+
+def _title(history: Sequence[RoundResult], measure: Measure) -> str:
+    """Of the score that all runs have."""
+    if measure == "r2":
+        return "R²"
+    if any(row.personal_accuracy is not None for row in history):
+        return "Global accuracy" if any(row.has_both for row in history) else "Personal accuracy"
+    return "Accuracy"
 
 
 def _value(score: Score) -> float:
@@ -108,7 +119,7 @@ def curve(history: Sequence[RoundResult], start: int) -> dict[str, object]:
         "measure": measure,
         "round": [row.round for row in rows],
         "value": [_number(getattr(row, measure)) for row in rows],
-        "personal": [_number(row.personal_accuracy) for row in rows],
+        "personal": [_number(row.personal_accuracy if row.has_both else None) for row in rows],
         "loss": [_number(row.loss) for row in rows],
     }
 
