@@ -238,10 +238,10 @@ CASES: dict[str, Case] = {
         personal=0.8,
     ),
     "feddf": Case(
-        degenerate=None,
-        why="the mean is distilled further, in one epoch at least",
+        degenerate={"kd_epochs": 0},
+        different={"kd_epochs": 1},
         refused=(
-            ({"kd_epochs": 0}, "1 or more"),
+            ({"kd_epochs": -1}, "0 or more"),
             ({"patience": 0}, "1 or more"),
             ({"weighting": "variance"}, "uniform or accuracy"),
         ),
@@ -250,7 +250,12 @@ CASES: dict[str, Case] = {
     "fedet": Case(
         degenerate=None,
         why="the global model only ever learns from labels",
-        refused=(({"diversity": -0.1}, "0 or more"), ({"head_layers": 0}, "1 or more"), ({"kd_lr": 0.0}, "positive")),
+        refused=(
+            ({"kd_epochs": 0}, "1 or more"),
+            ({"diversity": -0.1}, "0 or more"),
+            ({"head_layers": 0}, "1 or more"),
+            ({"kd_lr": 0.0}, "positive"),
+        ),
         public=300,
         rounds=6,
         accuracy=0.75,

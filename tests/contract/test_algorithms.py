@@ -293,7 +293,8 @@ def test_its_degenerate_case_is_fedavg(name: str) -> None:
 
     def trained(name: str, fields: Mapping[str, Any]) -> dict[str, bytes]:
         model = {"name": "mlp", "hidden": [32, 32, 32]}
-        return bits(Driver(Fleet(make(name, fields), clients, model, cramped=False), 2).run())[0]
+        fleet = Fleet(make(name, fields), clients, model, cramped=False, public_samples=case.public)
+        return bits(Driver(fleet, 2).run())[0]
 
     plain = trained("fedavg", {})
     assert trained(name, case.degenerate) == plain

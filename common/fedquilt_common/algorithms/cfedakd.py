@@ -1,6 +1,7 @@
 """CFedAKD: FedAKD with eight bits a label, and each class's least and greatest, in both directions.
 
-Gad, MSc thesis, Lakehead University 2023, section 4.3, algorithm 2 and equation 4.1. Labels are made whole again before
+Gad, "Light-weight Federated Learning with Augmented Knowledge Distillation for Human Activity Recognition", MSc thesis,
+Lakehead University 2023, section 4.3, algorithm 2 and equation 4.1. Labels are made whole again before
 their mean is taken, which the thesis's equation leaves out and without which it has no meaning.
 """
 

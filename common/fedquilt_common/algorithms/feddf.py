@@ -7,7 +7,7 @@ with it; there the stop looks at labelled samples, here at the divergence on a f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,8 +33,9 @@ WATCHED = 5
 
 @dataclass(frozen=True)
 class FedDF(Prototypes):
-    """``patience``: epochs without a better divergence after which a student stops. ``weighting`` of the teachers: all
-    alike, or by the accuracy that each client has on the samples that it keeps for testing, or else trains on.
+    """``kd_epochs`` 0 leaves the means as they are. ``patience``: epochs without a better divergence after which a
+    student stops. ``weighting`` of the teachers: all alike, or by the accuracy that each client has on the samples that
+    it keeps for testing, or else trains on.
 
     The state's arrays are the models of the first kind of clients; those of other kinds are kept beside them.
     """
@@ -55,21 +56,24 @@ class FedDF(Prototypes):
 
     def init(self, model: Arrays, lab: Lab) -> State:
         check_distils(lab, "FedDF")
-        return _state(first_models(lab))
+        return _state(first_models(model, lab))
 
     def round(self, state: State, lab: Lab) -> Round:
         models = _models(state, lab)
         replies = yield self.ask(models, lab)
-        labels = self.ensemble(replies, lab)
+        means = averaged(models, replies, lab)
+        return _state(self.students(means, self.ensemble(replies, lab), lab) if self.kd_epochs else means)
+
+    def students(self, means: Sequence[Arrays], labels: Logits, lab: Lab) -> list[Arrays]:
+        """Each kind's mean after it has learned the labels, shape (n, classes), of the public samples."""
         order = np.random.Generator(np.random.PCG64(derive_seed(lab.seed, "watched"))).permutation(len(labels))
         data, watched = Examples(lab.public, labels), len(labels) // WATCHED
         seen, rest = np.sort(order[watched:]), np.sort(order[:watched])
         how = {"anneal": True, "watch": data.take(rest) if watched else None, "patience": self.patience}
-        students = [
+        return [
             self.student(learner, arrays, data.take(seen), divergence, lab, number, **how)
-            for number, (learner, arrays) in enumerate(zip(lab.prototypes, averaged(models, replies, lab), strict=True))
+            for number, (learner, arrays) in enumerate(zip(lab.prototypes, means, strict=True))
         ]
-        return _state(students)
 
     def ensemble(self, replies: Mapping[ClientId, Reply], lab: Lab) -> Logits:
         """The mean of the clients' logits, shape (n, classes)."""

@@ -38,6 +38,8 @@ class FedET(Prototypes):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_head_layers(self.head_layers)
+        if self.kd_epochs < 1:
+            raise ValueError("kd_epochs must be 1 or more, or the coordinator's model learns nothing")
         if not 0 <= self.diversity < float("inf"):
             raise ValueError("diversity must be a number of 0 or more")
         if self.weighting not in ("variance", "uniform", "accuracy"):
@@ -49,7 +51,7 @@ class FedET(Prototypes):
 
     def init(self, model: Arrays, lab: Lab) -> State:
         check_distils(lab, "FedET")
-        models = first_models(lab)
+        models = first_models(model, lab)
         for small, learner in zip(models, lab.prototypes, strict=True):
             self._check(model, small, lab.learner, learner)
         return State(model, packed(models))

@@ -18,7 +18,7 @@ from fedquilt_common.types import Arrays, ClientId, Examples, Lab, Learner, Loss
 
 @dataclass(frozen=True)
 class Prototypes(ABC):
-    """``kd_epochs``: passes of a student over the public samples, with Adam and ``kd_lr``."""
+    """``kd_epochs``: passes of a student over the public samples, at most, with Adam and ``kd_lr``."""
 
     any_models: ClassVar[bool] = True
 
@@ -26,8 +26,8 @@ class Prototypes(ABC):
     kd_lr: float = 0.001
 
     def __post_init__(self) -> None:
-        if self.kd_epochs < 1:
-            raise ValueError("kd_epochs must be 1 or more")
+        if self.kd_epochs < 0:
+            raise ValueError("kd_epochs must be 0 or more")
         if not 0 < self.kd_lr < float("inf"):
             raise ValueError("kd_lr must be a positive number, such as 0.001")
 
@@ -62,9 +62,13 @@ class Prototypes(ABC):
         return tuned.train_in_turn(arrays, [Phase(data, loss, **how)], [0] * self.kd_epochs, seed=seed).arrays
 
 
-def first_models(lab: Lab) -> list[Arrays]:
-    """Of each prototype, from the run's seed."""
-    return [one.init(derive_seed(lab.seed, "model", number)) for number, one in enumerate(lab.prototypes)]
+def first_models(model: Arrays, lab: Lab) -> list[Arrays]:
+    """Of each prototype, from the run's seed; of the first it is the experiment's ``model`` if that has its shapes."""
+    models: list[Arrays] = [
+        one.init(derive_seed(lab.seed, "model", number)) for number, one in enumerate(lab.prototypes)
+    ]
+    alike = {name: x.shape for name, x in models[0].items()} == {name: x.shape for name, x in model.items()}
+    return [model, *models[1:]] if alike else models
 
 
 def averaged(models: Sequence[Arrays], replies: Mapping[ClientId, Reply], lab: Lab) -> list[Arrays]:
