@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedquilt_common.anatomy.trace import Blueprint
-    from fedquilt_common.experiment import Training
+    from fedquilt_common.sections import Training
     from fedquilt_common.slicing import Slice
     from fedquilt_common.types import Examples
 
@@ -91,7 +91,7 @@ def planned(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
 
 def training(case: Case) -> Training:
     """One epoch with momentum."""
-    from fedquilt_common.experiment import Training
+    from fedquilt_common.sections import Training
 
     return Training(epochs=1, batch=case.batch, lr=0.01, momentum=0.9, precision=case.precision)
 

@@ -121,7 +121,8 @@ def print_table() -> None:
                 means = [f"{statistics.mean(row[key] for row in mine):.1f}" for key in ("local", "final", "gain")]
                 spread = f" ({min(r['gain'] for r in mine):.1f} to {max(r['gain'] for r in mine):.1f})"
                 said = f"{published:.1f}" if loss == "mse" else ""
-                print(f"| {name} | {loss} | {kind} | {len(mine)} | {means[0]} | {means[1]} | {means[2]}{spread} | {said} |")
+                cells = [name, loss, kind, len(mine), *means[:2], means[2] + spread, said]
+                print(f"| {' | '.join(map(str, cells))} |")
 
 
 def main() -> None:

@@ -68,7 +68,8 @@ IDLE_TELEMETRY_SECONDS: Final = 30.0
 @dataclass(frozen=True)
 class AgentSettings:
     """One agent. ``memory`` is what it says to have and ``budget`` what training may take, in bytes; ``threads`` those
-    of each worker. A ``private`` one says nothing of its resources."""
+    of each worker. A ``private`` one says nothing of its resources. ``speedup``: how many times as fast time passes on
+    its link, if that is a simulated one."""
 
     name: str
     clients: tuple[int, ...]
@@ -82,6 +83,7 @@ class AgentSettings:
     private: bool = False
     allow_import: tuple[str, ...] = ()
     once: bool = False
+    speedup: float = 1.0
 
 
 @dataclass
@@ -219,8 +221,8 @@ class Agent:
         chunk = int(experiment.wire.chunk)
         self._current = _Current(
             store,
-            Downloads(store, self._transport, self.topics),
-            Uploads(self.settings.name, self._transport, self.topics, store.blob, chunk),
+            Downloads(store, self._transport, self.topics, self.settings.speedup),
+            Uploads(self.settings.name, self._transport, self.topics, store.blob, chunk, self.settings.speedup),
         )
         if self._early is not None and self._early.run == run.run:
             self._on_round(self._early)
@@ -379,6 +381,8 @@ class Agent:
         self._transport.publish(self.topics.telemetry(self.settings.name), said.encode())
 
     def _send_telemetry(self) -> None:
+        if not self._transport.drain(0.0):
+            return  # a slow link has more important things under way
         pause = TELEMETRY_SECONDS if self._pool.jobs else IDLE_TELEMETRY_SECONDS
         self._telemetry_at = time.monotonic() + pause
         vitals = board.NO_VITALS if self.settings.private else board.vitals()

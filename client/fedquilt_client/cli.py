@@ -15,8 +15,11 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 from fedquilt_client.agent import Agent, AgentSettings
 from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.link import parse_link
+from fedquilt_common.linked import LinkedTransport
 from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.messages import MAX_CLIENTS, Name
+from fedquilt_common.seeds import derive_seed
 from fedquilt_common.stopping import StopSignal
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
 from fedquilt_common.yaml_text import load_yaml, read_text
@@ -44,6 +47,7 @@ class AgentConfig(BaseModel):
     ca: str = ""
     cert: str = ""
     key: str = ""
+    link: str | None = None
     once: bool = False
 
 
@@ -70,6 +74,10 @@ def agent(
     allow_import: Annotated[
         list[str] | None, typer.Option(help="Package that an experiment may load models from; repeatable.")
     ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(help="Behave as behind such a link: rate=50,latency=1,loss=0.2,mtu=222,speedup=100."),
+    ] = None,
     ca: Annotated[str | None, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = None,
     cert: Annotated[str | None, typer.Option(help="Client certificate (PEM).")] = None,
     key: Annotated[str | None, typer.Option(help="Key of the client certificate (PEM).")] = None,
@@ -90,9 +98,15 @@ def agent(
         client_id = f"fedquilt-{settings.federation}-{settings.id}"
         return MqttTransport(address, client_id, deliver, will=will)
 
+    def linked(deliver: Deliver, will: Will) -> Transport:
+        if not settings.link:
+            return transport(deliver, will)
+        seed = derive_seed("link", settings.id)
+        return LinkedTransport(parse_link(settings.link), transport, deliver, will, seed)
+
     return_freed_memory()
     stop = StopSignal()
-    Agent(_agent_settings(settings), transport).execute(stop)
+    Agent(_agent_settings(settings), linked).execute(stop)
     raise typer.Exit(stop.exit_code)
 
 
@@ -129,6 +143,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         private=config.profile == "private",
         allow_import=tuple(config.allow_import),
         once=config.once,
+        speedup=parse_link(config.link).speedup if config.link else 1.0,
     )
 
 

@@ -18,7 +18,10 @@ from fedquilt_common.transport import Transport
 log = logging.getLogger(__name__)
 
 REPAIR_SECONDS: Final = 3.0
+SHORTEST_REPAIR_SECONDS: Final = 0.2
 LONGEST_REPAIR_SECONDS: Final = 300.0
+PATIENCE: Final = 4.0
+"""Times the longest gap between two chunks that is waited before any is taken for lost."""
 SINGLE_REPAIRS: Final = 32
 """Up to so many missing chunks are asked for one by one; more, and the whole slot is."""
 DISK_RESERVE: Final = 64 * 1024 * 1024
@@ -27,22 +30,24 @@ DISK_RESERVE: Final = 64 * 1024 * 1024
 class Downloads:
     """Patches of one run. A slot holds one patch at a time, so there is at most one assembly a slot."""
 
-    def __init__(self, store: RunStore, transport: Transport, topics: Topics) -> None:
+    def __init__(self, store: RunStore, transport: Transport, topics: Topics, speedup: float = 1.0) -> None:
+        """``speedup``: how many times as fast time passes on the link, if that is a simulated one."""
         self._store = store
         self._transport = transport
         self._topics = topics
         self._assemblies: dict[str, Assembly] = {}
         self._subscribed: set[str] = set()
         self._wanted: dict[str, PatchMessage] = {}
-        self._quiet_since = time.monotonic()
-        self._pause = REPAIR_SECONDS
+        self._quiet_since, self._asked, self._gap = time.monotonic(), True, 0.0
+        self._first_pause = max(SHORTEST_REPAIR_SECONDS, REPAIR_SECONDS / speedup)
+        self._pause = self._first_pause
 
     def want(self, patches: Iterable[PatchMessage]) -> None:
         """From now on these patches are needed, and no others."""
         self._wanted = {patch.place: patch for patch in patches}
         self._store.keep_patches({patch.digest for patch in self._wanted.values()})
-        self._quiet_since = time.monotonic()
-        self._pause = REPAIR_SECONDS
+        self._quiet_since, self._asked, self._gap = time.monotonic(), True, 0.0
+        self._pause = self._first_pause
         self._follow(set(self._wanted))
 
     def _follow(self, places: set[str]) -> None:
@@ -70,7 +75,7 @@ class Downloads:
         """
         if not header_bytes or address.place not in self._subscribed:  # a slot that is cleared
             return False
-        self._quiet_since = time.monotonic()
+        self._arrived()
         header = ChunkHeader.decode(header_bytes)
         target = self._store.patch(header.digest)
         if target.exists():
@@ -81,6 +86,14 @@ class Downloads:
         del self._assemblies[address.place]
         assembly.finish(target)
         return True
+
+    def _arrived(self) -> None:
+        """Something moves: be patient for as long as gaps are on this link, unless we have made this one ourselves."""
+        now = time.monotonic()
+        if not self._asked:
+            self._gap = max(self._gap, now - self._quiet_since)
+        self._quiet_since, self._asked = now, False
+        self._pause = max(self._first_pause, PATIENCE * self._gap)
 
     def _assembly(self, place: str, header: ChunkHeader) -> Assembly:
         known = self._assemblies.get(place)
@@ -104,7 +117,7 @@ class Downloads:
         self._pause = min(
             2 * self._pause, LONGEST_REPAIR_SECONDS
         )  # on a link that is only slow, asking again makes it slower
-        self._quiet_since = time.monotonic()
+        self._quiet_since, self._asked = time.monotonic(), True
         for patch in lacking:
             self._ask_again(patch)
 

@@ -16,8 +16,9 @@ from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import Share, clients_evaluate, digest, holdout_of, shares, take
 from fedquilt_common.errors import DataUnavailableError
-from fedquilt_common.experiment import Experiment, Model
+from fedquilt_common.experiment import Experiment
 from fedquilt_common.messages import RunMessage
+from fedquilt_common.sections import Model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
 from fedquilt_common.types import Algorithm, Dataset, Examples, Learner

@@ -19,6 +19,7 @@ from fedquilt_common.transport import Transport
 log = logging.getLogger(__name__)
 
 FIRST_PROBE_SECONDS: Final = 3.0
+SHORTEST_PROBE_SECONDS: Final = 0.2
 LAST_PROBE_SECONDS: Final = 60.0
 DAMAGES: Final = 3
 """How often a reply that arrived damaged is sent again."""
@@ -29,9 +30,9 @@ class _Sending:
     reply: StoredReply
     blob: Blob
     headers: list[ChunkHeader]
+    pause: float
     sent: bool = False
     probe_at: float = 0.0
-    pause: float = FIRST_PROBE_SECONDS
     damages: int = 0
 
 
@@ -42,6 +43,7 @@ class Uploads:
         agent: whose topics these are.
         blob_of: where a reply's bytes lie.
         chunk: largest chunk in bytes.
+        speedup: how many times as fast time passes on the link, if that is a simulated one.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Uploads:
         topics: Topics,
         blob_of: Callable[[StoredReply], Blob],
         chunk: int,
+        speedup: float = 1.0,
     ) -> None:
+        self._first_pause = max(SHORTEST_PROBE_SECONDS, FIRST_PROBE_SECONDS / speedup)
         self._agent = agent
         self._transport = transport
         self._topics = topics
@@ -93,12 +97,12 @@ class Uploads:
     def _start(self, reply: StoredReply) -> None:
         blob = self._blob_of(reply)
         headers = blob.headers(min(self._chunk, self._transport.max_payload))
-        self._current = _Sending(reply, blob, headers)
+        self._current = _Sending(reply, blob, headers, self._first_pause)
 
     def hurry(self) -> None:
         """The coordinator or the broker is back: ask at once."""
         if self._current is not None:
-            self._current.probe_at, self._current.pause = 0.0, FIRST_PROBE_SECONDS
+            self._current.probe_at, self._current.pause = 0.0, self._first_pause
             self.advance()
 
     def _send(self, sending: _Sending, headers: Iterable[ChunkHeader]) -> bool:
@@ -122,7 +126,7 @@ class Uploads:
             return
         wanted = bitmap_indices(request.bitmap, len(current.headers))
         self._send(current, [current.headers[i] for i in wanted])
-        current.sent, current.pause = True, FIRST_PROBE_SECONDS
+        current.sent, current.pause = True, self._first_pause
         current.probe_at = time.monotonic() + current.pause
 
     def receipt(self, receipt: Receipt) -> StoredReply | None:

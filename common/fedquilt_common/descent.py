@@ -22,7 +22,7 @@ from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Examples, Loss, Phase, Progress
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment import Training
+    from fedquilt_common.sections import Training
 
 SEEDS = 1 << 63
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"

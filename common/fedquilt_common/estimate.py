@@ -17,7 +17,7 @@ from fedquilt_common.slicing import Slice
 
 if TYPE_CHECKING:
     from fedquilt_common.anatomy.trace import Blueprint
-    from fedquilt_common.experiment import Training
+    from fedquilt_common.sections import Training
 
 _VIEWS: Final = frozenset({
     "Flatten", "Unflatten", "flatten", "view", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "getitem",

@@ -12,8 +12,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.experiment import Experiment, Problem
+from fedquilt_common.experiment import Experiment
 from fedquilt_common.names import is_own, suggest
+from fedquilt_common.sections import Problem
 from fedquilt_common.yaml_text import load_yaml, read_text
 
 _LONGEST_VALUE = 60

@@ -28,7 +28,7 @@ from fedquilt_common.types import Arrays, Examples, Loss, Penalty, Phase, Progre
 
 if TYPE_CHECKING:
     from fedquilt_common.anatomy.trace import Blueprint
-    from fedquilt_common.experiment import Training
+    from fedquilt_common.sections import Training
     from fedquilt_common.slicing import Slice
     from fedquilt_common.types import Part
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedquilt_common.precision import LossScale
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment import Training
+    from fedquilt_common.sections import Training
 
 _BETAS: Final = (0.9, 0.999)
 _ALPHA: Final = 0.99

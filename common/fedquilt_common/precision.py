@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedquilt_common.errors import TrainingDivergedError, UnsupportedPrecisionError
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment import Training
+    from fedquilt_common.sections import Training
 
 _HALVES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FIRST_SCALE: Final = 65536.0

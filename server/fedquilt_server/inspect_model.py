@@ -17,9 +17,9 @@ from fedquilt_common.anatomy.cost import cost_of
 from fedquilt_common.anatomy.trace import Blueprint, blueprint_for
 from fedquilt_common.errors import ExperimentError, SliceError
 from fedquilt_common.estimate import memory_to_train
-from fedquilt_common.experiment import Training
 from fedquilt_common.models import build_model
 from fedquilt_common.pool import make_pool
+from fedquilt_common.sections import Training
 from fedquilt_common.slicing import Anatomy, Slice
 from fedquilt_common.submodels import channels, check_widths, prefix
 from fedquilt_common.yaml_text import load_yaml

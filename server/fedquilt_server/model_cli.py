@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import Training
+from fedquilt_common.sections import Training
 from fedquilt_server.inspect_model import LEVELS, WIDTHS, inspect, question, show
 
 _Number = TypeVar("_Number", int, float)

@@ -157,7 +157,11 @@ class Run:
     def _make_machine(self) -> Machine:
         part = self.experiment.participation
         policy = Policy(
-            self.experiment.rounds, self.experiment.data.clients, part.quorum, part.deadline, part.shortfall
+            self.experiment.rounds,
+            self.experiment.data.clients,
+            part.quorum,
+            part.deadline / self.experiment.speedup,
+            part.shortfall,
         )  # fmt: skip
         algorithm = self.workbench.algorithm()
         return Machine(algorithm, policy, self._state(), self._lab, self.store.reply, done=self._last.round)

@@ -107,7 +107,7 @@ def run_simulation(
             children.start(_broker(plan))
         _await_broker(plan, children)
         children.start(_coordinator(plan))
-        for spec in agent_specs(plan.experiment.fleet):
+        for spec in agent_specs(plan.experiment.fleet, plan.experiment.speedup):
             children.start(_agent(plan, spec))
         if not _watch(plan, children, show, should_stop) and not look_at(plan.folder).finished:
             return None

@@ -17,7 +17,8 @@ from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import clients_evaluate, digest, holdout_of, shares
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import Experiment, Model, Variant
+from fedquilt_common.experiment import Experiment
+from fedquilt_common.sections import Model, Variant
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
 from fedquilt_common.types import Algorithm, Arrays, ClientId, Dataset, Learner

@@ -15,11 +15,11 @@ from torch import nn
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.anatomy.trace import anatomy_of
 from fedquilt_common.augment import repeat
-from fedquilt_common.experiment import Training
 from fedquilt_common.heads import TwoHeads, with_second, without_second
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.losses import balanced_softmax, cross_entropy
 from fedquilt_common.rebalance import rebalanced, threshold_of
+from fedquilt_common.sections import Training
 from fedquilt_common.slicing import Anatomy
 from fedquilt_common.types import Examples, Reply, State
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedquilt_common.algorithms import make_algorithm
-from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
+from fedquilt_common.sections import Training
 from fedquilt_common.types import Examples, Reply, State, Task
 
 PARAMETERS = frozenset({"weight", "bias"})

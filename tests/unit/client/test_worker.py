@@ -22,10 +22,11 @@ from fedquilt_common.chunks import digest_file
 from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import digest, shares
-from fedquilt_common.experiment import Experiment, Training
+from fedquilt_common.experiment import Experiment
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage
 from fedquilt_common.models import build_model
+from fedquilt_common.sections import Training
 from fedquilt_common.seeds import derive_seed
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import torch
 
 from fedquilt_common import precision
 from fedquilt_common.errors import UnsupportedPrecisionError
-from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.precision import Arithmetic, arithmetic
+from fedquilt_common.sections import Training
 from fedquilt_common.types import Examples
 
 PRECISIONS = ["fp32", "amp", "fp16", "bf16"]
@@ -55,7 +55,7 @@ def test_amp_where_torch_would_silently_go_on_in_fp32(monkeypatch: pytest.Monkey
 def test_training_does_not_load_the_compiler(chosen: str) -> None:
     code = f"""
 import sys, numpy as np, torch
-from fedquilt_common.experiment import Training
+from fedquilt_common.sections import Training
 from fedquilt_common.learner import TorchLearner, set_up_torch
 from fedquilt_common.types import Examples
 set_up_torch()

@@ -14,8 +14,8 @@ import pytest
 from fedquilt_common.algorithms.scalefl import beyond
 from fedquilt_common.anatomy.trace import Blueprint, blueprint_for
 from fedquilt_common.estimate import Estimate, memory_to_train
-from fedquilt_common.experiment import Training
 from fedquilt_common.models import build_model
+from fedquilt_common.sections import Training
 from fedquilt_common.slicing import full_slice
 from fedquilt_common.submodels import prefix
 

@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import (
-    AgentSpec,
-    Experiment,
-    FleetLine,
-    agent_specs,
-    dump_experiment,
-)
+from fedquilt_common.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
+from fedquilt_common.sections import FleetLine
 from fedquilt_common.yaml_text import dump_yaml, load_yaml
 
 FULL = """

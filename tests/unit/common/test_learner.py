@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
-from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner, set_up_torch
+from fedquilt_common.sections import Training
 from fedquilt_common.types import Examples
 
 RNG = np.random.default_rng(5)

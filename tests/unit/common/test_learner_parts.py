@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from fedquilt_common.anatomy.trace import Blueprint, blueprint_of
 from fedquilt_common.errors import DataUnavailableError, PayloadError
-from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.models.static_norm import StaticBatchNorm
+from fedquilt_common.sections import Training
 from fedquilt_common.slicing import Slice, cut, full_slice
 from fedquilt_common.submodels import prefix
 from fedquilt_common.types import Examples

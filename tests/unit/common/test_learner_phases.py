@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
+from fedquilt_common.sections import Training
 from fedquilt_common.types import Examples, Phase
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from fedquilt_common import precision
 from fedquilt_common.descent import tensor
 from fedquilt_common.errors import TrainingDivergedError, UnsupportedPrecisionError
-from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.precision import LossScale
+from fedquilt_common.sections import Training
 from fedquilt_common.types import Examples
 
 PRECISIONS = ["fp32", "amp", "fp16", "bf16"]

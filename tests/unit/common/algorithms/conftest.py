@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fedquilt_common.anatomy.trace import anatomy_of
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.experiment import Training
 from fedquilt_common.learner import TorchLearner
 from fedquilt_common.models import build_model
+from fedquilt_common.sections import Training
 from fedquilt_common.slicing import Anatomy
 from fedquilt_common.types import Examples
 

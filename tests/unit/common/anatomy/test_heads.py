@@ -14,10 +14,10 @@ from torch.nn import functional
 
 from fedquilt_common.anatomy.trace import anatomy_of
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import Training
 from fedquilt_common.heads import Head, TwoHeads, head_names, pick, with_second, without_second
 from fedquilt_common.learner import TorchLearner, to_arrays
 from fedquilt_common.models import build_model
+from fedquilt_common.sections import Training
 from fedquilt_common.types import Examples
 
 IMAGE = (3, 32, 32)

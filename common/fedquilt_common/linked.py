@@ -1,0 +1,165 @@
+"""A narrow and lossy link, put between an agent and its broker so that it can be tried at a desk.
+
+Each direction is a line of its own that carries one message at a time, ``rate`` bytes of link a second, topic and
+properties included, and everything ``latency`` later. A message larger than ``mtu`` goes in as many packets. A chunk
+that loses a packet is lost, and it is the protocol that repairs it; any other message is sent until it is through, as a
+broker's own acknowledgement sees to it, and pays for each try.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from fedquilt_common.link import Link
+from fedquilt_common.transport import Deliver, Incoming, Message, Transport, Will
+
+FRAMING: Final = 8
+"""Bytes of a message beside topic, properties and payload."""
+ROOM: Final = 128
+"""Bytes of a packet that topic and header of a chunk take, at most as a rule."""
+SMALLEST_PAYLOAD: Final = 16
+_MOST_TRIES: Final = 1000
+
+
+class _Line(threading.Thread):
+    """One direction: does things in order, each when the line has carried it."""
+
+    def __init__(self, link: Link, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._link = link
+        self._waiting: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._free_at = 0.0
+        self._under_way = 0
+        self._lock = threading.Lock()
+
+    def carry(self, size: int, tries: int, then: Callable[[], None]) -> None:
+        """Do ``then`` once ``size`` bytes have been carried ``tries`` times; 0 bytes take no time."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.monotonic()) + self._link.seconds(size) * tries
+            self._under_way += 1
+            delay = self._link.latency / self._link.speedup * tries if size else 0.0
+            self._waiting.put((self._free_at + delay, then))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return self._under_way == 0
+
+    def run(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            due, then = item
+            time.sleep(max(0.0, due - time.monotonic()))
+            then()
+            with self._lock:
+                self._under_way -= 1
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._waiting.put(None)
+
+
+class LinkedTransport:
+    """A ``Transport`` behind a ``Link``; ``make`` makes the transport from a callback and a last will."""
+
+    def __init__(
+        self,
+        link: Link,
+        make: Callable[[Deliver, Will], Transport],
+        deliver: Deliver,
+        will: Will,
+        seed: int = 0,
+    ) -> None:
+        self._link = link
+        self._deliver = deliver
+        self._random = random.Random(seed)  # noqa: S311 - a simulation
+        self._up, self._down = _Line(link, "link-up"), _Line(link, "link-down")
+        self._inner = make(self._incoming, will)
+        self._open = True
+
+    def connect(self) -> None:
+        self._up.start()
+        self._down.start()
+        self._inner.connect()
+
+    def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
+        """True as soon as the message waits for its turn: what is lost then is said again, or asked for."""
+        if not self._open:
+            return False
+        size, tries = self._fate(topic, payload, header)
+        send = _nothing if tries == 0 else lambda: self._send(topic, payload, header, retain)
+        self._up.carry(size, max(1, tries), send)
+        return True
+
+    def _send(self, topic: str, payload: bytes, header: bytes, retain: bool) -> None:
+        if self._open:
+            self._inner.publish(topic, payload, header=header, retain=retain)
+
+    def _incoming(self, incoming: Incoming) -> None:
+        if not isinstance(incoming, Message):
+            self._down.carry(0, 1, lambda: self._deliver(incoming))
+            return
+        size, tries = self._fate(incoming.topic, incoming.payload, incoming.header)
+        self._down.carry(size, max(1, tries), incoming.ack if tries == 0 else lambda: self._deliver(incoming))
+
+    def _fate(self, topic: str, payload: bytes, header: bytes) -> tuple[int, int]:
+        """(bytes on the link, how often they are sent until they are through; 0 for a chunk that is lost)."""
+        size = len(topic) + len(payload) + len(header) + FRAMING
+        packets = self._link.packets(size)
+        if header:
+            return size, int(all(self._random.random() >= self._link.loss for _ in range(packets)))
+        tries = sum(self._tries() for _ in range(packets))
+        return size, max(1, round(tries / packets))
+
+    def _tries(self) -> int:
+        """Of one packet until it is through."""
+        tries = 1
+        while tries < _MOST_TRIES and self._random.random() < self._link.loss:
+            tries += 1
+        return tries
+
+    def drain(self, timeout: float) -> bool:
+        end = time.monotonic() + timeout
+        while not self._up.idle and time.monotonic() < end:
+            time.sleep(0.005)
+        return self._up.idle and self._inner.drain(max(0.0, end - time.monotonic()))
+
+    def subscribe(self, filters: Iterable[str]) -> None:
+        listed = list(filters)
+        if listed:
+            self._up.carry(sum(map(len, listed)) + FRAMING, 1, lambda: self._inner.subscribe(listed))
+
+    def unsubscribe(self, filters: Iterable[str]) -> None:
+        listed = list(filters)
+        if listed:
+            self._up.carry(sum(map(len, listed)) + FRAMING, 1, lambda: self._inner.unsubscribe(listed))
+
+    def close(self, last: tuple[str, bytes] | None = None) -> None:
+        """What still waits is given up; the farewell goes at once."""
+        self._open = False
+        self._inner.close(last)
+        self._up.end()
+        self._down.end()
+
+    @property
+    def max_payload(self) -> int:
+        """A chunk is to fit into one packet."""
+        if self._link.mtu is None:
+            return self._inner.max_payload
+        return min(self._inner.max_payload, max(SMALLEST_PAYLOAD, self._link.mtu - ROOM))
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._inner.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._inner.bytes_received
+
+
+def _nothing() -> None:
+    """A chunk that is lost."""
