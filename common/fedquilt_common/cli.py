@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
     "memory": ("fedquilt_client.memory_cli", "See and export what clients keep on this board."),
     "model": ("fedquilt_server.model_cli", "Look at a model and its sub-models."),
-    "bench": ("fedquilt_server.cli", "Measure rounds without training."),
+    "bench": ("fedquilt_server.bench_cli", "Measure rounds without training, and what narrow links cost."),
 }
 EXTRAS = {"fedquilt_server": "server", "fedquilt_client": "client"}
 INTERRUPTED = 130

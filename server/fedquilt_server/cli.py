@@ -1,8 +1,7 @@
-"""``fedquilt demo``, ``simulate``, ``coordinator`` and ``bench``."""
+"""``fedquilt demo``, ``simulate`` and ``coordinator``."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -14,13 +13,11 @@ from typing import Annotated
 import typer
 
 from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
-from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.stopping import StopSignal
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
-from fedquilt_server.bench import bench_rounds
 from fedquilt_server.coordinator import Coordinator
 from fedquilt_server.display import show_finished
 from fedquilt_server.run import Run
@@ -30,8 +27,6 @@ from fedquilt_server.snapshot import SnapshotBoard
 from fedquilt_server.web.server import PageServer
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-bench_app = typer.Typer(no_args_is_help=True, help="Measure rounds without training.")
-app.add_typer(bench_app, name="bench")
 
 LINGER_STEP = 0.2
 DEMO_LINGER = 20.0
@@ -159,27 +154,6 @@ def _linger(seconds: float, stop: Callable[[], bool]) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end and not stop():
         time.sleep(LINGER_STEP)
-
-
-@bench_app.command("round")
-def bench_round(
-    agents: Annotated[int, typer.Option(min=1, max=1000, help="Agent processes.")] = 4,
-    clients: Annotated[int | None, typer.Option(min=1, max=100_000, help="Clients in all; one an agent.")] = None,
-    megabytes: Annotated[float, typer.Option(help="Size of the model in millions of bytes.")] = 45.0,
-    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds to run.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Keep the run folder here.")] = None,
-    json_: Json = False,
-) -> None:
-    """Rounds without training, through the real broker, coordinator and agents: each client adds a constant."""
-    if not 0.0001 <= megabytes <= 4096:
-        raise ExperimentError(f"--megabytes {megabytes:g}: choose a size from 0.0001 to 4096")
-    if clients is not None and clients < agents:
-        raise ExperimentError(f"--agents {agents} --clients {clients}: each agent needs at least one client")
-    found = bench_rounds(agents, clients or agents, megabytes, rounds, out)
-    if json_:
-        typer.echo(json.dumps(found.as_json(), indent=2))
-    else:
-        found.print()
 
 
 @app.callback()
