@@ -84,12 +84,12 @@ def _of_file(name: str) -> NDArray[Any]:
 
 def _mapped(path: Path) -> NDArray[Any]:
     try:
-        x = np.load(path, mmap_mode="r", allow_pickle=False)
+        x: NDArray[Any] = np.lib.format.open_memmap(str(path), mode="r")
     except FileNotFoundError:
         raise DataUnavailableError(f"{path}: there is no such file; put the public samples there") from None
     except (OSError, ValueError, EOFError) as error:
         raise DataUnavailableError(f"{path}: is no array of numpy's that can be read: {error}") from None
-    if not isinstance(x, np.ndarray) or x.ndim < 1:
+    if x.ndim < 1:
         raise DataUnavailableError(f"{path}: must hold one array, with the samples along its first axis")
     return x
 

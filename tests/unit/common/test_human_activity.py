@@ -1,0 +1,167 @@
+"""UCI HAR, ClusterFL's IMU, HARBox and Depth in their authors' formats: made small here, and the real files."""
+
+from __future__ import annotations
+
+import lzma
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedquilt_common.datasets import clusterfl_imu, depth, harbox, uci_har
+from fedquilt_common.errors import DataUnavailableError
+
+STAGED = Path(os.environ.get("FEDQUILT_DATA", "nowhere"))
+RNG = np.random.default_rng(0)
+
+
+def write_rows(path: Path, rows: np.ndarray, separator: str = " ", end: str = "\r\n") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [separator.join(f"{value: .7e}" for value in row) for row in rows]
+    path.write_text(end.join(lines) + end, newline="")
+
+
+def uci(folder: Path, part: str, count: int, persons: list[int]) -> np.ndarray:
+    place = folder / "uci-har" / "UCI HAR Dataset" / part
+    x = RNG.uniform(-1, 1, (count, 561))
+    write_rows(place / f"X_{part}.txt", x)
+    write_rows(place / f"y_{part}.txt", np.arange(count)[:, None] % 6 + 1)
+    write_rows(place / f"subject_{part}.txt", np.resize(persons, count)[:, None])
+    return x
+
+
+def test_uci_har_as_it_is_published(tmp_path: Path) -> None:
+    x = uci(tmp_path, "train", 42, list(range(1, 8)))
+    uci(tmp_path, "test", 12, [30])
+    found = uci_har.load(tmp_path)
+    assert found.train.x.shape == (42, 561)
+    assert (len(found.test), found.classes, found.note) == (12, 6, "")
+    np.testing.assert_allclose(found.train.x, x, rtol=1e-5)
+    assert found.train.y.tolist() == [number % 6 for number in range(42)]
+    assert found.subjects is not None
+    assert found.subjects.tolist()[:7] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_uci_har_without_the_official_test_features_says_so(tmp_path: Path) -> None:
+    uci(tmp_path, "train", 80, list(range(1, 9)))
+    found = uci_har.load(tmp_path)
+    assert "not the official ones but those of persons 3, 4, 5, 6, 7, 8" in found.note
+    assert found.subjects is not None
+    assert set(found.subjects) == {1, 2}
+    assert (len(found.train), len(found.test)) == (20, 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("y_train.txt", "1\r\n7\r\n", "from 1 to 6"),
+        ("y_train.txt", "1\r\n2.5\r\n", "whole numbers"),
+        ("y_train.txt", "1\r\n", "samples have 1 labels"),
+        ("X_train.txt", "1 2 3\r\n", "3 columns"),
+        ("X_train.txt", "", "is empty"),
+        ("X_train.txt", "one two\r\n", "no table of numbers"),
+        ("subject_train.txt", "0\r\n0\r\n", "from 1 to 30"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:loadtxt:UserWarning")
+def test_uci_har_that_is_damaged(name: str, content: str, words: str, tmp_path: Path) -> None:
+    uci(tmp_path, "train", 2, [1, 2])
+    (tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / name).write_text(content)
+    with pytest.raises(DataUnavailableError, match=words):
+        uci_har.load(tmp_path)
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    x = uci(tmp_path, "train", 2, [1, 2])
+    x[1, 3] = np.nan
+    write_rows(tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / "X_train.txt", x)
+    with pytest.raises(DataUnavailableError, match="not finite"):
+        uci_har.load(tmp_path)
+
+
+@pytest.mark.skipif(not (STAGED / "uci-har").is_dir(), reason="uci-har is not below FEDQUILT_DATA")
+def test_the_real_uci_har() -> None:
+    found = uci_har.load(STAGED)
+    assert len(found.train) + len(found.test) in (7352, 10_299)
+    assert -1 <= found.train.x.min() < found.train.x.max() <= 1
+    assert np.bincount(found.train.y, minlength=6).min() > 500
+
+
+def test_clusterfl_imu_as_it_is_published(tmp_path: Path) -> None:
+    place = tmp_path / "clusterfl-imu" / "imu_data_7"
+    x = RNG.random((10, 900))
+    for person in clusterfl_imu.PERSONS:
+        for activity in clusterfl_imu.ACTIVITIES:
+            write_rows(place / f"{person}_{activity}_nor.txt", x, ",")
+    found = clusterfl_imu.load(tmp_path)
+    assert found.train.x.shape == (7 * 3 * 7, 9, 100)
+    assert (len(found.test), found.classes, found.note) == (7 * 3 * 3, 3, "")
+    np.testing.assert_allclose(found.train.x[0], x[0].reshape(100, 9).T, rtol=1e-5)
+    assert found.subjects is not None
+    assert np.bincount(found.subjects).tolist() == [21] * 7
+
+
+@pytest.mark.skipif(not (STAGED / "clusterfl-imu").is_dir(), reason="clusterfl-imu is not below FEDQUILT_DATA")
+def test_the_real_windows_of_clusterfl() -> None:
+    found = clusterfl_imu.load(STAGED)
+    assert np.bincount([*found.train.y, *found.test.y]).tolist() == [23, 22, 25]
+    assert "70 windows" in found.note
+    assert 0 <= found.train.x.min() < found.train.x.max() <= 1
+
+
+def test_clusterfl_imu_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "clusterfl-imu").mkdir()
+    with pytest.raises(DataUnavailableError, match="no such folder"):
+        clusterfl_imu.load(tmp_path)
+    with lzma.open(tmp_path / "clusterfl-imu" / "server_x_test.txt.xz", "wt") as file:
+        file.write(" ".join(["0.5"] * 900) + "\n")
+    (tmp_path / "clusterfl-imu" / "server_y_test.txt").write_text("1\n2\n")
+    with pytest.raises(DataUnavailableError, match=r"1 windows, server_y_test\.txt 2 labels"):
+        clusterfl_imu.load(tmp_path)
+
+
+def test_harbox_as_it_is_published(tmp_path: Path) -> None:
+    place = tmp_path / "harbox" / "large_scale_HARBox"
+    rows = np.concatenate([np.arange(1050)[:, None], RNG.normal(size=(1050, 9))], axis=1)
+    write_rows(place / "2" / "Walk_train.txt", rows)
+    write_rows(place / "10" / "typing_train.txt", rows)
+    found = harbox.load(tmp_path)
+    assert found.train.x.shape == (14, 9, 100)  # 10 whole windows of each, 7 of them for training
+    assert sorted(set(found.train.y)) == [2, 3]
+    np.testing.assert_allclose(found.train.x[0], rows[:100, 1:].T, rtol=1e-5)
+    assert found.subjects is not None
+    assert sorted(set(found.subjects)) == [2, 10]
+
+
+def test_harbox_without_persons(tmp_path: Path) -> None:
+    (tmp_path / "harbox").mkdir()
+    with pytest.raises(DataUnavailableError, match="no folder of a person"):
+        harbox.load(tmp_path)
+
+
+def test_depth_as_it_is_published(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for place in ("outdoor", "indoor_dark"):
+        folder = tmp_path / "depth" / place / "Node3" / "stop"
+        folder.mkdir(parents=True)
+        for number in range(10):
+            image.new("L", (36, 36), number).save(folder / f"{number}.png")
+    found = depth.load(tmp_path)
+    assert found.train.x.shape == (14, 1, 36, 36)
+    assert set(found.train.y) == {3}
+    assert found.train.x.max() == np.float32(6) / np.float32(255)
+    assert found.subjects is not None
+    assert np.bincount(found.subjects).tolist() == [7, 7]
+    image.new("L", (640, 480)).save(tmp_path / "depth" / "outdoor" / "Node3" / "stop" / "large.png")
+    with pytest.raises(DataUnavailableError, match="instead of 36 x 36"):
+        depth.load(tmp_path)
+    (tmp_path / "depth" / "outdoor" / "Node3" / "stop" / "large.png").write_bytes(b"GIF89a")
+    with pytest.raises(DataUnavailableError, match="no PNG image"):
+        depth.load(tmp_path)
+
+
+def test_depth_without_images(tmp_path: Path) -> None:
+    (tmp_path / "depth").mkdir()
+    with pytest.raises(DataUnavailableError, match="holds no images"):
+        depth.load(tmp_path)

@@ -1,0 +1,147 @@
+"""A narrow and lossy link between a transport and its broker: what gets through, when, and in which order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.link import Link, parse_link
+from fedquilt_common.linked import LinkedTransport
+from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
+from fedquilt_common.transport import Connected, Deliver, Incoming, Message, Transport, Will
+
+WILL = Will("gone", b"")
+
+
+@given(
+    st.builds(
+        Link,
+        st.none() | st.floats(0.1, 1e12),
+        st.floats(0, 86_400),
+        st.floats(0, 0.9),
+        st.none() | st.integers(8, 10**9),
+        st.floats(1e-3, 1e6),
+    )
+)
+def test_a_link_is_read_as_it_is_written(link: Link) -> None:
+    assert parse_link(link.encode()) == link
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "write it as"), ("fast", "write it as"), ("rate=1,rate=2", "write it as"), ("speed=3", "write it as"),
+        ("rate=0", "rate must be a number from"), ("loss=1", "loss must be"), ("loss=nan", "loss must be"),
+        ("mtu=x", "mtu must be"), ("latency=-1", "latency must be"),
+    ],
+)  # fmt: skip
+def test_what_is_no_link_is_named(text: str, words: str) -> None:
+    with pytest.raises(ExperimentError, match=words):
+        parse_link(text)
+
+
+class Board:
+    """A transport behind a link, and one that is not, at the same broker."""
+
+    def __init__(self, link: Link) -> None:
+        self.broker = MemoryBroker()
+        self.heard: list[Incoming] = []
+        self.others: list[Message] = []
+        self.near = LinkedTransport(link, self._make, self.heard.append, WILL, seed=3)
+        self.far = MemoryTransport(self.broker, "far", self._take)
+        self.far.connect()
+        self.far.subscribe(["up/#"])
+        self.near.connect()
+        self.near.subscribe(["down/#"])
+        self.near.drain(1.0)
+
+    def _make(self, deliver: Deliver, will: Will) -> Transport:
+        return MemoryTransport(self.broker, "near", deliver, will=will)
+
+    def _take(self, incoming: Incoming) -> None:
+        if isinstance(incoming, Message):
+            self.others.append(incoming)
+            incoming.ack()
+
+    @property
+    def messages(self) -> list[Message]:
+        return [one for one in self.heard if isinstance(one, Message)]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    assert condition()
+
+
+def test_everything_arrives_in_order_in_both_directions() -> None:
+    board = Board(Link(rate=1e6, latency=0.001))
+    for number in range(20):
+        assert board.near.publish(f"up/{number}", b"x" * number)
+        board.far.publish(f"down/{number}", b"y")
+    wait_for(lambda: len(board.others) == len(board.messages) == 20)
+    assert [one.topic for one in board.others] == [f"up/{number}" for number in range(20)]
+    assert [one.topic for one in board.messages] == [f"down/{number}" for number in range(20)]
+    assert isinstance(board.heard[0], Connected)
+
+
+def test_bytes_take_time_and_time_passes_faster_by_the_speedup() -> None:
+    link = Link(rate=100, speedup=50)
+    assert link.seconds(1000) == pytest.approx(0.2)
+    board = Board(link)
+    started = time.monotonic()
+    board.near.publish("up/1", b"x" * 1000)
+    assert not board.near.drain(0.0)
+    assert board.near.drain(5.0)
+    assert time.monotonic() - started >= 0.19
+    assert len(board.others) == 1
+
+
+def test_chunks_are_lost_and_other_messages_are_not() -> None:
+    board = Board(Link(loss=0.5))
+    for number in range(200):
+        board.near.publish("up/chunk", bytes([number]), header=b"h")
+        board.near.publish("up/word", bytes([number]))
+        board.far.publish("down/chunk", bytes([number]), header=b"h")
+        board.far.publish("down/word", bytes([number]))
+    words = list(range(200))
+    wait_for(lambda: [one.payload[0] for one in board.others if one.topic == "up/word"] == words)
+    wait_for(lambda: [one.payload[0] for one in board.messages if one.topic == "down/word"] == words)
+    for got in (board.others, board.messages):
+        assert 60 < sum(one.topic.endswith("chunk") for one in got) < 140
+    session = board.broker.sessions["near"]
+    for one in board.messages:
+        one.ack()
+    assert not session.unacknowledged  # the lost ones were acknowledged, or the broker would send them again
+
+
+def test_a_message_of_many_packets_is_lost_with_any_of_them() -> None:
+    link = Link(loss=0.2, mtu=100)
+    assert [link.packets(size) for size in (1, 100, 101, 950)] == [1, 1, 2, 10]
+    board = Board(link)
+    for _ in range(100):
+        board.near.publish("up/small", b"x", header=b"h")
+        board.near.publish("up/large", b"x" * 900, header=b"h")
+    board.near.drain(5.0)
+    small, large = (sum(one.topic == f"up/{size}" for one in board.others) for size in ("small", "large"))
+    assert small > 60 > 30 > large
+
+
+def test_chunks_are_cut_so_that_they_fit_a_packet() -> None:
+    assert Board(Link(mtu=222)).near.max_payload == 94
+    assert Board(Link(mtu=51)).near.max_payload == 16
+    assert Board(Link()).near.max_payload == MemoryTransport.max_payload
+
+
+def test_after_the_farewell_nothing_is_sent() -> None:
+    board = Board(Link(rate=1.0))
+    board.near.publish("up/slow", b"x" * 1000)
+    board.near.close(("up/bye", b"b"))
+    assert [one.topic for one in board.others] == ["up/bye"]
+    assert not board.near.publish("up/late", b"x")
