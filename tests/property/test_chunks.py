@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt_common.chunks import MAX_CHUNKS, Assembly, Blob, ChunkHeader, digest_file, read_chunk
+from fedquilt_common.chunks import MAX_CHUNKS, MAX_HEAD, Assembly, Blob, ChunkHeader, digest_file, read_chunk
 from fedquilt_common.errors import PayloadError
 
 DIGEST = "5e" * 32
@@ -83,6 +83,32 @@ def test_any_order_with_duplicates_gives_the_same_bytes(payload: bytes, chunk: i
         assert not (place / "in" / "partial").exists()
 
 
+@settings(deadline=None)
+@given(st.binary(min_size=1, max_size=300), st.binary(max_size=1000), CHUNKS, st.data())
+def test_a_head_travels_with_the_first_chunk(head: bytes, numbers: bytes, chunk: int, data: st.DataObject) -> None:
+    with folder() as place:
+        blob = replace(blob_of(place, head + numbers), head=len(head))
+        headers = blob.headers(chunk)
+        assert [header.head for header in headers] == [head, *[b""] * (len(headers) - 1)]
+        assert sum(header.length for header in headers) == len(numbers) == headers[0].size
+        arrivals = data.draw(st.permutations(headers))
+        assembly = Assembly(place / "in" / "partial", arrivals[0], len(numbers))
+        with blob.path.open("rb") as file:
+            for header in arrivals:
+                payload = read_chunk(file.fileno(), header, blob.head)
+                whole = assembly.add(ChunkHeader.decode(header.encode()), payload)
+        assert whole
+        finished = assembly.finish(place / "out" / "whole")
+        assert finished == replace(blob, path=finished.path)
+        assert finished.path.read_bytes() == head + numbers
+
+
+def test_only_the_first_chunk_has_a_head_and_a_short_one() -> None:
+    for wrong in ((DIGEST, 1, 2, 10, b"h"), (DIGEST, 0, 1, 10, b"h" * (MAX_HEAD + 1)), (DIGEST, 0, 1, 0, b"")):
+        with pytest.raises(PayloadError):
+            ChunkHeader(*wrong)
+
+
 @given(PAYLOADS, CHUNKS)
 def test_chunks_are_read_from_the_file(payload: bytes, chunk: int) -> None:
     with folder() as place:
@@ -104,7 +130,8 @@ def test_random_headers(data: bytes) -> None:
         return
     assert header.encode() == data
     assert 0 < header.count <= MAX_CHUNKS
-    assert 0 <= header.offset < header.offset + header.length <= header.size
+    assert 0 <= header.offset <= header.offset + header.length <= header.size
+    assert header.length or header.head  # only a head may come without a payload
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
@@ -143,7 +170,7 @@ def test_other_header_versions() -> None:
     encoded = ChunkHeader(DIGEST, 0, 1, 1).encode()
     with pytest.raises(PayloadError, match="version 2, this program speaks 1"):
         ChunkHeader.decode(b"\x02" + encoded[1:])
-    for data in (encoded[:-1], encoded + b"\x00", b""):
+    for data in (encoded[:-1], b""):
         with pytest.raises(PayloadError, match="instead of 49"):
             ChunkHeader.decode(data)
 

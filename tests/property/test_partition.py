@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.partition import partition
+from fedquilt_common.datasets.partition import Scheme, partition, partition_by
 from fedquilt_common.errors import ExperimentError
 
 labels_of = st.lists(st.integers(0, 9), min_size=1, max_size=300).map(lambda y: np.array(y, dtype=np.int64))
@@ -132,3 +132,51 @@ def test_regression_has_no_classes_to_skew() -> None:
     with pytest.raises(ExperimentError, match="has no classes"):
         partition(targets, 2, "dirichlet", 1.0, 1, seed=0)  # type: ignore[arg-type]
     assert len(partition(targets, 2, "uniform", None, 1, seed=0)) == 2  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 8), st.integers(1, 5), st.data(), seeds)
+def test_equally_many_of_each_class_that_a_client_has(clients: int, each: int, data: st.DataObject, seed: int) -> None:
+    labels = np.repeat(np.arange(6), clients * each)
+    least = data.draw(st.integers(1, 6))
+    most = data.draw(st.integers(least, 6))
+    scheme = Scheme("per-class", per_class=each, classes=(least, most))
+    shares = partition_by(scheme, labels, clients, seed)
+    taken = np.concatenate(shares)
+    assert len(set(taken)) == len(taken)
+    for share in shares:
+        counts = np.bincount(labels[share], minlength=6)
+        assert set(counts) <= {0, each}
+        assert least <= (counts > 0).sum() <= most
+    again = partition_by(scheme, labels, clients, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
+
+
+def test_all_classes_where_none_are_said() -> None:
+    labels = np.arange(60) % 6
+    for share in partition_by(Scheme("per-class", per_class=2), labels, 5, 0):
+        assert np.bincount(labels[share]).tolist() == [2] * 6
+
+
+@given(st.integers(1, 9), st.lists(st.integers(1, 30), min_size=40, max_size=80))
+def test_each_person_has_one_client(clients: int, persons: list[int]) -> None:
+    subjects = np.array(persons)
+    if len(set(persons)) < clients:
+        return
+    shares = partition_by(Scheme("subject", subjects=subjects), subjects, clients, 0)
+    assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(len(subjects)))
+    owners = [set(subjects[share]) for share in shares]
+    assert sum(map(len, owners)) == len(set(persons))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"),
+    [
+        (Scheme("subject"), "does not say whose"),
+        (Scheme("subject", subjects=np.zeros(60, int)), "need as many persons; there are 1"),
+        (Scheme("per-class", per_class=20), "want 40 samples of class 0, there are 10"),
+        (Scheme("per-class", per_class=1, classes=(2, 9)), "has 6 classes"),
+    ],
+)
+def test_shares_that_cannot_be(scheme: Scheme, words: str) -> None:
+    with pytest.raises(ExperimentError, match=words):
+        partition_by(scheme, np.arange(60) % 6, 2, 0)

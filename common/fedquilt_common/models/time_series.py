@@ -62,7 +62,7 @@ class TimeSeries(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The last instant of the last LSTM decides."""
-        states: Any = self.lstm(self.convolutions(x).transpose(1, 2))[0]
+        states: Any = self.lstm(self.convolutions(x).mT)[0]
         logits: Tensor = self.head(self.dropout(states[:, -1]))
         return logits
 

@@ -12,6 +12,7 @@ import pytest
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
+from fedquilt_common.link import Link, parse_link
 from fedquilt_common.sections import FleetLine
 from fedquilt_common.yaml_text import dump_yaml, load_yaml
 
@@ -89,7 +90,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("seed=-1", "seed = -1"),
         ("name=a/b", "name = 'a/b'"),
         ("wire.up=int8", "must be 'fp32', 'fp16' or 'bf16'"),
-        ("wire.chunk=1023", "wire.chunk = 1023"),
+        ("wire.chunk=31", "wire.chunk = 31"),
         ("wire.chunk=257MiB", "wire.chunk = '257MiB'"),
         ("wire.chunk=true", "wire.chunk = True: must be whole bytes"),
         ("wire.chunk=2000.5", "wire.chunk = 2000.5: must be whole bytes"),
@@ -251,3 +252,63 @@ def test_importing_it_stays_light() -> None:
         [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+VARIED = """
+name: varied
+data: {set: digits, clients: 4, public: {samples: 10}}
+model: {name: mlp, hidden: [8]}
+algorithm: {name: fedmd}
+training: {lr: 0.1, momentum: 0.9, batch: 4}
+fleet:
+  - {kind: plain, clients: 1}
+  - kind: own
+    clients: 3
+    link: {rate: 50, loss: 0.2}
+    variants:
+      - {training: {optimiser: adam, lr: 0.001}}
+      - {model: {name: tabular}}
+speedup: 10
+"""
+
+
+def test_clients_have_their_lines_variants_in_turn() -> None:
+    made = parse_experiment(VARIED, "varied.yaml")
+    assert made.variant(0) == made.usual
+    adam, tabular = made.variant(1), made.variant(2)
+    assert made.variant(3) == adam
+    assert (adam.model, adam.training.optimiser, adam.training.momentum, adam.training.batch) == (
+        made.model, "adam", 0.0, 4,
+    )  # fmt: skip
+    assert (tabular.model.name, tabular.training) == ("tabular", made.training)
+    assert Experiment.model_validate_json(made.model_dump_json()) == made
+    assert parse_experiment(dump_experiment(made), "again") == made
+
+
+def test_links_go_to_the_agents_of_their_line() -> None:
+    made = parse_experiment(VARIED, "varied.yaml")
+    plain, own = agent_specs(made.fleet, made.speedup)
+    assert "link" not in plain.options
+    assert parse_link(own.options["link"]) == Link(rate=50.0, loss=0.2, speedup=10.0)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("fleet.1.variants.0.training.optimizer=adam", "fleet.1.variants.0.training.optimizer"),
+        ("fleet.1.variants.0.training.momentum=0.9", "the optimiser 'adam' has none"),
+        ("fleet.1.variants.1.model.name=tabula", "fleet.1.variants.1.model.name = 'tabula': unknown; did you mean"),
+        ("fleet.1.variants=3", "fleet.1.variants"),
+        ("fleet.1.link.loss=1", "fleet.1.link.loss = 1"),
+        ("fleet.1.link.speed=1", "unknown key"),
+        ("data.public={set: digit}", "data.public.set = 'digit': unknown; did you mean 'digits'"),
+        ("data.public={}", "say how many of the training samples"),
+        ("data.partition={scheme: per-class}", "needs it; try 20"),
+        ("data.partition={scheme: per-class, per_class: 2, classes: [3, 1]}", "the least comes first"),
+        ("data.partition={scheme: subject, alpha: 1}", "does not have it"),
+        ("training.optimiser=adam", "the optimiser 'adam' has none"),
+        ("speedup=0", "speedup = 0"),
+    ],
+)
+def test_mistakes_in_variants_links_and_public_sets(override: str, expected: str) -> None:
+    assert expected in refusal(VARIED, override)

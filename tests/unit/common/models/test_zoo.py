@@ -21,8 +21,16 @@ SMALL: dict[str, dict[str, Any]] = {
     "preact-resnet18": {"width": 0.1},
     "mobilenet-v2": {"width": 0.1},
     "transformer": {"embed": 8, "hidden": 16, "heads": 2, "head_dim": 3, "layers": 2},
+    "tabular": {"hidden": [9, 8]},
+    "hars": {"number": 9},
+    "time-series": {"filters": 4, "kernel": 3, "units": 5},
+    "harb": {"number": 9},
+    "image-cnn": {"filters": [3, 4], "hidden": 5},
 }
-IMAGE_MODELS = [name for name in SMALL if name not in ("mlp", "transformer")]
+FLAT = ("mlp", "tabular", "hars")
+"""They take samples of any shape."""
+TIMED = ("time-series", "harb")
+IMAGE_MODELS = [name for name in SMALL if name not in (*FLAT, *TIMED, "transformer", "image-cnn")]
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *SMALL.items(),
     *((name, {**SMALL[name], "exits": [0]}) for name in ("mlp", "convnet", "vgg16", "resnet18")),
@@ -42,7 +50,7 @@ class LeafTracer(fx.Tracer):
 
 
 def shape_for(name: str) -> tuple[int, ...]:
-    return (6,) if name == "transformer" else (3, 32, 32)
+    return (6,) if name == "transformer" else (4, 50) if name in TIMED else (3, 32, 32)
 
 
 def samples(name: str, count: int, shape: tuple[int, ...], classes: int) -> Tensor:

@@ -1,0 +1,180 @@
+"""Soft labels over a real broker: what travels, what does not, and that neither loss nor death changes a bit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt_client.store import kept_memories
+from fedquilt_common.broker_url import parse_broker_url
+from fedquilt_common.codec import FileArrays
+from fedquilt_common.transport import Connected, Incoming, Message, MqttTransport
+from fedquilt_server.broker import broker_command, free_port, wait_listening
+
+EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
+PATIENCE = 150.0
+LABELS = 200 * 10 + 2 * 10 * 4
+"""Bytes: a code for each public sample and class, and the range of each class."""
+SHORT = ("--set", "rounds=3", "--set", "evaluate_every=3")
+
+
+def command(name: str, folder: Path, *options: str) -> list[str]:
+    words = ["simulate", str(EXPERIMENTS / f"{name}.yaml"), "--out", str(folder / "run"), "--json", *options]
+    return [sys.executable, "-m", "fedquilt_common.cli", *words]
+
+
+def simulate(name: str, folder: Path, *options: str) -> dict[str, Any]:
+    done = subprocess.run(
+        command(name, folder, *options), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@contextlib.contextmanager
+def ear(folder: Path) -> Iterator[tuple[str, list[Message]]]:
+    """A broker's address, and all that anybody publishes there."""
+    heard: list[Message] = []
+    connected, port = threading.Event(), free_port()
+
+    def deliver(incoming: Incoming) -> None:
+        if isinstance(incoming, Message):
+            heard.append(incoming)
+            incoming.ack()
+        elif isinstance(incoming, Connected):
+            connected.set()
+
+    with subprocess.Popen(broker_command(folder, port)) as process:
+        try:
+            wait_listening("127.0.0.1", port, 10)
+            transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "ear", deliver)
+            transport.connect()
+            assert connected.wait(10)
+            transport.subscribe(["#"])
+            yield f"mqtt://127.0.0.1:{port}", heard
+            transport.close()
+        finally:
+            process.terminate()
+
+
+def memories(run: Path) -> list[Any]:
+    return [kept for agent in sorted((run / "agents").iterdir()) for kept in kept_memories(agent)]
+
+
+def test_only_numbers_travel_and_no_weights(tmp_path: Path) -> None:
+    with ear(tmp_path) as (broker, heard):
+        found = simulate("digits-cfedakd", tmp_path, "--broker", broker, *SHORT)
+    up: dict[str, int] = {}
+    for message in heard:
+        levels = message.topic.split("/")
+        if "replies" in levels:
+            key = "/".join(levels[-3:-1])
+            up[key] = up.get(key, 0) + len(message.payload)
+    scores = {key: size for key, size in up.items() if key.endswith(".0")}
+    assert len(scores) == 6 * 3
+    assert set(scores.values()) == {LABELS}
+    assert {size for key, size in up.items() if key.endswith(".1")} == {0}
+    down = [len(m.payload) for m in heard if "/soft-labels/" in m.topic and m.payload]
+    assert down == [LABELS] * 3
+    assert not [m for m in heard if "/slices/" in m.topic and m.payload]
+    for row in found["rounds"]:
+        assert row["label_bytes"] == {str(client): {"down": LABELS, "up": LABELS} for client in range(6)}
+        assert row["label_bytes_down"] == row["label_bytes_up"] == 6 * LABELS
+    assert found["final"]["label_bytes_up"] == 18 * LABELS
+    everything = b"".join(m.header + m.payload for m in heard)
+    kept = memories(tmp_path / "run")
+    assert len(kept) == 6
+    for one in kept:
+        arrays = FileArrays(one.file)
+        assert sum(x.nbytes for x in arrays.values()) > 4000
+        assert not any(x.tobytes() in everything for x in arrays.values() if x.size > 4)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which nothing happens."""
+    folder = tmp_path_factory.mktemp("calm")
+    simulate("digits-fedakd", folder, *SHORT)
+    return folder / "run"
+
+
+def outcome(run: Path) -> tuple[Any, ...]:
+    rows = json.loads((run / "result.json").read_text())["rounds"]
+    kept = [(one.client, one.round, one.file.read_bytes()) for one in memories(run)]
+    return [row["client_accuracy"] for row in rows], [row["replies"] for row in rows], kept
+
+
+def test_a_fifth_of_the_packets_lost_changes_nothing(calm: Path, tmp_path: Path) -> None:
+    """Links, chunks and speed are no part of what is computed."""
+    link = "{rate: 200, latency: 0.5, loss: 0.2, mtu: 400}"
+    lossy = ("--set", "wire.chunk=256", "--set", "speedup=400", "--set", "participation.deadline=86400")
+    links = [word for line in (0, 1) for word in ("--set", f"fleet.{line}.link={link}")]
+    found = simulate("digits-fedakd", tmp_path, *SHORT, *lossy, *links)
+    assert outcome(tmp_path / "run") == outcome(calm)
+    for row in found["rounds"]:
+        assert row["rejected"] == 0
+        assert row["label_bytes_up"] >= 6 * 8000
+    assert sum(row["label_bytes_up"] for row in found["rounds"]) > 18 * 8000  # some chunks came twice
+
+
+def test_whoever_is_killed_each_label_counts_once(calm: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(command("digits-fedakd", tmp_path, *SHORT), stdout=subprocess.DEVNULL) as process:
+        for number, who in ((1, "weak-0"), (2, "coordinator")):
+            _await_round(tmp_path, number)
+            pids = json.loads((tmp_path / "run" / "pids.json").read_text())
+            os.kill(pids["agents"].get(who) or pids[who], signal.SIGKILL)
+        assert process.wait(PATIENCE) == 0
+    assert outcome(tmp_path / "run") == outcome(calm)
+
+
+def _await_round(folder: Path, number: int) -> None:
+    end, path = time.monotonic() + PATIENCE, folder / "run" / "result.json"
+    while not path.exists() or len(json.loads(path.read_text())["rounds"]) < number:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_board_with_another_public_set_is_refused_before_it_spoils_a_round(tmp_path: Path) -> None:
+    """The coordinator's file is not that of the boards, which have one of their own."""
+    import numpy as np
+
+    data = {"coordinator": tmp_path / "one", "board": tmp_path / "two"}
+    for number, folder in enumerate(data.values()):
+        folder.mkdir()
+        np.save(folder / "public.npy", np.random.default_rng(number).random((30, 1, 8, 8)).astype(np.float32))
+    port = free_port()
+    url = f"mqtt://127.0.0.1:{port}"
+    experiment = [str(EXPERIMENTS / "digits-fedmd.yaml"), "--set", "data.public={file: public.npy}", "--broker", url]
+    words = [sys.executable, "-m", "fedquilt_common.cli"]
+    board = ["agent", "--broker", url, "--id", "pi", "--clients", "0-5", "--state", str(tmp_path / "pi")]
+    with (
+        subprocess.Popen(broker_command(tmp_path, port)) as broker,
+        (tmp_path / "coordinator.log").open("wb") as log,
+        subprocess.Popen(
+            [*words, "coordinator", *experiment, "--out", str(tmp_path / "run")],
+            env={**os.environ, "FEDQUILT_DATA": str(data["coordinator"])}, stdout=log, stderr=log,
+        ) as coordinator,
+        subprocess.Popen(
+            [*words, *board], env={**os.environ, "FEDQUILT_DATA": str(data["board"])}, stderr=subprocess.PIPE, text=True
+        ) as agent,
+    ):  # fmt: skip
+        try:
+            assert agent.stderr is not None
+            said = next(line for line in agent.stderr if "public set" in line)
+            assert "the public set on this board is another than the coordinator's" in said
+            assert coordinator.poll() is None
+        finally:
+            for process in (agent, coordinator, broker):
+                process.terminate()
