@@ -73,7 +73,7 @@ class Downloads:
         Raises:
             PayloadError: when it is not a chunk, too large for this disk, or completes to other bytes than announced.
         """
-        if not header_bytes or address.place not in self._subscribed:  # a slot that is cleared
+        if not (header_bytes or payload) or address.place not in self._subscribed:  # a slot that is cleared
             return False
         self._arrived()
         header = ChunkHeader.decode(header_bytes)
