@@ -13,14 +13,14 @@ import typer
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from fedquilt_client.agent import Agent, AgentSettings
+from fedquilt_client.links import OF_THE_EXPERIMENT, MakeTransport, behind_link
 from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.link import parse_link
-from fedquilt_common.linked import LinkedTransport
 from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.messages import MAX_CLIENTS, Name
-from fedquilt_common.seeds import derive_seed
 from fedquilt_common.stopping import StopSignal
+from fedquilt_common.topics import Topics
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
 from fedquilt_common.yaml_text import load_yaml, read_text
 
@@ -76,7 +76,7 @@ def agent(
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(help="Behave as behind such a link: rate=50,latency=1,loss=0.2,mtu=222,speedup=100."),
+        typer.Option(help="Imitate a link: rate=50,latency=1,loss=0.2,mtu=222,speedup=100; or `experiment`'s."),
     ] = None,
     ca: Annotated[str | None, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = None,
     cert: Annotated[str | None, typer.Option(help="Client certificate (PEM).")] = None,
@@ -98,15 +98,13 @@ def agent(
         client_id = f"fedquilt-{settings.federation}-{settings.id}"
         return MqttTransport(address, client_id, deliver, will=will)
 
-    def linked(deliver: Deliver, will: Will) -> Transport:
-        if not settings.link:
-            return transport(deliver, will)
-        seed = derive_seed("link", settings.id)
-        return LinkedTransport(parse_link(settings.link), transport, deliver, will, seed)
-
     return_freed_memory()
     stop = StopSignal()
-    Agent(_agent_settings(settings), linked).execute(stop)
+    made = _agent_settings(settings)
+    make: MakeTransport = transport
+    if settings.link:
+        make = behind_link(settings.link, made.name, min(made.clients), Topics(made.federation), transport)
+    Agent(made, make).execute(stop)
     raise typer.Exit(stop.exit_code)
 
 
@@ -143,7 +141,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         private=config.profile == "private",
         allow_import=tuple(config.allow_import),
         once=config.once,
-        speedup=parse_link(config.link).speedup if config.link else 1.0,
+        speedup=parse_link(config.link).speedup if config.link and config.link != OF_THE_EXPERIMENT else 1.0,
     )
 
 

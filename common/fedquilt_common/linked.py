@@ -31,7 +31,7 @@ class _Line(threading.Thread):
 
     def __init__(self, link: Link, name: str) -> None:
         super().__init__(name=name, daemon=True)
-        self._link = link
+        self.link = link
         self._waiting: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()
         self._free_at = 0.0
         self._under_way = 0
@@ -40,9 +40,9 @@ class _Line(threading.Thread):
     def carry(self, size: int, tries: int, then: Callable[[], None]) -> None:
         """Do ``then`` once ``size`` bytes have been carried ``tries`` times; 0 bytes take no time."""
         with self._lock:
-            self._free_at = max(self._free_at, time.monotonic()) + self._link.seconds(size) * tries
+            self._free_at = max(self._free_at, time.monotonic()) + self.link.seconds(size) * tries
             self._under_way += 1
-            delay = self._link.latency / self._link.speedup * tries if size else 0.0
+            delay = self.link.latency / self.link.speedup * tries if size else 0.0
             self._waiting.put((self._free_at + delay, then))
 
     @property
@@ -64,7 +64,10 @@ class _Line(threading.Thread):
 
 
 class LinkedTransport:
-    """A ``Transport`` behind a ``Link``; ``make`` makes the transport from a callback and a last will."""
+    """A ``Transport`` behind a ``Link``; ``make`` makes the transport from a callback and a last will.
+
+    ``learn`` is shown each message that comes in, and may know of another link from then on.
+    """
 
     def __init__(
         self,
@@ -73,9 +76,11 @@ class LinkedTransport:
         deliver: Deliver,
         will: Will,
         seed: int = 0,
+        learn: Callable[[Message], Link | None] = lambda _: None,
     ) -> None:
         self._link = link
         self._deliver = deliver
+        self._learn = learn
         self._random = random.Random(seed)  # noqa: S311 - a simulation
         self._up, self._down = _Line(link, "link-up"), _Line(link, "link-down")
         self._inner = make(self._incoming, will)
@@ -103,8 +108,13 @@ class LinkedTransport:
         if not isinstance(incoming, Message):
             self._down.carry(0, 1, lambda: self._deliver(incoming))
             return
+        self._take_up(self._learn(incoming))
         size, tries = self._fate(incoming.topic, incoming.payload, incoming.header)
         self._down.carry(size, max(1, tries), incoming.ack if tries == 0 else lambda: self._deliver(incoming))
+
+    def _take_up(self, link: Link | None) -> None:
+        if link is not None:
+            self._link = self._up.link = self._down.link = link
 
     def _fate(self, topic: str, payload: bytes, header: bytes) -> tuple[int, int]:
         """(bytes on the link, how often they are sent until they are through; 0 for a chunk that is lost)."""
