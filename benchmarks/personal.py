@@ -6,7 +6,8 @@ G is the best accuracy over the rounds of the global model on the union of the c
 accuracy of the clients' own models, after each round's aggregation, as in the thesis. Each line of
 ``results/personal.jsonl`` is one run. Runs go two at a time, each with one training process, so that both cores of a
 small machine are used whatever the sizes of the clients. ``training_share`` is the part of the processor time of
-coordinator, broker, agent and worker in which clients trained; evaluation is not training. With ``--work FOLDER`` the
+coordinator, broker, agent and worker in which clients trained; evaluation is not training. It compares seconds of
+training with seconds of processor, so it is right only on a machine that does nothing else. With ``--work FOLDER`` the
 run folders are kept there, and the same command goes on where it was stopped; such runs have no ``training_share``.
 ``--table`` prints what is there. The data sets must lie below FEDQUILT_DATA.
 """
