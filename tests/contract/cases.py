@@ -29,6 +29,8 @@ class Case:
     """Samples of the public set, for algorithms that need one."""
 
 
+DISTILLED = {"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001}
+OWN_MODELS = "clients have models of their own, and no weights travel"
 CASES: dict[str, Case] = {
     "fedavg": Case(),
     "fedprox": Case(
@@ -194,9 +196,9 @@ CASES: dict[str, Case] = {
         ),
     ),
     "fedmd": Case(
-        fields={"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001},
+        fields=DISTILLED,
         degenerate=None,
-        why="clients have models of their own, and no weights travel",
+        why=OWN_MODELS,
         refused=(
             ({"kd_epochs": 0}, "1 or more"),
             ({"kd_lr": 0.0}, "positive"),
@@ -210,18 +212,18 @@ CASES: dict[str, Case] = {
         personal=0.8,
     ),
     "fedakd": Case(
-        fields={"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001},
+        fields=DISTILLED,
         degenerate=None,
-        why="clients have models of their own, and no weights travel",
+        why=OWN_MODELS,
         refused=(({"alpha": 0.0}, "positive"), ({"alpha": float("nan")}, "positive"), ({"kd_lr": -1.0}, "positive")),
         rounds=6,
         public=200,
         personal=0.8,
     ),
     "cfedakd": Case(
-        fields={"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001},
+        fields=DISTILLED,
         degenerate=None,
-        why="clients have models of their own, and no weights travel",
+        why=OWN_MODELS,
         refused=(({"alpha": -1.0}, "positive"),),
         rounds=6,
         public=200,
@@ -230,7 +232,7 @@ CASES: dict[str, Case] = {
     "dsfl": Case(
         fields={"kd_epochs": 5},
         degenerate=None,
-        why="clients have models of their own, and no weights travel",
+        why=OWN_MODELS,
         refused=(({"temperature": 0.0}, "positive"), ({"aggregation": "median"}, "era or sa")),
         rounds=6,
         public=300,

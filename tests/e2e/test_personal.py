@@ -2,52 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
-import os
-import signal
 import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.e2e.runs import EXPERIMENTS, PATIENCE, await_round, command, ear, kill, memories, simulate
 
-from fedquilt_client.store import kept_memories
-from fedquilt_common.broker_url import parse_broker_url
 from fedquilt_common.codec import FileArrays
-from fedquilt_common.transport import Connected, Incoming, Message, MqttTransport
-from fedquilt_server.broker import broker_command, free_port, wait_listening
 
-ROOT = Path(__file__).parents[2]
-EXPERIMENTS = ROOT / "deploy" / "experiments"
-PATIENCE = 150.0
 SHORT = ("--set", "rounds=4", "--set", "evaluate_every=2")
-
-
-def command(name: str, folder: Path, *options: str) -> list[str]:
-    words = ["simulate", str(EXPERIMENTS / f"{name}.yaml"), "--out", str(folder / "run"), "--json", *options]
-    return [sys.executable, "-m", "fedquilt_common.cli", *words]
-
-
-def simulate(name: str, folder: Path, *options: str) -> dict[str, Any]:
-    done = subprocess.run(
-        command(name, folder, *options), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+FEDREB = EXPERIMENTS / "digits-fedreb.yaml"
 
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in which nothing happens."""
     folder = tmp_path_factory.mktemp("calm")
-    simulate("digits-fedreb", folder, *SHORT)
+    simulate(FEDREB, folder, *SHORT)
     return folder
 
 
@@ -74,69 +47,43 @@ def test_both_accuracies_of_every_round_and_of_the_run(calm: Path) -> None:
     assert float(columns[-1]["personal_accuracy"]) == rows[-1]["personal_accuracy"]
 
 
-@contextlib.contextmanager
-def ear(folder: Path) -> Iterator[tuple[str, list[bytes]]]:
-    """A broker's address, and all that anybody publishes there."""
-    heard: list[bytes] = []
-    connected, port = threading.Event(), free_port()
-
-    def deliver(incoming: Incoming) -> None:
-        if isinstance(incoming, Message):
-            heard.append(incoming.header + incoming.payload)
-            incoming.ack()
-        elif isinstance(incoming, Connected):
-            connected.set()
-
-    with subprocess.Popen(broker_command(folder, port)) as process:
-        try:
-            wait_listening("127.0.0.1", port, 10)
-            transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "ear", deliver)
-            transport.connect()
-            assert connected.wait(10)
-            transport.subscribe(["#"])
-            yield f"mqtt://127.0.0.1:{port}", heard
-            transport.close()
-        finally:
-            process.terminate()
-
-
 def test_nothing_private_is_on_any_topic(tmp_path: Path) -> None:
     """Ditto keeps the most; ``unit/common/algorithms`` looks at the replies of the others."""
     with ear(tmp_path) as (broker, heard):
-        simulate("digits-ditto", tmp_path, "--broker", broker, "--set", "rounds=2", "--set", "wire.chunk=1MiB")
-    everything = b"".join(heard)
+        simulate(
+            EXPERIMENTS / "digits-ditto.yaml",
+            tmp_path,
+            "--broker",
+            broker,
+            "--set",
+            "rounds=2",
+            "--set",
+            "wire.chunk=1MiB",
+        )
+    everything = b"".join(message.header + message.payload for message in heard)
     model = FileArrays(tmp_path / "run" / "global.safetensors")
     shared = next(iter(model))
     assert model[shared].tobytes() in everything  # the ear does hear what is sent
-    found = [kept for agent in (tmp_path / "run" / "agents").iterdir() for kept in kept_memories(agent)]
+    found = memories(tmp_path)
     assert len(found) >= 5
-    for kept in found:
-        for array in FileArrays(kept.file).values():
+    for _, _, file in found:
+        for array in FileArrays(file).values():
             rows = array.reshape(len(array), -1) if array.ndim > 1 else array[None]
             own = [row.tobytes() for row in rows if row.size >= 4 and row.any()]
             assert sum(row in everything for row in own) <= len(own) // 4  # rows that training has not moved
 
 
 def test_whoever_is_killed_private_memory_counts_once(calm: Path, tmp_path: Path) -> None:
-    with subprocess.Popen(command("digits-fedreb", tmp_path, *SHORT), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command(FEDREB, tmp_path, *SHORT), stdout=subprocess.DEVNULL) as process:
         for number, who in ((1, "weak-0"), (2, "coordinator"), (3, "strong-0")):
-            _await_round(tmp_path, number)
-            pids = json.loads((tmp_path / "run" / "pids.json").read_text())
-            os.kill(pids["agents"].get(who) or pids[who], signal.SIGKILL)
+            await_round(tmp_path, number)
+            kill(tmp_path, who)
         assert process.wait(PATIENCE) == 0
     runs = [folder / "run" for folder in (calm, tmp_path)]
     assert len({(run / "global.safetensors").read_bytes() for run in runs}) == 1
     results = [json.loads((run / "result.json").read_text())["rounds"] for run in runs]
     scores = [[(row["global_accuracy"], row["personal_accuracy"]) for row in rows] for rows in results]
     assert scores[0] == scores[1]
-    memories = [[(kept.client, kept.round, kept.file.read_bytes()) for agent in sorted((run / "agents").iterdir())
-                 for kept in kept_memories(agent)] for run in runs]  # fmt: skip
-    assert memories[0] == memories[1]
-    assert memories[0]
-
-
-def _await_round(folder: Path, number: int) -> None:
-    end, path = time.monotonic() + PATIENCE, folder / "run" / "result.json"
-    while not path.exists() or len(json.loads(path.read_text())["rounds"]) < number:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    kept = [[(client, number, file.read_bytes()) for client, number, file in memories(one)] for one in (calm, tmp_path)]
+    assert kept[0] == kept[1]
+    assert kept[0]

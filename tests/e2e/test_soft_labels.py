@@ -2,78 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedquilt_client.store import kept_memories
-from fedquilt_common.broker_url import parse_broker_url
-from fedquilt_common.codec import FileArrays
-from fedquilt_common.transport import Connected, Incoming, Message, MqttTransport
-from fedquilt_server.broker import broker_command, free_port, wait_listening
+from tests.e2e.runs import EXPERIMENTS, FEDQUILT, PATIENCE, await_round, command, ear, kill, memories, simulate
 
-EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
-PATIENCE = 150.0
+from fedquilt_common.codec import FileArrays
+from fedquilt_server.broker import broker_command, free_port
+
 LABELS = 200 * 10 + 2 * 10 * 4
 """Bytes: a code for each public sample and class, and the range of each class."""
 SHORT = ("--set", "rounds=2", "--set", "evaluate_every=2")
 
 
-def command(name: str, folder: Path, *options: str) -> list[str]:
-    words = ["simulate", str(EXPERIMENTS / f"{name}.yaml"), "--out", str(folder / "run"), "--json", *options]
-    return [sys.executable, "-m", "fedquilt_common.cli", *words]
-
-
-def simulate(name: str, folder: Path, *options: str) -> dict[str, Any]:
-    done = subprocess.run(
-        command(name, folder, *options), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-@contextlib.contextmanager
-def ear(folder: Path) -> Iterator[tuple[str, list[Message]]]:
-    """A broker's address, and all that anybody publishes there."""
-    heard: list[Message] = []
-    connected, port = threading.Event(), free_port()
-
-    def deliver(incoming: Incoming) -> None:
-        if isinstance(incoming, Message):
-            heard.append(incoming)
-            incoming.ack()
-        elif isinstance(incoming, Connected):
-            connected.set()
-
-    with subprocess.Popen(broker_command(folder, port)) as process:
-        try:
-            wait_listening("127.0.0.1", port, 10)
-            transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "ear", deliver)
-            transport.connect()
-            assert connected.wait(10)
-            transport.subscribe(["#"])
-            yield f"mqtt://127.0.0.1:{port}", heard
-            transport.close()
-        finally:
-            process.terminate()
-
-
-def memories(run: Path) -> list[Any]:
-    return [kept for agent in sorted((run / "agents").iterdir()) for kept in kept_memories(agent)]
-
-
 def test_only_numbers_travel_and_no_weights(tmp_path: Path) -> None:
     with ear(tmp_path) as (broker, heard):
-        found = simulate("digits-cfedakd", tmp_path, "--broker", broker, *SHORT)
+        found = simulate(EXPERIMENTS / "digits-cfedakd.yaml", tmp_path, "--broker", broker, *SHORT)
     up: dict[str, int] = {}
     for message in heard:
         levels = message.topic.split("/")
@@ -92,17 +39,17 @@ def test_only_numbers_travel_and_no_weights(tmp_path: Path) -> None:
         assert row["label_bytes_down"] == row["label_bytes_up"] == 6 * LABELS
     assert found["final"]["label_bytes_up"] == 12 * LABELS
     everything = b"".join(m.header + m.payload for m in heard)
-    kept = memories(tmp_path / "run")
+    kept = memories(tmp_path)
     assert len(kept) == 6
-    for one in kept:
-        arrays = FileArrays(one.file)
+    for _, _, file in kept:
+        arrays = FileArrays(file)
         assert sum(x.nbytes for x in arrays.values()) > 4000
         assert not any(x.tobytes() in everything for x in arrays.values() if x.size > 4)
 
 
-def outcome(run: Path) -> tuple[Any, ...]:
-    rows = json.loads((run / "result.json").read_text())["rounds"]
-    kept = [(one.client, one.round, one.file.read_bytes()) for one in memories(run)]
+def outcome(folder: Path) -> tuple[Any, ...]:
+    rows = json.loads((folder / "run" / "result.json").read_text())["rounds"]
+    kept = [(client, number, file.read_bytes()) for client, number, file in memories(folder)]
     return [row["client_accuracy"] for row in rows], [row["replies"] for row in rows], kept
 
 
@@ -112,24 +59,17 @@ def test_neither_lost_packets_nor_kills_change_a_bit(tmp_path: Path) -> None:
     lossy = ["--set", "wire.chunk=2000", "--set", "speedup=400", "--set", "participation.deadline=86400"]
     lossy += [word for line in (0, 1) for word in ("--set", f"fleet.{line}.link={link}")]
     calm, wild = tmp_path / "calm", tmp_path / "wild"
-    simulate("digits-fedakd", calm, *SHORT)
-    with subprocess.Popen(command("digits-fedakd", wild, *SHORT, *lossy), stdout=subprocess.DEVNULL) as process:
-        _await_round(wild, 1)
+    experiment = EXPERIMENTS / "digits-fedakd.yaml"
+    simulate(experiment, calm, *SHORT)
+    with subprocess.Popen(command(experiment, wild, *SHORT, *lossy), stdout=subprocess.DEVNULL) as process:
+        await_round(wild, 1)
         for who in ("weak-0", "coordinator"):
-            pids = json.loads((wild / "run" / "pids.json").read_text())
-            os.kill(pids["agents"].get(who) or pids[who], signal.SIGKILL)
+            kill(wild, who)
         assert process.wait(PATIENCE) == 0
-    assert outcome(wild / "run") == outcome(calm / "run")
+    assert outcome(wild) == outcome(calm)
     rows = json.loads((wild / "run" / "result.json").read_text())["rounds"]
     assert all(row["rejected"] == 0 and row["label_bytes_up"] >= 6 * 8000 for row in rows)
     assert sum(row["label_bytes_up"] for row in rows) > 12 * 8000  # some chunks came twice
-
-
-def _await_round(folder: Path, number: int) -> None:
-    end, path = time.monotonic() + PATIENCE, folder / "run" / "result.json"
-    while not path.exists() or len(json.loads(path.read_text())["rounds"]) < number:
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_board_with_another_public_set_is_refused_before_it_spoils_a_round(tmp_path: Path) -> None:
@@ -143,17 +83,17 @@ def test_a_board_with_another_public_set_is_refused_before_it_spoils_a_round(tmp
     port = free_port()
     url = f"mqtt://127.0.0.1:{port}"
     experiment = [str(EXPERIMENTS / "digits-fedmd.yaml"), "--set", "data.public={file: public.npy}", "--broker", url]
-    words = [sys.executable, "-m", "fedquilt_common.cli"]
     board = ["agent", "--broker", url, "--id", "pi", "--clients", "0-5", "--state", str(tmp_path / "pi")]
     with (
         subprocess.Popen(broker_command(tmp_path, port)) as broker,
         (tmp_path / "coordinator.log").open("wb") as log,
         subprocess.Popen(
-            [*words, "coordinator", *experiment, "--out", str(tmp_path / "run")],
+            [*FEDQUILT, "coordinator", *experiment, "--out", str(tmp_path / "run")],
             env={**os.environ, "FEDQUILT_DATA": str(data["coordinator"])}, stdout=log, stderr=log,
         ) as coordinator,
         subprocess.Popen(
-            [*words, *board], env={**os.environ, "FEDQUILT_DATA": str(data["board"])}, stderr=subprocess.PIPE, text=True
+            [*FEDQUILT, *board], env={**os.environ, "FEDQUILT_DATA": str(data["board"])},
+            stderr=subprocess.PIPE, text=True,
         ) as agent,
     ):  # fmt: skip
         try:

@@ -5,38 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from tests.e2e.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, simulate
 
-ROOT = Path(__file__).parents[2]
-EXPERIMENTS = ROOT / "deploy" / "experiments"
 NAMES = ("fedrolex", "adaptivefl")
 """The others differ from these in which channels they take; ``contract/test_experiments.py`` has all."""
 ROUNDS = 2
-PATIENCE = 150.0
-
-
-def command(experiment: Path, folder: Path, *options: str) -> list[str]:
-    out = str(folder / "run")
-    return [sys.executable, "-m", "fedquilt_common.cli", "simulate", str(experiment), "--out", out, "--json", *options]
-
-
-def simulate(experiment: Path, folder: Path, *options: str, **environment: str) -> dict[str, Any]:
-    done = subprocess.run(
-        command(experiment, folder, *options),
-        capture_output=True, text=True, timeout=PATIENCE, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found == json.loads((folder / "run" / "result.json").read_text())
-    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -139,12 +117,9 @@ def test_boards_that_are_killed_change_no_bit_of_a_quilt(tmp_path: Path) -> None
     experiment, options = EXPERIMENTS / "digits-adaptivefl.yaml", ("--set", "rounds=2", "--set", "evaluate_every=2")
     simulate(experiment, calm, *options)
     with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
-        end, path = time.monotonic() + PATIENCE, stormy / "run" / "result.json"
-        while not path.exists():
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        for pid in json.loads((stormy / "run" / "pids.json").read_text())["agents"].values():
-            os.kill(pid, signal.SIGKILL)
+        await_round(stormy, 1)
+        for agent in json.loads((stormy / "run" / "pids.json").read_text())["agents"]:
+            kill(stormy, agent)
         assert process.wait(PATIENCE) == 0
     models = [(folder / "run" / "global.safetensors").read_bytes() for folder in (calm, stormy)]
     assert models[0] == models[1]
