@@ -44,12 +44,13 @@ IMAGE, WORDS, TOKENS = (3, 32, 32), 10_000, 20
 
 @dataclass(frozen=True)
 class Case:
-    """A model of the zoo at a width, a batch size and a precision."""
+    """A model of the zoo at a width, a batch size and a precision; ``optimiser``: one of those of ``training``."""
 
     model: str
     width: float
     batch: int
     precision: Literal["fp32", "amp", "fp16", "bf16"]
+    optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
 
     @property
     def params(self) -> dict[str, Any]:
@@ -90,10 +91,13 @@ def planned(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
 
 
 def training(case: Case) -> Training:
-    """One epoch with momentum."""
+    """One epoch, with momentum where the optimiser has it."""
     from fedquilt_common.sections import Training
 
-    return Training(epochs=1, batch=case.batch, lr=0.01, momentum=0.9, precision=case.precision)
+    momentum = 0.9 if case.optimiser == "sgd" else 0.0
+    return Training(
+        epochs=1, batch=case.batch, lr=0.01, momentum=momentum, precision=case.precision, optimiser=case.optimiser
+    )  # fmt: skip
 
 
 def train_once(case: Case) -> int:

@@ -68,8 +68,7 @@ IDLE_TELEMETRY_SECONDS: Final = 30.0
 @dataclass(frozen=True)
 class AgentSettings:
     """One agent. ``memory`` is what it says to have and ``budget`` what training may take, in bytes; ``threads`` those
-    of each worker. A ``private`` one says nothing of its resources. ``speedup``: how many times as fast time passes on
-    its link, if that is a simulated one."""
+    of each worker. A ``private`` one says nothing of its resources."""
 
     name: str
     clients: tuple[int, ...]
@@ -83,7 +82,6 @@ class AgentSettings:
     private: bool = False
     allow_import: tuple[str, ...] = ()
     once: bool = False
-    speedup: float = 1.0
 
 
 @dataclass
@@ -221,8 +219,8 @@ class Agent:
         chunk = int(experiment.wire.chunk)
         self._current = _Current(
             store,
-            Downloads(store, self._transport, self.topics, self.settings.speedup),
-            Uploads(self.settings.name, self._transport, self.topics, store.blob, chunk, self.settings.speedup),
+            Downloads(store, self._transport, self.topics, experiment.speedup),
+            Uploads(self.settings.name, self._transport, self.topics, store.blob, chunk, experiment.speedup),
         )
         if self._early is not None and self._early.run == run.run:
             self._on_round(self._early)

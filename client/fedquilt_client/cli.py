@@ -13,10 +13,9 @@ import typer
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from fedquilt_client.agent import Agent, AgentSettings
-from fedquilt_client.links import OF_THE_EXPERIMENT, MakeTransport, behind_link
+from fedquilt_client.links import MakeTransport, behind_link
 from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.link import parse_link
 from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.messages import MAX_CLIENTS, Name
 from fedquilt_common.stopping import StopSignal
@@ -141,7 +140,6 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         private=config.profile == "private",
         allow_import=tuple(config.allow_import),
         once=config.once,
-        speedup=parse_link(config.link).speedup if config.link and config.link != OF_THE_EXPERIMENT else 1.0,
     )
 
 

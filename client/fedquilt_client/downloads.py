@@ -93,7 +93,7 @@ class Downloads:
         if not self._asked:
             self._gap = max(self._gap, now - self._quiet_since)
         self._quiet_since, self._asked = now, False
-        self._pause = max(self._first_pause, PATIENCE * self._gap)
+        self._pause = min(max(self._first_pause, PATIENCE * self._gap), LONGEST_REPAIR_SECONDS)
 
     def _assembly(self, place: str, header: ChunkHeader) -> Assembly:
         known = self._assemblies.get(place)

@@ -18,7 +18,7 @@ from fedquilt_common.datasets.shares import Share, clients_evaluate, digest, hol
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.messages import RunMessage
-from fedquilt_common.sections import Model
+from fedquilt_common.sections import Model, Training
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
 from fedquilt_common.types import Algorithm, Dataset, Examples, Learner
@@ -84,13 +84,13 @@ class BoardRun:
 
         return blueprint_for(self.build, self.dataset.train.x)
 
-    def training_memory(self, part: Slice) -> int:
-        """Bytes that training the sub-model takes beyond the process as it is."""
-        key = tuple(part.counts.values()), part.absent
+    def training_memory(self, part: Slice, training: Training) -> int:
+        """Bytes that training the sub-model so takes beyond the process as it is."""
+        key = tuple(part.counts.values()), part.absent, training
         if key not in self._needs:
             from fedquilt_common.estimate import memory_to_train
 
-            self._needs[key] = memory_to_train(self.blueprint, part, self.experiment.training).total
+            self._needs[key] = memory_to_train(self.blueprint, part, training).total
         return self._needs[key]
 
     @property
@@ -158,9 +158,10 @@ class TaskSite:
 
         set_up_torch(self.board.threads)
         board, own = self.board, self.board.experiment.variant(self.client)
-        build = board.build if own.model == board.experiment.model else board.builder(own.model)
         training = own.training.decayed(self.round)
-        return TorchLearner(build, training, self.classes, self.on_progress, lambda: board.blueprint)
+        if own.model != board.experiment.model:
+            return TorchLearner(board.builder(own.model), training, self.classes, self.on_progress)
+        return TorchLearner(board.build, training, self.classes, self.on_progress, lambda: board.blueprint)
 
     @property
     def classes(self) -> int:
@@ -172,7 +173,8 @@ class TaskSite:
 
     def fits(self, part: Slice) -> bool:
         """Whether this board has the memory to train the sub-model ``part`` now."""
-        need = self.board.training_memory(part)  # loads torch and the data set, which take memory themselves
+        own = self.board.experiment.variant(self.client).training
+        need = self.board.training_memory(part, own)  # loads torch and the data set, which take memory themselves
         if need > self.capacity():
             return False
         self.on_need(need)

@@ -121,6 +121,8 @@ class Worker:
             self._progress(job.number),
             lambda need: self._say(job.number, "training", need=need),
         )
+        if job.labels and board.run.public is not None:
+            _ = board.public  # labels of other samples than the coordinator's must not even be made
         task = _task(job, board)
         reply = board.algorithm.work(task, site)
         if site.memory_changed:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,8 +182,8 @@ class Assembly:
         Raises:
             PayloadError: when the bytes are not those that the digest names; the partial file is deleted.
         """
-        if self._head:  # such transfers are small
-            self.path.write_bytes(self._head + self.path.read_bytes())
+        if self._head:
+            self._put_head_before()
         if self._actual_digest() != self.digest:
             self.discard()
             raise DamagedTransferError("the bytes received do not have the announced SHA-256")
@@ -192,6 +193,14 @@ class Assembly:
         else:
             self.path.replace(target)
         return Blob(target, self.digest, len(self._head) + self.size, len(self._head))
+
+    def _put_head_before(self) -> None:
+        numbers = self.path.with_name(f"{self.path.name}.numbers")
+        self.path.replace(numbers)
+        with numbers.open("rb") as source, self.path.open("wb") as whole:
+            whole.write(self._head)
+            shutil.copyfileobj(source, whole)
+        numbers.unlink()
 
     def discard(self) -> None:
         """Give the transfer up and delete its partial file."""

@@ -81,14 +81,20 @@ def memory_to_train(blueprint: Blueprint, part: Slice, training: Training) -> Es
     walk = _Walk(blueprint, part, training.batch, size)
     params = sum(math.prod(part.shapes[name]) for name in blueprint.parameters if name in part.shapes)
     weights = part.entries * size.weight + params * size.copies
-    optimiser = params * size.weight if training.momentum else 0
+    optimiser = params * size.weight * _kept_averages(training)
     gradients = params * size.weight
-    decayed = max(map(math.prod, part.shapes.values()), default=0) * size.weight if training.weight_decay else 0
+    largest = max(map(math.prod, part.shapes.values()), default=0) * size.weight
+    decayed = largest * ((training.weight_decay > 0) + (training.optimiser != "sgd"))
     kept, highest = walk.peak()
     peak = max(highest, gradients + decayed)
     kernels = walk.kernels()
     total = weights + optimiser + peak + kernels
     return Estimate(weights, gradients, optimiser, kept, max(0, peak - kept), kernels, total)
+
+
+def _kept_averages(training: Training) -> int:
+    """Numbers that the optimiser keeps for each parameter."""
+    return {"sgd": int(training.momentum > 0), "rmsprop": 1, "adam": 2}[training.optimiser]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from fedquilt_common.link import Link
+from fedquilt_common.link import BOUNDS, Link
 from fedquilt_common.sections import (
     AlgorithmChoice,
     Data,
@@ -44,7 +44,7 @@ class Experiment(Section):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     rounds: Positive = 10
     evaluate_every: Positive = 1
-    speedup: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0
+    speedup: Annotated[float, Field(ge=BOUNDS["speedup"][0], le=BOUNDS["speedup"][1])] = 1.0
     data: Data
     model: Model
     algorithm: AlgorithmChoice
@@ -83,6 +83,12 @@ class Experiment(Section):
     def usual(self) -> Variant:
         """The model and training of clients that have no variant, and of the coordinator."""
         return Variant(model=self.model, training=self.training)
+
+    @property
+    def models(self) -> list[Model]:
+        """The different models that clients have, in the order of the clients."""
+        each = (one.model for line in self.fleet for one in line.variants[: line.clients] or (self.usual,))
+        return list({model.model_dump_json(): model for model in each}.values())
 
     def variant(self, client: int) -> Variant:
         """A client's model and training."""

@@ -48,17 +48,17 @@ def parse_link(text: str) -> Link:
     given: dict[str, float] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
-        if not equals or name not in _BOUNDS or name in given:
+        if not equals or name not in BOUNDS or name in given:
             raise ExperimentError(f"link {text!r}: write it as rate=50,latency=1.5,loss=0.2,mtu=222,speedup=100")
         with contextlib.suppress(ValueError):
             given[name] = float(value)
-        least, most = _BOUNDS[name]
+        least, most = BOUNDS[name]
         if not least <= given.get(name, float("nan")) <= most:
             raise ExperimentError(f"link {text!r}: {name} must be a number from {least:g} to {most:g}")
     mtu = given.pop("mtu", None)
     return Link(**given, mtu=None if mtu is None else int(mtu))
 
 
-_BOUNDS: Final = {
+BOUNDS: Final = {
     "rate": (0.1, 1e12), "latency": (0.0, 86_400.0), "loss": (0.0, 0.9), "mtu": (8.0, 1e9), "speedup": (1e-3, 1e6),
 }  # fmt: skip

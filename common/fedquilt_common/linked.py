@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from fedquilt_common.errors import FedquiltError
 from fedquilt_common.link import Link
-from fedquilt_common.transport import Deliver, Incoming, Message, Transport, Will
+from fedquilt_common.transport import QUEUED_BYTES, Deliver, Incoming, Message, Transport, Will
 
 FRAMING: Final = 8
 """Bytes of a message beside topic, properties and payload."""
@@ -24,6 +25,7 @@ ROOM: Final = 128
 """Bytes of a packet that topic and header of a chunk take, at most as a rule."""
 SMALLEST_PAYLOAD: Final = 16
 _MOST_TRIES: Final = 1000
+_PAUSE: Final = 0.005
 
 
 class _Line(threading.Thread):
@@ -32,7 +34,10 @@ class _Line(threading.Thread):
     def __init__(self, link: Link, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.link = link
-        self._waiting: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()
+        self.error: FedquiltError | None = None
+        self._waiting: queue.SimpleQueue[tuple[float, int, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._bytes = 0
+        self._ended = False
         self._free_at = 0.0
         self._under_way = 0
         self._lock = threading.Lock()
@@ -40,10 +45,16 @@ class _Line(threading.Thread):
     def carry(self, size: int, tries: int, then: Callable[[], None]) -> None:
         """Do ``then`` once ``size`` bytes have been carried ``tries`` times; 0 bytes take no time."""
         with self._lock:
+            self._bytes += size
             self._free_at = max(self._free_at, time.monotonic()) + self.link.seconds(size) * tries
             self._under_way += 1
             delay = self.link.latency / self.link.speedup * tries if size else 0.0
-            self._waiting.put((self._free_at + delay, then))
+            self._waiting.put((self._free_at + delay, size, then))
+
+    def wait_for_room(self) -> None:
+        """Until less waits than a transport may hold: memory does not grow with what is sent."""
+        while self._bytes > QUEUED_BYTES and self.error is None and not self._ended:
+            time.sleep(_PAUSE)
 
     @property
     def idle(self) -> bool:
@@ -52,14 +63,19 @@ class _Line(threading.Thread):
 
     def run(self) -> None:
         while (item := self._waiting.get()) is not None:
-            due, then = item
+            due, size, then = item
             time.sleep(max(0.0, due - time.monotonic()))
-            then()
+            try:
+                then()
+            except FedquiltError as error:  # such as a message too large: its sender must hear of it
+                self.error = error
             with self._lock:
                 self._under_way -= 1
+                self._bytes -= size
 
     def end(self) -> None:
         """Nothing more will come."""
+        self._ended = True
         self._waiting.put(None)
 
 
@@ -92,9 +108,14 @@ class LinkedTransport:
         self._inner.connect()
 
     def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
-        """True as soon as the message waits for its turn: what is lost then is said again, or asked for."""
+        """True as soon as the message waits for its turn: what is lost then is said again, or asked for.
+
+        Raises what the transport has raised for a message before.
+        """
         if not self._open:
             return False
+        self._up.wait_for_room()
+        self._check()
         size, tries = self._fate(topic, payload, header)
         send = _nothing if tries == 0 else lambda: self._send(topic, payload, header, retain)
         self._up.carry(size, max(1, tries), send)
@@ -132,10 +153,15 @@ class LinkedTransport:
             tries += 1
         return tries
 
+    def _check(self) -> None:
+        if self._up.error is not None:
+            raise self._up.error
+
     def drain(self, timeout: float) -> bool:
+        self._check()
         end = time.monotonic() + timeout
         while not self._up.idle and time.monotonic() < end:
-            time.sleep(0.005)
+            time.sleep(_PAUSE)
         return self._up.idle and self._inner.drain(max(0.0, end - time.monotonic()))
 
     def subscribe(self, filters: Iterable[str]) -> None:

@@ -74,7 +74,7 @@ class Optimiser:
         first.lerp_(gradient, 1 - _BETAS[0])
         second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
         corrections = [1 - beta**self._steps for beta in _BETAS]
-        scale = (second.sqrt() / corrections[1] ** 0.5).add_(_EPS)
+        scale = second.sqrt().div_(corrections[1] ** 0.5).add_(_EPS)
         parameter.addcdiv_(first, scale, value=-self.rate / corrections[0])
 
     def rmsprop(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from fedquilt_common.link import Link
+from fedquilt_common.link import BOUNDS, Link
 from fedquilt_common.topics import NAME_PATTERN
 from fedquilt_common.types import Precision
 
@@ -223,6 +223,10 @@ class Variant(Section):
     training: Training
 
 
+def _between(least: float, most: float) -> Any:
+    return Field(ge=least, le=most)
+
+
 class LinkSpec(Section):
     """How narrow and lossy the line to a board is; what is not said is without bound, or 0.
 
@@ -230,10 +234,10 @@ class LinkSpec(Section):
     arrive; ``mtu``: largest packet in bytes.
     """
 
-    rate: Annotated[float, Field(ge=0.1, le=1e12)] | None = None
-    latency: Annotated[float, Field(ge=0, le=86_400)] = 0.0
-    loss: Annotated[float, Field(ge=0, le=0.9)] = 0.0
-    mtu: Annotated[int, Field(ge=8, le=1_000_000_000)] | None = None
+    rate: Annotated[float, _between(*BOUNDS["rate"])] | None = None
+    latency: Annotated[float, _between(*BOUNDS["latency"])] = 0.0
+    loss: Annotated[float, _between(*BOUNDS["loss"])] = 0.0
+    mtu: Annotated[int, _between(*BOUNDS["mtu"])] | None = None
 
     def sped_up(self, times: float) -> Link:
         """The link, with ``times`` as much time passing there as at the desk."""

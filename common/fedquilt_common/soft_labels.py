@@ -34,13 +34,18 @@ def mixup(x: NDArray[Any], seed: int, share: float) -> NDArray[np.float32]:
     return mixed.astype(np.float32, copy=False)
 
 
-def agreed(replies: Mapping[ClientId, Reply], by_accuracy: bool, like: Arrays | None = None) -> Arrays:
+def agreed(replies: Mapping[ClientId, Reply], by_accuracy: bool) -> Arrays:
     """The mean of the clients' labels, or that weighted by the metric ``accuracy`` (FedAKD thesis, algorithm 1, line
     16). Where nobody is ever right, all weigh alike."""
-    weights = {client: reply.metrics["accuracy"] if by_accuracy else 1.0 for client, reply in replies.items()}
-    if not sum(weights.values()):
-        weights = dict.fromkeys(weights, 1.0)
-    return mean({client: replace(reply, weight=weights[client]) for client, reply in replies.items()}, like=like)
+    weights = dict(zip(sorted(replies), voices(replies, by_accuracy), strict=True))
+    return mean({client: replace(reply, weight=float(weights[client])) for client, reply in replies.items()})
+
+
+def voices(replies: Mapping[ClientId, Reply], by_accuracy: bool) -> NDArray[np.float64]:
+    """How much each client weighs, in client order, 1 in all: alike, or by accuracy where anybody is ever right."""
+    given = np.array([replies[client].metrics["accuracy"] if by_accuracy else 1.0 for client in sorted(replies)])
+    given = given if given.any() else np.ones(len(given))
+    return np.asarray(given / given.sum(), dtype=np.float64)
 
 
 def quantised(labels: Logits) -> dict[str, NDArray[Any]]:
@@ -105,11 +110,12 @@ def softmax(logits: NDArray[Any]) -> NDArray[np.float32]:
     return probabilities
 
 
-def check_distils(lab: Lab, name: str) -> None:
+def check_distils(lab: Lab, algorithm: object) -> None:
     """Raises ExperimentError where there are no classes to have logits of, or no public samples."""
     if not lab.classes:
+        name = type(algorithm).__name__.lower()
         raise ExperimentError(
-            f"algorithm.name = {name}: it exchanges what models think of classes, but the data set has none"
+            f"algorithm.name = {name}: models exchange opinions of classes, but the data set has none"
         )
     if not len(lab.public):
         raise ExperimentError("data.public: there are no samples")

@@ -44,4 +44,5 @@ class Exchange:
 
 def same_question(one: Task, other: Task) -> bool:
     """Whether a reply to one answers the other."""
-    return (one.kind, one.scalars) == (other.kind, other.scalars) and one.arrays is other.arrays
+    same = one.arrays is other.arrays or not (len(one.arrays) or len(other.arrays))
+    return same and (one.kind, one.scalars) == (other.kind, other.scalars)

@@ -5,35 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.slicing import Anatomy, Slice
-from fedquilt_common.types import Arrays, ClientId, Learner, Profile
-
-
-class Tools(Protocol):
-    """What the coordinator makes of the experiment; each is made when it is first asked for."""
-
-    @property
-    def anatomy(self) -> Anatomy: ...
-    @property
-    def parameters(self) -> frozenset[str]: ...
-    @property
-    def classes(self) -> int: ...
-    @property
-    def public(self) -> NDArray[Any]: ...
-    @property
-    def learner(self) -> Learner: ...
-    @property
-    def prototypes(self) -> Sequence[Learner]: ...
-    def prototype_of(self, client: ClientId) -> int: ...
-    def evaluate(
-        self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None
-    ) -> dict[str, float]: ...
+from fedquilt_common.types import Arrays, ClientId, Learner, Profile, Tools
 
 
 @dataclass(frozen=True)

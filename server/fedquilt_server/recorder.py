@@ -145,9 +145,10 @@ def _csv(rows: Sequence[BaseModel], kind: type[BaseModel]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Lists and mappings as words in one cell."""
+    """Lists and mappings as words in one cell; of a mapping in a mapping the values, such as ``0=648/648``."""
     if isinstance(value, dict):
-        return " ".join(f"{key}={item}" for key, item in value.items())
+        each = {key: "/".join(map(str, i.values())) if isinstance(i, dict) else i for key, i in value.items()}
+        return " ".join(f"{key}={item}" for key, item in each.items())
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 

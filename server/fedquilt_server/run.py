@@ -101,6 +101,8 @@ class Run:
             running = not self.machine.finished
             self.partition_digest = self.workbench.partition_digest() if running else None
             self.public_digest = self.workbench.public_digest() if running else None
+            if running:  # the data are at hand now; whoever looks at a finished run need not have them
+                self.journal.set_meta("note", self.workbench.note)
             undo.pop_all()
 
     @property
@@ -270,7 +272,7 @@ class Run:
             run=self.id,
             algorithm=self.experiment.algorithm.name,
             dataset=self.experiment.data.set,
-            note=self.workbench.note,
+            note=self.journal.meta("note") or "",
             seed=self.experiment.seed,
             rounds=rounds,
             coordinator_memory=OwnMemory(idle=self._idle_memory, peak=_peak_memory()),

@@ -123,6 +123,8 @@ def print_table(result: Result) -> None:
     console = Console()
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)
+    if result.note:
+        console.print(f"Note: {result.note}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

@@ -83,24 +83,14 @@ class Workbench:
         return learner
 
     @cached_property
-    def _models(self) -> list[Model]:
-        """The different models that clients have, in the order of the clients."""
-        found: list[Model] = []
-        for client in range(self.experiment.data.clients):
-            model = self.experiment.variant(client).model
-            if model not in found:
-                found.append(model)
-        return found
-
-    @cached_property
     def prototypes(self) -> Sequence[Learner]:
         """A learner for each of the different models that clients have."""
         usual = self.experiment.usual
-        return [self._learner_of(usual.model_copy(update={"model": model})) for model in self._models]
+        return [self._learner_of(usual.model_copy(update={"model": model})) for model in self.experiment.models]
 
     def prototype_of(self, client: ClientId) -> int:
         """Which of ``prototypes`` a client has."""
-        return self._models.index(self.experiment.variant(client).model)
+        return self.experiment.models.index(self.experiment.variant(client).model)
 
     @property
     def classes(self) -> int:
@@ -171,13 +161,17 @@ class Workbench:
         return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
 
     def check(self) -> None:
-        """Raises ExperimentError where the experiment asks for what its algorithm does not have."""
-        if self.learns and len(self._models) > 1 and not getattr(self.algorithm(), "any_models", False):
+        """Raises ExperimentError where the experiment asks for what its algorithm does not have, or where a client's
+        own model cannot be built: better now than on its board."""
+        if not self.learns or self.experiment.models == [self.experiment.model]:
+            return
+        if not getattr(self.algorithm(), "any_models", False):
             raise ExperimentError(
-                f"fleet: its variants have {len(self._models)} different models, but "
-                f"'{self.experiment.algorithm.name}' has one model for all; leave their models out, or choose an "
-                "algorithm of soft labels"
+                f"fleet: its variants have models of their own, but '{self.experiment.algorithm.name}' has one model "
+                "for all; leave their models out, or choose an algorithm of soft labels"
             )
+        for learner in self.prototypes:
+            _ = learner.parameters  # which builds the model, without memory for its numbers
 
     @property
     def parameters(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from fedquilt_common.types import Arrays, ClientId, Examples, Lab, Loss, Reply, 
 @dataclass(frozen=True)
 class DSFL(OwnModel):
     """``aggregation``: ``era``, entropy reduction with ``temperature``, or ``sa``, the mean as it is."""
+
+    coordinator_tests: ClassVar[bool] = True
 
     order: Literal["labels-first", "local-first"] = "local-first"
     aggregation: Literal["era", "sa"] = "era"
@@ -53,7 +55,7 @@ class DSFL(OwnModel):
         return {"probabilities": sharpened(mean, self.temperature) if self.aggregation == "era" else mean}
 
     def init(self, model: Arrays, lab: Lab) -> State:
-        check_distils(lab, type(self).__name__)
+        check_distils(lab, self)
         return State(model)
 
     def closed(self, state: State, labels: Arrays, lab: Lab) -> State:

@@ -24,7 +24,7 @@ from fedquilt_common.algorithms.prototypes import (
 )
 from fedquilt_common.losses import divergence
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.soft_labels import Logits, check_distils
+from fedquilt_common.soft_labels import Logits, check_distils, voices
 from fedquilt_common.types import Arrays, ClientId, Examples, Lab, Reply, Round, State
 
 WATCHED = 5
@@ -55,7 +55,7 @@ class FedDF(Prototypes):
         return self.weighting == "accuracy"
 
     def init(self, model: Arrays, lab: Lab) -> State:
-        check_distils(lab, "FedDF")
+        check_distils(lab, self)
         return _state(first_models(model, lab))
 
     def round(self, state: State, lab: Lab) -> Round:
@@ -77,8 +77,7 @@ class FedDF(Prototypes):
 
     def ensemble(self, replies: Mapping[ClientId, Reply], lab: Lab) -> Logits:
         """The mean of the clients' logits, shape (n, classes)."""
-        weights = [replies[c].metrics["accuracy"] if self.by_accuracy else 1.0 for c in sorted(replies)]
-        weights = weights if sum(weights) else [1.0] * len(weights)
+        weights = voices(replies, self.by_accuracy)
         labels: Logits = np.average(opinions(replies, lab), axis=0, weights=weights).astype(np.float32)
         return labels
 

@@ -18,7 +18,7 @@ from fedquilt_common.algorithms.prototypes import Prototypes, averaged, first_mo
 from fedquilt_common.averages import mean
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.heads import check_head_layers
-from fedquilt_common.soft_labels import check_distils, confidence, dissent, softmax, weighted
+from fedquilt_common.soft_labels import check_distils, confidence, dissent, softmax, voices, weighted
 from fedquilt_common.types import Arrays, ClientId, Examples, Lab, Learner, Reply, Round, State
 
 
@@ -50,7 +50,7 @@ class FedET(Prototypes):
         return self.weighting == "accuracy"
 
     def init(self, model: Arrays, lab: Lab) -> State:
-        check_distils(lab, "FedET")
+        check_distils(lab, self)
         models = first_models(model, lab)
         for small, learner in zip(models, lab.prototypes, strict=True):
             self._check(model, small, lab.learner, learner)
@@ -97,9 +97,7 @@ class FedET(Prototypes):
     def _weights(self, logits: NDArray[Any], replies: Mapping[ClientId, Reply]) -> NDArray[np.float64]:
         if self.weighting == "variance":
             return confidence(logits)
-        given = np.array([replies[c].metrics["accuracy"] if self.by_accuracy else 1.0 for c in sorted(replies)])
-        given = given if given.sum() else np.ones(len(given))
-        return np.repeat((given / given.sum())[:, None], logits.shape[1], axis=1)
+        return np.repeat(voices(replies, self.by_accuracy)[:, None], logits.shape[1], axis=1)
 
     def _head(self, arrays: Arrays, learner: Learner) -> dict[str, NDArray[Any]]:
         """The arrays of a model's head, in the order of its layers."""

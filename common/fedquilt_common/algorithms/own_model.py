@@ -106,7 +106,7 @@ class OwnModel(ABC):
         return agreed(replies, self.by_accuracy)
 
     def init(self, model: Arrays, lab: Lab) -> State:
-        check_distils(lab, type(self).__name__)
+        check_distils(lab, self)
         return State({})
 
     def closed(self, state: State, labels: Arrays, lab: Lab) -> State:

@@ -61,7 +61,8 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -
     """The part of its samples that each client keeps for testing. Raises ExperimentError.
 
     An algorithm says by its attribute ``holdout`` what it is where the experiment does not; one without the attribute
-    is evaluated by the coordinator only.
+    is evaluated by the coordinator only. ``coordinator_tests``: it has a model beside those of the clients, which the
+    coordinator evaluates.
     """
     data, usual = experiment.data, getattr(algorithm, "holdout", None)
     chosen = data.holdout if data.holdout is not None else (usual or 0.0)
@@ -73,6 +74,11 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -
     if chosen and not dataset.classes:
         raise ExperimentError(
             f"data.holdout = {chosen}: clients count right answers, but '{dataset.name}' has no classes; set it to 0"
+        )
+    if data.mixed and getattr(algorithm, "coordinator_tests", False):
+        raise ExperimentError(
+            f"data.mixed = True: the coordinator tests the global model of '{experiment.algorithm.name}' on the "
+            "official test samples, which are shared out then; set it to false"
         )
     if data.mixed and not chosen:
         raise ExperimentError(

@@ -26,13 +26,14 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArra
         data = stream.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise DataUnavailableError(f"{path}: has more than {MOST_BYTES} bytes; it cannot be this data set's file")
+    if not data.strip():
+        raise DataUnavailableError(f"{path}: is empty where there should be {columns} columns; fetch it again")
     try:
         table = np.loadtxt(io.BytesIO(data), dtype=np.float64, delimiter=delimiter, ndmin=2)
     except (ValueError, UnicodeDecodeError) as error:
         raise DataUnavailableError(f"{path}: is no table of numbers ({str(error)[:200]}); fetch it again") from None
-    if table.size == 0 or table.shape[1] != columns:
-        found = "is empty" if table.size == 0 else f"has {table.shape[1]} columns"
-        raise DataUnavailableError(f"{path}: {found} where there should be {columns}; fetch it again")
+    if table.shape[1] != columns:
+        raise DataUnavailableError(f"{path}: has {table.shape[1]} columns instead of {columns}; fetch it again")
     if not np.isfinite(table).all():
         raise DataUnavailableError(f"{path}: holds numbers that are not finite; fetch it again")
     return table.astype(np.float32)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedquilt_client import downloads as module
-from fedquilt_client.downloads import DISK_RESERVE, REPAIR_SECONDS, SINGLE_REPAIRS, Downloads
+from fedquilt_client.downloads import DISK_RESERVE, LONGEST_REPAIR_SECONDS, REPAIR_SECONDS, SINGLE_REPAIRS, Downloads
 from fedquilt_client.store import RunStore
 from fedquilt_common.chunks import Blob, ChunkHeader
 from fedquilt_common.errors import PayloadError
@@ -178,6 +178,22 @@ def test_repairs_wait_for_each_other_and_for_silence(board: Board) -> None:
     board.transport.asked.clear()
     board.downloads.repair()
     assert board.transport.asked == []
+
+
+def test_a_long_gap_does_not_make_patience_endless(board: Board) -> None:
+    """A link that was gone for an hour: what is lost later is still asked for within the longest wait."""
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    first, *rest = board.inbox
+    board.inbox = [first]
+    board.arrive()
+    board.now += 3600
+    board.inbox = rest
+    board.arrive(lose={2})
+    board.transport.asked.clear()
+    board.now += LONGEST_REPAIR_SECONDS
+    board.downloads.repair()
+    assert board.transport.asked
 
 
 def test_a_reused_slot_holds_the_new_patch_only(board: Board) -> None:

@@ -21,6 +21,7 @@ from fedquilt_client.worker import Done, Job, Worker
 from fedquilt_common.chunks import digest_file
 from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import digest, shares
 from fedquilt_common.experiment import Experiment
 from fedquilt_common.learner import TorchLearner
@@ -132,6 +133,19 @@ def test_private_memory_is_handed_on(kit: Kit) -> None:
     second = kit.job(run, allowed=["remembering"], memory=first.memory_out)
     assert done(second).memory
     assert [FileArrays(job.memory_out)["count"].tolist() for job in (first, second)] == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("own_digest", [True, False])
+def test_labels_are_made_of_the_coordinators_public_set_or_not_at_all(own_digest: bool, kit: Kit) -> None:
+    """Also by an algorithm that does not look at the public set itself before it has done its work."""
+    marker = kit.folder / "worked"
+    own = kit.package("careless", f"Path({str(marker)!r}).touch()\nreturn Reply({{}})")
+    data = {"set": "digits", "clients": 4, "public": {"samples": 20}}
+    run = kit.run(algorithm={"name": own}, data=data)
+    digest = digest_of(public_set(experiment_of(run), load_dataset("digits"))) if own_digest else "0" * 64
+    said = do(kit.job(run.model_copy(update={"public": digest}), labels=True, allowed=["careless"]))
+    assert (said["event"], marker.exists()) == (("done", True) if own_digest else ("failed", False))
+    assert own_digest or "the public set on this board is another" in said["reason"]
 
 
 @pytest.mark.parametrize("field", ["algorithm", "model", "data"])

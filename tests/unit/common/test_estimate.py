@@ -80,6 +80,19 @@ def test_without_momentum_there_is_no_state_of_the_optimiser() -> None:
     assert of("mlp").total - of("mlp", momentum=0.0).total == of("mlp").optimiser
 
 
+@pytest.mark.parametrize(("optimiser", "averages"), [("sgd", 0), ("rmsprop", 1), ("adam", 2)])
+def test_optimisers_keep_averages_of_each_parameter(optimiser: str, averages: int) -> None:
+    found, plain = of("mlp", optimiser=optimiser, momentum=0.0), of("mlp", momentum=0.0)
+    assert found.optimiser == averages * plain.gradients
+    assert (found.total - plain.total > found.optimiser) == (averages > 0)  # and a step's own array
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's peak")
+def test_the_estimate_of_adam_is_within_a_quarter_of_the_measured_peak() -> None:
+    case = memory.Case("vgg16", 0.4, 10, "fp32", optimiser="adam")
+    assert memory.estimate(case) == pytest.approx(memory.measure(case), rel=0.25)
+
+
 def test_weight_decay_takes_a_copy_of_the_largest_gradient() -> None:
     largest = 4 * max(int(np.prod(a.shape)) for a in plan("mlp").anatomy.arrays.values())
     assert of("mlp", weight_decay=0.1, batch=1).total - of("mlp", batch=1).total == pytest.approx(largest, rel=0.1)

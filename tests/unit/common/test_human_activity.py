@@ -64,7 +64,6 @@ def test_uci_har_without_the_official_test_features_says_so(tmp_path: Path) -> N
         ("subject_train.txt", "0\r\n0\r\n", "from 1 to 30"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:loadtxt:UserWarning")
 def test_uci_har_that_is_damaged(name: str, content: str, words: str, tmp_path: Path) -> None:
     uci(tmp_path, "train", 2, [1, 2])
     (tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / name).write_text(content)

@@ -132,3 +132,38 @@ def test_images_are_learnt_from_alike_however_they_lie_in_memory() -> None:
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None
         np.testing.assert_allclose(found[name], (parameter - 0.1 * parameter.grad).detach().numpy(), atol=1e-6)
+
+
+def test_the_rate_falls_along_half_a_cosine() -> None:
+    bench, samples = learner(batch=8, momentum=0.0), data(0, 8)
+    start = bench.init(1)
+    found = bench.train_in_turn(start, [Phase(samples, anneal=True)], [0] * 6, seed=3).arrays
+    module = net()
+    module.load_state_dict({name: torch.tensor(x) for name, x in start.items()})
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=6)
+    for _ in range(6):
+        module.zero_grad()
+        functional.cross_entropy(module(torch.tensor(samples.x)), torch.tensor(samples.y)).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+    for name, expected in module.state_dict().items():
+        np.testing.assert_allclose(found[name], expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("patience", [1, 3])
+def test_training_stops_when_what_is_watched_gets_no_better_and_keeps_the_best(patience: int) -> None:
+    """What is watched has the opposite labels, so that it gets worse from some epoch on."""
+    bench, samples = learner(batch=8, lr=0.5), data(0, 8)
+    start, watched = bench.init(1), Examples(samples.x, (samples.y + 1) % 3)
+    losses = []
+    for epochs in range(1, 13):
+        arrays = bench.train(start, samples, seed=3, epochs=epochs).arrays
+        losses.append(bench.evaluate(arrays, watched)["loss"])
+    best = next(n for n in range(12) if min(losses[n + 1 : n + 1 + patience]) >= losses[n])
+    assert best + patience < 11
+    phase = Phase(samples, watch=watched, patience=patience)
+    found = bench.train_in_turn(start, [phase], [0] * 12, seed=3)
+    assert found.steps == best + 1 + patience
+    expected = bench.train(start, samples, seed=3, epochs=best + 1).arrays
+    assert all(np.array_equal(found.arrays[name], expected[name]) for name in expected)

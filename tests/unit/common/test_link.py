@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common import linked
+from fedquilt_common.errors import BrokerUnreachableError, ExperimentError
 from fedquilt_common.link import Link, parse_link
 from fedquilt_common.linked import LinkedTransport
 from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
@@ -145,3 +146,37 @@ def test_after_the_farewell_nothing_is_sent() -> None:
     board.near.close(("up/bye", b"b"))
     assert [one.topic for one in board.others] == ["up/bye"]
     assert not board.near.publish("up/late", b"x")
+
+
+def test_what_the_transport_refuses_is_told_to_the_next_who_publishes() -> None:
+    """The link's thread lives on, or all that comes later would be lost without a word."""
+    board = Board(Link())
+    inner = board.near._inner
+
+    def refuse(*_: object, **__: object) -> bool:
+        raise BrokerUnreachableError("the broker takes packets of 1000 bytes at most")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inner, "publish", refuse)
+        assert board.near.publish("up/1", b"x" * 2000)
+        wait_for(lambda: board.near._up.error is not None)
+    for _ in range(2):
+        with pytest.raises(BrokerUnreachableError, match="1000 bytes at most"):
+            board.near.publish("up/1", b"x")
+    with pytest.raises(BrokerUnreachableError, match="1000 bytes at most"):
+        board.near.drain(1.0)
+    board.far.publish("down/1", b"y")
+    wait_for(lambda: len(board.messages) == 1)
+
+
+def test_whoever_publishes_waits_while_much_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow link must not gather a whole model in memory."""
+    monkeypatch.setattr(linked, "QUEUED_BYTES", 10_000)
+    board = Board(Link(rate=1e5))
+    most = 0
+    for number in range(20):
+        assert board.near.publish("up/1", bytes([number]) * 2_000)
+        most = max(most, board.near._up._bytes)
+    assert 10_000 < most < 13_000
+    assert board.near.drain(5.0)
+    assert [one.payload[0] for one in board.others] == list(range(20))

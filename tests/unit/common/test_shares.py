@@ -125,3 +125,17 @@ def test_how_much_is_kept(algorithm: Any, data: dict[str, Any], expected: float)
 def test_what_cannot_be_kept(algorithm: Any, data: dict[str, Any], dataset: Dataset, reason: str) -> None:
     with pytest.raises(ExperimentError, match=reason):
         holdout_of(experiment(**data), algorithm, dataset)
+
+
+def test_a_model_that_the_coordinator_tests_needs_the_official_test_samples() -> None:
+    """DS-FL has a model for all; where the clients share the test samples out, nobody could test it."""
+
+    class WithItsOwn:
+        own_models: ClassVar[bool] = True
+        holdout: ClassVar[float] = 0.0
+        coordinator_tests: ClassVar[bool] = True
+
+    mixed = experiment(mixed=True, holdout=0.25)
+    with pytest.raises(ExperimentError, match=r"data\.mixed = True: the coordinator tests .* 'fedavg'"):
+        holdout_of(mixed, WithItsOwn(), DATA)  # type: ignore[arg-type]
+    assert holdout_of(experiment(holdout=0.25), WithItsOwn(), DATA) == 0.25  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from fedquilt_server.events import (
     Stop,
     Ticked,
 )
-from fedquilt_server.exchange import Policy
+from fedquilt_server.exchange import Policy, same_question
 from fedquilt_server.lab import RunLab
 from fedquilt_server.machine import LabFactory, Machine
 
@@ -192,6 +192,17 @@ def test_a_shortfall_replaces_the_silent_and_keeps_answers_to_the_same_question(
     assert "Checkpoint" in kinds(driver.reply(62, other, value=3))
     assert driver.value == 2.0
     assert driver.checkpoints[0].tally.clients == 2
+
+
+def test_what_the_same_question_is() -> None:
+    """Arrays are the same where they are the very same, or where there are none: labels are asked for without any."""
+    arrays = {"x": np.zeros(2, np.float32)}
+    assert same_question(Task("score", scalars={"seed": 1}), Task("score", scalars={"seed": 1}))
+    assert same_question(Task("train", arrays), Task("train", arrays))
+    assert not same_question(Task("train", arrays), Task("train", dict(arrays)))
+    assert not same_question(Task("train", arrays), Task("train"))
+    assert not same_question(Task("score", scalars={"seed": 1}), Task("score", scalars={"seed": 2}))
+    assert not same_question(Task("score"), Task("digest"))
 
 
 def test_replacing_never_closes_below_the_quorum() -> None:

@@ -19,9 +19,11 @@ from fedquilt_common.experiment import Experiment, dump_experiment
 from fedquilt_server.bench import bench_experiment
 from fedquilt_server.events import Checkpoint, Command, Finish, Joined, Rejected, Replied
 from fedquilt_server.journal import Journal, Traffic
+from fedquilt_server.recorder import _csv
 from fedquilt_server.results import Result, RoundResult
 from fedquilt_server.run import Run, look_at
 from fedquilt_server.snapshot import BoardStatus
+from fedquilt_server.workbench import Workbench
 
 EXPERIMENT = bench_experiment(1, 2, 0.001, 2)
 BOARDS = [BoardStatus(agent="pi", kind="pi-5", clients=[0, 1], memory_total=1 << 30, training={0: 0.5})]
@@ -199,6 +201,26 @@ def test_traffic_goes_on_after_a_restart(tmp_path: Path) -> None:
         run.restore()
         play_round(run, 2.0)
         assert [(r.bytes_down, r.bytes_up) for r in run.journal.results()] == [(100, 10), (50, 5)]
+
+
+def test_a_mapping_of_mappings_is_one_readable_cell(tmp_path: Path) -> None:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    row = RoundResult.model_validate(
+        {**zeros, "label_bytes": {"0": {"down": 648, "up": 640}, "1": {"down": 648, "up": 0}}, "trained": {"0": 0.5}}
+    )
+    (tmp_path / "t.csv").write_text(_csv([row], RoundResult))
+    (line,) = rows(tmp_path / "t.csv")
+    assert (line["label_bytes"], line["trained"]) == ("0=648/640 1=648/0", "0=0.5")
+
+
+def test_a_finished_run_tells_its_note_without_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Workbench, "note", "test persons are others than the official ones")
+    with opened(tmp_path) as run:
+        play(run)
+    monkeypatch.undo()
+    assert "others than the official" in Result.model_validate_json((tmp_path / "result.json").read_text()).note
+    with opened(tmp_path) as run:
+        assert run.result().note == "test persons are others than the official ones"
 
 
 @pytest.mark.parametrize("name", ["result.json", "rounds.csv", "boards.csv", "global.safetensors"])

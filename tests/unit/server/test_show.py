@@ -48,3 +48,11 @@ def test_both_accuracies_stand_in_lines_and_in_the_table(capsys: pytest.CaptureF
     assert table.splitlines()[1].split()[:3] == ["round", "global", "personal"]
     assert table.splitlines()[-1].split()[1:3] == ["0.5000", "0.7500"]
     assert max(map(len, table.splitlines())) <= 80
+
+
+def test_what_must_be_known_of_the_data_stands_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    result = Result(name="n", run="r", algorithm="fedmd", dataset="uci-har", seed=1, rounds=[])
+    print_table(result)
+    assert "Note" not in capsys.readouterr().out
+    print_table(result.model_copy(update={"note": "the test persons are not the official ones"}))
+    assert capsys.readouterr().out.splitlines()[-1] == "Note: the test persons are not the official ones"
