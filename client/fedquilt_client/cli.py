@@ -4,50 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from fedquilt_client.agent import Agent, AgentSettings
 from fedquilt_client.links import MakeTransport, behind_link
+from fedquilt_common.agent_config import AgentConfig, parse_clients, read_agent_config
 from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.memory import return_freed_memory
-from fedquilt_common.messages import MAX_CLIENTS, Name
 from fedquilt_common.stopping import StopSignal
 from fedquilt_common.topics import Topics
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
-from fedquilt_common.yaml_text import load_yaml, read_text
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-
-
-class AgentConfig(BaseModel):
-    """An agent's configuration file: the same keys as the command's options."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    broker: str
-    id: Name
-    clients: str | int
-    federation: Name = "default"
-    kind: Name = "generic"
-    workers: int = Field(1, ge=1, le=1024)
-    threads: int = Field(1, ge=1, le=1024)
-    memory: ByteSize | None = None
-    budget: ByteSize | None = None
-    profile: Literal["open", "private"] = "open"
-    state: Path | None = None
-    allow_import: list[str] = Field(default_factory=list, alias="allow-import")
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    link: str | None = None
-    once: bool = False
 
 
 @app.callback()
@@ -108,7 +82,7 @@ def agent(
 
 
 def _merge(config: Path | None, options: dict[str, Any]) -> AgentConfig:
-    values = {**(_read(config) if config else {}), **options}
+    values = {**(read_agent_config(config) if config else {}), **options}
     try:
         return AgentConfig.model_validate(values)
     except ValidationError as error:
@@ -117,13 +91,6 @@ def _merge(config: Path | None, options: dict[str, Any]) -> AgentConfig:
         if missing:
             wrong = [f"--{name} is needed, as an option or in --config" for name in missing]
         raise ExperimentError("agent: " + "; ".join(wrong)) from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    values = load_yaml(read_text(path), str(path))
-    if not isinstance(values, dict):
-        raise ExperimentError(f"{path}: must hold keys such as broker, id and clients")
-    return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
 def _agent_settings(config: AgentConfig) -> AgentSettings:
@@ -143,24 +110,6 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
     )
 
 
-def parse_clients(text: str) -> tuple[int, ...]:
-    """``0-3,7`` -> (0, 1, 2, 3, 7).
-
-    Raises:
-        ExperimentError: when the text is no such list.
-    """
-    found: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise ExperimentError(f"clients {text!r} are not understood: write them as 0-3 or 0,2,5")
-        found.update(range(first, last + 1))
-    if len(found) > MAX_CLIENTS:
-        raise ExperimentError(f"clients {text!r} are {len(found)}; one agent hosts at most {MAX_CLIENTS}")
-    return tuple(sorted(found))
-
-
 def default_state(name: str) -> Path:
     """systemd's StateDirectory, else the user's own place for state."""
     given = os.environ.get("STATE_DIRECTORY")
@@ -173,6 +122,3 @@ def default_state(name: str) -> Path:
 def run(arguments: list[str]) -> None:
     """Entry of ``fedquilt agent``."""
     app(arguments, prog_name="fedquilt")
-
-
-__all__ = ["app", "parse_clients", "run"]

@@ -21,6 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
     "memory": ("fedquilt_client.memory_cli", "See and export what clients keep on this board."),
     "model": ("fedquilt_server.model_cli", "Look at a model and its sub-models."),
+    "federation": ("fedquilt_server.provisioning.cli", "Make a federation's certificates, and run its broker."),
+    "provision": ("fedquilt_server.provisioning.cli", "Give a board an identity and its configuration."),
+    "revoke": ("fedquilt_server.provisioning.cli", "Withdraw a board's identity."),
+    "boards": ("fedquilt_server.provisioning.cli", "List the boards that have an identity."),
     "bench": ("fedquilt_server.bench_cli", "Measure rounds without training, and what narrow links cost."),
 }
 EXTRAS = {"fedquilt_server": "server", "fedquilt_client": "client"}

@@ -104,3 +104,9 @@ class UnsupportedPrecisionError(FedquiltError):
     """A model that cannot be trained in the precision asked for on this device."""
 
     exit_code = 7
+
+
+class FederationError(FedquiltError):
+    """A federation's folder of identities is missing or damaged, or has no such board."""
+
+    exit_code = 8

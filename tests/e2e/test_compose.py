@@ -22,7 +22,7 @@ import pytest
 import typer
 import yaml
 
-from fedquilt_client.cli import AgentConfig, parse_clients
+from fedquilt_common.agent_config import AgentConfig, parse_clients
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_server.cli import app as server_app
 

@@ -16,8 +16,8 @@ import pytest
 
 from fedquilt_client import cli as module
 from fedquilt_client.agent import AgentSettings
-from fedquilt_client.cli import parse_clients
 from fedquilt_common import cli
+from fedquilt_common.agent_config import parse_clients
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.messages import AgentPresence
 from fedquilt_common.transport import MqttTransport, Will

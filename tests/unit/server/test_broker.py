@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import paho.mqtt.client as mqtt
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
+from tests.unit.server.peers import DELIVERED, HOST, NOT_AUTHORIZED, peer, running
 
 from fedquilt_common.errors import BrokerMissingError, BrokerUnreachableError
 from fedquilt_server.broker import (
@@ -32,9 +25,6 @@ from fedquilt_server.broker import (
 )
 
 BROKER = Path(__file__).parents[3] / "broker"
-HOST = "127.0.0.1"
-NOT_AUTHORIZED = 0x87
-DELIVERED = (0x00, 0x10)  # to somebody; to nobody, which is no failure either
 FED = "fedquilt/v1/lab"
 SECRET = "of-the-test"  # noqa: S105
 
@@ -85,96 +75,6 @@ def test_the_config_listens_on_loopback_only() -> None:
 def test_nobody_listening_is_an_error() -> None:
     with pytest.raises(BrokerUnreachableError, match=r"0\.1 seconds"):
         wait_listening(HOST, free_port(), timeout=0.1)
-
-
-@contextlib.contextmanager
-def running(command: list[str], port: int) -> Iterator[int]:
-    """A broker for the length of a test; what it logged is shown when the test fails."""
-    child = subprocess.Popen(command)
-    try:
-        wait_listening(HOST, port, timeout=10)
-        yield port
-    finally:
-        child.terminate()
-        assert child.wait(timeout=10) in (0, -signal.SIGTERM)  # early on it has no handler yet
-
-
-class Peer:
-    """A small MQTT 5 client that remembers what it was sent."""
-
-    def __init__(
-        self, port: int, name: str, *, secret: str = "", certs: Path | None = None, keep: bool = False
-    ) -> None:
-        self.topics: list[str] = []
-        self.payloads: list[bytes] = []
-        self.acks: dict[int, ReasonCode] = {}
-        self.connected: ReasonCode | None = None
-        self.subscribed = 0
-        self._event = threading.Condition()
-        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=mqtt.MQTTv5)
-        if secret:
-            self.client.username_pw_set(name, secret)
-        if certs:
-            self.client.tls_set(str(certs / "ca.crt"), str(certs / "board.crt"), str(certs / "board.key"))
-        self.client.on_message = self._on_message
-        self.client.on_publish = self._on_publish
-        self.client.on_connect = self._on_connect
-        self.client.on_subscribe = self._on_subscribe
-        session = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        session.SessionExpiryInterval = 600 if keep else 0
-        self.client.connect("localhost" if certs else HOST, port, clean_start=not keep, properties=session)
-        self.client.loop_start()
-        self.wait(lambda: self.connected is not None)
-
-    def wait(self, done: Any, timeout: float = 20) -> None:
-        with self._event:
-            assert self._event.wait_for(done, timeout), f"still waiting after {timeout} seconds"
-
-    def subscribe(self, topic: str) -> None:
-        before = self.subscribed
-        self.client.subscribe(topic, qos=1)
-        self.wait(lambda: self.subscribed > before)
-
-    def publish(self, topic: str, payload: bytes = b"x") -> int:
-        """The reason code of the broker's acknowledgement."""
-        number = self.client.publish(topic, payload, qos=1).mid
-        self.wait(lambda: number in self.acks)
-        code: int = self.acks[number].value
-        return code
-
-    def close(self) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
-
-    def _on_connect(self, _c: Any, _u: Any, _f: Any, reason: ReasonCode, _p: Any) -> None:
-        with self._event:
-            self.connected = reason
-            self._event.notify_all()
-
-    def _on_subscribe(self, _c: Any, _u: Any, _m: int, _r: Any, _p: Any) -> None:
-        with self._event:
-            self.subscribed += 1
-            self._event.notify_all()
-
-    def _on_publish(self, _c: Any, _u: Any, mid: int, reason: ReasonCode, _p: Any) -> None:
-        with self._event:
-            self.acks[mid] = reason
-            self._event.notify_all()
-
-    def _on_message(self, _c: Any, _u: Any, message: mqtt.MQTTMessage) -> None:
-        with self._event:
-            self.topics.append(message.topic)
-            self.payloads.append(bytes(message.payload))
-            self._event.notify_all()
-
-
-@contextlib.contextmanager
-def peer(*args: Any, **kwargs: Any) -> Iterator[Peer]:
-    client = Peer(*args, **kwargs)
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 def test_2000_messages_wait_for_a_session_that_is_away(tmp_path: Path) -> None:
@@ -308,42 +208,3 @@ def test_a_stranger_is_turned_away(acl_broker: int) -> None:
     with peer(acl_broker, "pi-1", secret=SECRET.upper()) as stranger:
         assert stranger.connected is not None
         assert stranger.connected.is_failure
-
-
-def test_the_shipped_tls_configuration(tmp_path: Path) -> None:
-    """A board's certificate is its user name on 8883; without one nobody gets in, on either port."""
-    if not shutil.which("openssl"):
-        pytest.skip("openssl is not installed, so no certificates can be made")
-    _certificates(tmp_path)
-    (tmp_path / "passwords").touch(0o600)
-    shutil.copyfile(BROKER / "acl", tmp_path / "acl")
-    (tmp_path / "acl").chmod(0o600)
-    tls, local = free_port(), free_port()
-    changes = {
-        "8883\n": f"{tls} 127.0.0.1\n",
-        "listener 1883": f"listener {local}",
-        "/etc/mosquitto/fedquilt": str(tmp_path),
-    }
-    config = _adapted("mosquitto-tls.conf", tmp_path, changes)
-    with running([str(find_mosquitto()), "-c", str(config)], tls):
-        with peer(local, "pi-1") as nobody:
-            assert nobody.connected is not None
-            assert nobody.connected.is_failure
-        with peer(tls, "any-client-id", certs=tmp_path) as board:
-            assert board.publish(f"{FED}/agents/pi-1/presence") in DELIVERED
-            assert board.publish(f"{FED}/agents/pi-2/presence") == NOT_AUTHORIZED
-
-
-def _certificates(folder: Path) -> None:
-    """ca, server and the board pi-1."""
-
-    def openssl(*args: str) -> None:
-        subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
-
-    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=lab-ca", "-days", "2")
-    for name, common_name in (("server", "localhost"), ("board", "pi-1")):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={common_name}")
-        signer = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", "-extfile", "names", *signer)
