@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "provision": ("fedquilt_server.provisioning.cli", "Give a board an identity and its configuration."),
     "revoke": ("fedquilt_server.provisioning.cli", "Withdraw a board's identity."),
     "boards": ("fedquilt_server.provisioning.cli", "List the boards that have an identity."),
+    "flash": ("fedquilt_server.provisioning.flash_cli", "Make a stock image a board's own, for its first start."),
     "bench": ("fedquilt_server.bench_cli", "Measure rounds without training, and what narrow links cost."),
 }
 EXTRAS = {"fedquilt_server": "server", "fedquilt_client": "client"}

@@ -110,3 +110,9 @@ class FederationError(FedquiltError):
     """A federation's folder of identities is missing or damaged, or has no such board."""
 
     exit_code = 8
+
+
+class ImageError(FedquiltError):
+    """A disk image or a device that cannot be written, or that was not written as it should be."""
+
+    exit_code = 9

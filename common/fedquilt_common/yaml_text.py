@@ -55,6 +55,11 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text(dumper: _Dumper, text: str) -> ScalarNode:
+    """Several lines as people write them, where YAML can hold them so."""
+    return dumper.represent_scalar(f"{_PREFIX}str", text, style="|" if "\n" in text else None)
+
+
 def _refuse(node: Node, why: str) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
 
@@ -101,6 +106,7 @@ def _boolean(loader: _Loader, node: ScalarNode) -> bool:
 for _kind, _pattern, _first in _CORE_SCHEMA:
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_PREFIX + _kind, re.compile(f"^{_pattern}$"), _first)
+_Dumper.add_representer(str, _text)
 _Loader.add_constructor(_PREFIX + "map", _mapping)
 _Loader.add_constructor(_PREFIX + "int", _integer)
 _Loader.add_constructor(_PREFIX + "float", _number)

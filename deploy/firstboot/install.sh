@@ -1,0 +1,47 @@
+#!/bin/sh
+# Run once on a board, as root, by cloud-init at its first start (or by hand on a Jetson): installs fedquilt from the
+# wheels beside this file, without a network, and starts the agent. Safe to run again.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+say() { echo "fedquilt: $*"; }
+
+id fedquilt >/dev/null 2>&1 || useradd --system --home-dir /var/lib/fedquilt --shell /usr/sbin/nologin fedquilt
+for group in video render; do # what a Jetson's GPU and a Pi's vcgencmd belong to
+  if getent group "$group" >/dev/null; then usermod -a -G "$group" fedquilt; fi
+done
+
+# On a card for a Jetson the identity lies beside this file; elsewhere cloud-init has put it in place.
+if [ -d "$here/identity" ]; then
+  install -d /etc/fedquilt
+  cp "$here"/identity/* /etc/fedquilt/
+fi
+chown -R root:fedquilt /etc/fedquilt
+chmod 750 /etc/fedquilt
+chmod 640 /etc/fedquilt/*
+
+if [ -d "$here/wheels" ]; then
+  # Without Debian's python3-venv there is no pip in a new environment, but there is one among the wheels. The
+  # system's packages stay visible on a Jetson, whose torch is NVIDIA's own.
+  system=
+  [ -e /etc/nv_tegra_release ] && system=--system-site-packages
+  [ -x /opt/fedquilt/bin/python ] || python3 -m venv --without-pip $system /opt/fedquilt
+  pip=$(ls "$here"/wheels/pip-*.whl | tail -n 1)
+  /opt/fedquilt/bin/python "$pip/pip" install --no-index --no-cache-dir --find-links "$here/wheels" \
+    --requirement "$here/wheels/requirements.txt"
+else
+  say "there are no wheels in $here; Ansible installs the software (docs/deploy.md)"
+fi
+
+cp "$here/fedquilt-agent.service" /etc/systemd/system/fedquilt-agent.service
+systemctl daemon-reload
+if [ -x /opt/fedquilt/bin/fedquilt ]; then
+  systemctl enable --now fedquilt-agent.service
+  say "the agent runs"
+fi
+
+# Whoever holds the card can read this partition: the key is in place now, and leaves it.
+rm -rf "$here/identity"
+if [ -f "$here/../user-data" ]; then
+  printf '#cloud-config\n# The identity of this board was here until its first start.\n' >"$here/../user-data"
+fi
+sync

@@ -1,0 +1,1 @@
+../../../deploy/firstboot/install.sh
