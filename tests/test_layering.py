@@ -24,7 +24,7 @@ IO_MODULES = frozenset({
 IO_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
 TORCH_USERS = ("fedquilt_common.learner", "fedquilt_common.descent", "fedquilt_common.optimisers",
                "fedquilt_common.precision", "fedquilt_common.scores", "fedquilt_common.losses",
-               "fedquilt_common.penalties",
+               "fedquilt_common.penalties", "fedquilt_common.doctor.training",
                "fedquilt_common.anatomy", "fedquilt_common.models", "fedquilt_common.datasets",
                "fedquilt_common.algorithms")  # fmt: skip
 

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "revoke": ("fedquilt_server.provisioning.cli", "Withdraw a board's identity."),
     "boards": ("fedquilt_server.provisioning.cli", "List the boards that have an identity."),
     "flash": ("fedquilt_server.provisioning.flash_cli", "Make a stock image a board's own, for its first start."),
+    "doctor": ("fedquilt_common.doctor.cli", "Look at all that a run needs, and say what is missing."),
     "bench": ("fedquilt_server.bench_cli", "Measure rounds without training, and what narrow links cost."),
 }
 EXTRAS = {"fedquilt_server": "server", "fedquilt_client": "client"}

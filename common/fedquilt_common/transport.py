@@ -164,6 +164,8 @@ class MqttTransport:
         deliver: called from the network thread for everything that comes in.
         will: what to say when we are gone without a word.
         session_expiry: seconds for which the broker keeps our session.
+
+    ``refusals`` counts the messages that the broker did not accept.
     """
 
     def __init__(
@@ -182,6 +184,7 @@ class MqttTransport:
         self._max_packet = LARGEST_PACKET
         self._session_expiry = session_expiry
         self._session = 0
+        self.refusals = 0
         self._client = self._make_client(client_id)
         if will is not None:
             properties = _properties(PacketTypes.WILLMESSAGE)
@@ -326,6 +329,7 @@ class MqttTransport:
         self, _client: Client, _data: Any, mid: int, code: ReasonCode, _properties: Properties | None
     ) -> None:
         if code.is_failure:
+            self.refusals += 1
             log.warning("the broker refused a message of ours: %s; check its ACL", code)
         self._window.acknowledged(mid)
 

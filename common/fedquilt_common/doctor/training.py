@@ -1,0 +1,48 @@
+"""Whether this machine can train, and in which precisions."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from fedquilt_common.doctor.check import Check
+from fedquilt_common.errors import FedquiltError
+
+
+def torch() -> Check:
+    """Whether it is there and in which precisions it trains on this machine. Loads it."""
+    if importlib.util.find_spec("torch") is None:
+        return Check("torch", "fail", "is not installed", "Install fedquilt[client]; on a Jetson NVIDIA's own torch")
+    import torch as library
+
+    can = [precision for precision in ("fp32", "amp", "fp16", "bf16") if _trains(precision)]
+    where = "CUDA" if library.cuda.is_available() else "the processor"
+    state = Check("torch", "ok", f"{library.__version__} trains on {where} in {', '.join(can)}")
+    if "fp32" not in can:
+        return Check("torch", "fail", f"{library.__version__} cannot train", "Reinstall it for this machine")
+    if _is_jetson() and not library.cuda.is_available():
+        return Check("torch", "warn", state.said, "Its GPU is idle: install NVIDIA's torch for this JetPack")
+    return state
+
+
+def _trains(precision: str) -> bool:
+    """One step of a small model."""
+    import numpy as np
+    from torch import nn
+
+    from fedquilt_common.learner import TorchLearner
+    from fedquilt_common.sections import Training
+    from fedquilt_common.types import Examples
+
+    training = Training.model_validate({"batch": 4, "precision": precision})
+    learner = TorchLearner(lambda: nn.Linear(3, 2), training, 2)
+    data = Examples(np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]))
+    try:
+        learner.train(learner.init(0), data, seed=0)
+    except (FedquiltError, RuntimeError):
+        return False
+    return True
+
+
+def _is_jetson() -> bool:
+    return Path("/etc/nv_tegra_release").exists() or Path("/dev/nvhost-gpu").exists()
