@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +20,7 @@ from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.memory import return_freed_memory
 from fedquilt_common.stopping import StopSignal
+from fedquilt_common.supervised import supervised
 from fedquilt_common.topics import Topics
 from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
 
@@ -67,9 +70,12 @@ def agent(
     address = parse_broker_url(settings.broker).with_files(settings.ca, settings.cert, settings.key)
     address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
 
+    transports: list[Transport] = []
+
     def transport(deliver: Deliver, will: Will) -> Transport:
         client_id = f"fedquilt-{settings.federation}-{settings.id}"
-        return MqttTransport(address, client_id, deliver, will=will)
+        transports.append(MqttTransport(address, client_id, deliver, will=will))
+        return transports[-1]
 
     return_freed_memory()
     stop = StopSignal()
@@ -77,8 +83,22 @@ def agent(
     make: MakeTransport = transport
     if settings.link:
         make = behind_link(settings.link, made.name, min(made.clients), Topics(made.federation), transport)
-    Agent(made, make).execute(stop)
+    turns = _Turns(stop)
+    with supervised(lambda: (turns.count, [one.bytes_sent for one in transports])):
+        Agent(made, make).execute(turns)
     raise typer.Exit(stop.exit_code)
+
+
+@dataclass
+class _Turns:
+    """Asks ``stop``, and counts how often."""
+
+    stop: Callable[[], bool]
+    count: int = 0
+
+    def __call__(self) -> bool:
+        self.count += 1
+        return self.stop()
 
 
 def _merge(config: Path | None, options: dict[str, Any]) -> AgentConfig:

@@ -1,0 +1,58 @@
+"""What a service tells systemd, on a socket as systemd has it."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedquilt_common.supervised import notify, supervised
+
+
+@pytest.fixture(params=["path", "abstract"])
+def systemd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    place = str(tmp_path / "notify") if request.param == "path" else f"\0fedquilt-test-{tmp_path.name}"
+    monkeypatch.setenv("NOTIFY_SOCKET", place.replace("\0", "@"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.bind(place)
+        line.settimeout(5)
+        yield line
+
+
+def test_up_alive_and_leaving(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "40000")
+    turns = itertools.count()
+    with supervised(lambda: next(turns)):
+        assert [systemd.recv(100) for _ in range(4)] == [b"READY=1", *[b"WATCHDOG=1"] * 3]
+    said = [systemd.recv(100)]
+    while said[-1] != b"STOPPING=1":
+        said.append(systemd.recv(100))
+    assert set(said[:-1]) <= {b"WATCHDOG=1"}
+
+
+def test_who_hangs_is_silent(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "40000")
+    with supervised(lambda: "the same"):
+        time.sleep(0.3)
+    said = [systemd.recv(100) for _ in range(3)]
+    assert said == [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]  # the first look is a change
+
+
+def test_without_a_watchdog_there_are_no_beats(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+    with supervised(time.monotonic):
+        time.sleep(0.1)
+    assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
+
+
+def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    assert not notify("READY=1")
+    with supervised(time.monotonic):
+        pass
