@@ -101,10 +101,12 @@ def print_table(result: Result) -> None:
     regression = any(row.r2 is not None for row in result.rounds)
     parted = any(row.trained for row in result.rounds)
     own = any(row.has_both for row in result.rounds)
+    labelled = any(row.label_bytes_up is not None for row in result.rounds)
     title = f"{result.name}: {result.algorithm} on {result.dataset}"
     table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     scores = ["global", "personal"] if own else ["R2" if regression else "accuracy"]
-    names = ["round", *scores, "loss", "seconds", "down", "up", "clients"]
+    traffic = ["down", "up", *(["labels down", "up"] if labelled else [])]
+    names = ["round", *scores, "loss", "seconds", *traffic, "clients"]
     for name in [*names, *(["levels", "waste"] if parted else [])]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in result.rounds:
@@ -116,6 +118,7 @@ def print_table(result: Result) -> None:
             f"{row.seconds:.2f}",
             human_bytes(row.bytes_down),
             human_bytes(row.bytes_up),
+            *([human_bytes(row.label_bytes_down or 0), human_bytes(row.label_bytes_up or 0)] if labelled else []),
             str(row.clients),
             *([_number(row.average), _number(row.waste_rate)] if parted else []),
         )

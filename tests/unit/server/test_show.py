@@ -56,3 +56,12 @@ def test_what_must_be_known_of_the_data_stands_below_the_table(capsys: pytest.Ca
     assert "Note" not in capsys.readouterr().out
     print_table(result.model_copy(update={"note": "the test persons are not the official ones"}))
     assert capsys.readouterr().out.splitlines()[-1] == "Note: the test persons are not the official ones"
+
+
+def test_bytes_of_labels_stand_beside_all_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    row = RoundResult.model_validate({**zeros, "round": 1, "label_bytes_down": 6480, "label_bytes_up": 648})
+    print_table(Result(name="n", run="r", algorithm="fedmd", dataset="digits", seed=1, rounds=[row]))
+    table = capsys.readouterr().out
+    assert "labels down" in table
+    assert table.splitlines()[-1].split()[4:] == ["0", "B", "0", "B", "6.5", "kB", "648", "B", "0"]

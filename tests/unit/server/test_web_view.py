@@ -87,6 +87,12 @@ def test_the_rounds_show_sub_models_where_there_are_any() -> None:
     assert all(words in shown for words in ("Waste", "25.0 %", "50.0 %", f"1{TIMES}&lt;b&gt;"))
 
 
+def test_the_rounds_show_bytes_of_labels_where_there_are_any() -> None:
+    assert "Labels" not in Renderer().parts(snapshot(row(1)))["rounds"]
+    shown = Renderer().parts(snapshot(row(1, label_bytes_down=6480, label_bytes_up=648)))["rounds"]
+    assert all(words in shown for words in ("Labels down", "6.5 kB", "Labels up", "648 B"))
+
+
 def test_a_board_that_says_nothing_of_itself_has_dashes() -> None:
     shown = Renderer().parts(
         snapshot(boards=[{"agent": "quiet"}, {"agent": "open", "cores": 4, "memory_total": 2**30}])
