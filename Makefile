@@ -8,10 +8,10 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test check format bench wheelhouse clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # A stamp tells what the environment holds, so that nothing is installed twice. [dev] includes [server].
 $(VENV)/.has-server: pyproject.toml constraints.txt
@@ -43,6 +43,12 @@ format: $(VENV)/.has-dev ## Rewrite the code in the project's format
 
 bench: $(VENV)/.has-dev ## Measure (ARGS are those of fedquilt bench)
 	$(BIN)/fedquilt bench $(ARGS)
+
+# What a board of ARCH needs, for flashing and for Ansible: PYTHON_ON_BOARD is its version.
+ARCH ?= aarch64
+PYTHON_ON_BOARD ?= 3.11
+wheelhouse: $(VENV)/.has-server ## Collect what a board needs to install without a network (ARCH=aarch64)
+	$(BIN)/python scripts/wheelhouse.py --arch $(ARCH) --python $(PYTHON_ON_BOARD) $(ARGS)
 
 clean: ## Remove the environment and what tools left behind; runs are kept
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis build dist

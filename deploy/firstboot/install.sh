@@ -22,19 +22,25 @@ chmod 640 /etc/fedquilt/*
 if [ -d "$here/wheels" ]; then
   # Without Debian's python3-venv there is no pip in a new environment, but there is one among the wheels. The
   # system's packages stay visible on a Jetson, whose torch is NVIDIA's own.
+  # Each set of wheels is a release of its own, as with Ansible, which can upgrade this one and come back to it.
   system=
-  [ -e /etc/nv_tegra_release ] && system=--system-site-packages
-  [ -x /opt/fedquilt/bin/python ] || python3 -m venv --without-pip $system /opt/fedquilt
-  pip=$(ls "$here"/wheels/pip-*.whl | tail -n 1)
-  /opt/fedquilt/bin/python "$pip/pip" install --no-index --no-cache-dir --find-links "$here/wheels" \
-    --requirement "$here/wheels/requirements.txt"
+  if [ -e /etc/nv_tegra_release ]; then system=--system-site-packages; fi
+  release=/opt/fedquilt/releases/$(sha256sum "$here/wheels/requirements.txt" | cut -c 1-12)
+  if [ ! -e "$release/.complete" ]; then
+    rm -rf "$release"
+    python3 -m venv --without-pip $system "$release"
+    "$release/bin/python" "$(ls "$here"/wheels/pip-*.whl)/pip" install --no-index --no-cache-dir --no-deps \
+      --require-hashes --find-links "$here/wheels" --requirement "$here/wheels/requirements.txt"
+    touch "$release/.complete"
+  fi
+  ln -sfn "$release" /opt/fedquilt/current
 else
   say "there are no wheels in $here; Ansible installs the software (docs/deploy.md)"
 fi
 
 cp "$here/fedquilt-agent.service" /etc/systemd/system/fedquilt-agent.service
 systemctl daemon-reload
-if [ -x /opt/fedquilt/bin/fedquilt ]; then
+if [ -x /opt/fedquilt/current/bin/fedquilt ]; then
   systemctl enable --now fedquilt-agent.service
   say "the agent runs"
 fi

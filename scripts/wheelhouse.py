@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Collects what a board needs to install fedquilt without a network, with hashes. Run by ``make wheelhouse``.
+
+    python scripts/wheelhouse.py --arch aarch64 --python 3.11 [--extra client] [--without torch] [--out FOLDER]
+
+The folder gets fedquilt's own wheel, those of all that it needs on a board of that kind, pip itself, and
+``requirements.txt`` with a SHA-256 for each: ``pip install --no-index --no-deps --require-hashes``. pip's own
+settings hold: from PyPI alone, torch comes with gigabytes for NVIDIA GPUs; name an index with CPU-only wheels in
+PIP_EXTRA_INDEX_URL (the torch installation page has it), or leave torch out where the board has its own (Jetson).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from email.parser import Parser
+from pathlib import Path
+
+try:
+    from packaging.markers import Marker
+except ModuleNotFoundError:  # pip has one of its own
+    from pip._vendor.packaging.markers import Marker
+
+PROJECT = Path(__file__).resolve().parents[1]
+GLIBC = range(17, 36)
+"""Minor versions of the C library whose wheels Debian 12 and Ubuntu 22.04 can load."""
+BOARD = {"platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
+ARCHITECTURES = ("aarch64", "armv7l", "x86_64")
+
+
+def platforms(arch: str) -> list[str]:
+    """pip's names for what a board of this architecture can install, the newest first."""
+    return [*(f"manylinux_2_{minor}_{arch}" for minor in reversed(GLIBC)), f"manylinux2014_{arch}", f"linux_{arch}"]
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603 - pip, with what this script says
+    if done.returncode:
+        sys.exit("wheelhouse: pip could not get everything; its own message is above. Is that Python version offered?")
+
+
+def requirements(wheel: Path, arch: str, python: str, extra: str, without: Iterable[str]) -> list[str]:
+    """What a wheel needs with an extra, but for some projects."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(entry for entry in archive.namelist() if entry.endswith(".dist-info/METADATA"))
+        told = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
+    return [line for line in applying(told, python, arch, extra) if project(line) not in set(without)]
+
+
+def applying(lines: Iterable[str], python: str, arch: str, extra: str = "") -> list[str]:
+    """The requirements that hold on the board, without their markers: pip would ask this machine's Python."""
+    board = {"python_version": python, "platform_machine": arch, "sys_platform": "linux", "extra": extra}
+    told = [line.partition(";") for line in lines if line.strip() and not line.startswith("#")]
+    return [word.strip() for word, _, marker in told if not marker or Marker(marker).evaluate({**BOARD, **board})]
+
+
+def project(text: str) -> str:
+    """The name in a requirement or a wheel's file name, as PyPI writes it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0]).lower()
+
+
+def pinned(folder: Path) -> str:
+    """Every wheel but pip with its version and hash."""
+    lines = ["# Written by make wheelhouse."]
+    for wheel in sorted(folder.glob("*.whl")):
+        name, version = wheel.name.split("-")[:2]
+        if project(name) != "pip":
+            digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+            lines.append(f"{project(name)}=={version} --hash=sha256:{digest}")
+    return "\n".join(lines) + "\n"
+
+
+def collect(folder: Path, arch: str, python: str, extra: str, without: list[str]) -> None:
+    """Fill ``folder``."""
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(PROJECT))
+    (own,) = folder.glob("fedquilt-*.whl")
+    constraints = folder / "constraints.txt"
+    lines = (PROJECT / "constraints.txt").read_text().splitlines()
+    constraints.write_text("\n".join(applying(lines, python, arch)))
+    for_board = [word for name in platforms(arch) for word in ("--platform", name)]
+    pip(
+        "download", "--quiet", "--dest", str(folder), "--only-binary=:all:", "--python-version", python,
+        "--implementation", "cp", *for_board, "--constraint", str(constraints),
+        *requirements(own, arch, python, extra, without), "pip",
+    )  # fmt: skip
+    constraints.unlink()
+    (folder / "requirements.txt").write_text(pinned(folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", default="aarch64", choices=ARCHITECTURES)
+    parser.add_argument("--python", default="3.11", help="version on the board, such as 3.11 (Pi OS 12), 3.13 (13)")
+    parser.add_argument("--extra", default="client", choices=["client", "server"])
+    parser.add_argument("--without", nargs="*", default=[], help="projects that the board has, such as torch")
+    parser.add_argument("--out", type=Path, help="default dist/wheelhouse-ARCH")
+    given = parser.parse_args()
+    out = given.out or PROJECT / "dist" / f"wheelhouse-{given.arch}"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as passing:
+        folder = Path(passing) / "wheels"
+        folder.mkdir()
+        collect(folder, given.arch, given.python, given.extra, [project(name) for name in given.without])
+        shutil.rmtree(out, ignore_errors=True)
+        folder.replace(out)
+    wheels = sorted(out.glob("*.whl"), key=lambda path: -path.stat().st_size)
+    total = sum(path.stat().st_size for path in wheels)
+    for path in wheels[:5]:
+        print(f"{path.stat().st_size / 2**20:8.1f} MiB  {path.name}")
+    print(f"{total / 2**20:8.1f} MiB  in {len(wheels)} wheels for Python {given.python} on {given.arch}: {out}")
+
+
+if __name__ == "__main__":
+    main()
