@@ -216,7 +216,7 @@ class Agent:
             raise PayloadError(f"run {run.run}: its experiment is not valid here: {error.errors()[0]['msg']}") from None
         self._leave_run()
         store = self._store.open_run(run)
-        chunk = int(experiment.wire.chunk)
+        chunk = experiment.chunk
         self._current = _Current(
             store,
             Downloads(store, self._transport, self.topics, experiment.speedup),

@@ -81,7 +81,7 @@ def agent(
     stop = StopSignal()
     made = _agent_settings(settings)
     make: MakeTransport = transport
-    if settings.link:
+    if settings.link is not None:
         make = behind_link(settings.link, made.name, min(made.clients), Topics(made.federation), transport)
     turns = _Turns(stop)
     with supervised(lambda: (turns.count, [one.bytes_sent for one in transports])):

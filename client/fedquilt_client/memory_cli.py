@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt_client.cli import default_state
-from fedquilt_client.store import KeptMemory, kept_memories
+from fedquilt_client.store import Damaged, KeptMemory, kept_memories
 from fedquilt_common.codec import FileArrays, write_arrays
-from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 memory_app = typer.Typer(
@@ -41,10 +43,18 @@ def list_(
     json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """The newest private memory of each client and run: of which round, how large, which arrays."""
-    rows = [_told(kept) for kept in _found(state, id, run)]
+    damages: list[RunFolderError] = []
+    rows = list(_told_of(_found(state, id, run, damages.append), damages.append))
     if json_:
         print(json.dumps(rows, indent=2))
-        return
+    else:
+        _print(rows)
+    for damage in damages:
+        print(f"fedquilt: {damage}", file=sys.stderr)
+    raise typer.Exit(RunFolderError.exit_code if damages else 0)
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in ("run", "algorithm", "client", "round", "bytes", "arrays"):
         table.add_column(name, justify="right" if name in ("client", "round", "bytes") else "left", no_wrap=True)
@@ -67,7 +77,10 @@ def export(
     run: RunOption = None,
 ) -> None:
     """Write a client's newest private memory to a file of its own; its metadata say what it is."""
-    found = [kept for kept in _found(state, id, run) if kept.client == client]
+    damages: list[RunFolderError] = []
+    found = [kept for kept in _found(state, id, run, damages.append) if kept.client == client]
+    if not found and damages:
+        raise damages[0]
     if not found:
         raise DataUnavailableError(f"client {client} has no private memory here; `fedquilt memory list` tells who has")
     if len(found) > 1:
@@ -80,17 +93,29 @@ def export(
     print(f"{out}: {len(FileArrays(out))} arrays, {out.stat().st_size} bytes")
 
 
-def _found(state: Path | None, id: str | None, run: str | None) -> list[KeptMemory]:
+def _found(state: Path | None, id: str | None, run: str | None, damaged: Damaged) -> list[KeptMemory]:
     if (state is None) == (id is None):
         raise ExperimentError("give --state FOLDER, or --id NAME for an agent with the default state folder")
     folder = state if state is not None else default_state(str(id))
     if not (folder / "runs").is_dir():
         raise DataUnavailableError(f"{folder}: is no state folder of an agent that has taken part in a run")
-    return [kept for kept in kept_memories(folder) if run in (None, kept.run)]
+    return [kept for kept in kept_memories(folder, damaged) if run in (None, kept.run)]
+
+
+def _told_of(found: Iterable[KeptMemory], damaged: Damaged) -> Iterator[dict[str, Any]]:
+    for kept in found:
+        try:
+            yield _told(kept)
+        except RunFolderError as error:
+            damaged(error)
 
 
 def _told(kept: KeptMemory) -> dict[str, Any]:
-    arrays = FileArrays(kept.file)
+    """Raises RunFolderError for a file that is damaged."""
+    try:
+        arrays = FileArrays(kept.file)
+    except (PayloadError, OSError) as error:
+        raise RunFolderError(f"{kept.file}, of client {kept.client}: is damaged or missing: {error}") from None
     return {
         "run": kept.run,
         "algorithm": kept.algorithm,

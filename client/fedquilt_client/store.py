@@ -10,13 +10,14 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedquilt_common.chunks import Blob
 from fedquilt_common.durable import write_durably
+from fedquilt_common.errors import RunFolderError
 from fedquilt_common.locking import lock_folder
 from fedquilt_common.messages import RunMessage
 from fedquilt_common.topics import check_name
@@ -191,18 +192,34 @@ class KeptMemory:
     file: Path
 
 
-def kept_memories(folder: Path) -> list[KeptMemory]:
-    """All that lie in an agent's state folder; the agent may be running."""
-    return [kept for home in sorted((folder / "runs").iterdir()) for kept in _kept_in(home)]
+Damaged = Callable[[RunFolderError], None]
+"""Told of what cannot be read."""
 
 
-def _kept_in(home: Path) -> Iterator[KeptMemory]:
-    run = RunMessage.model_validate_json((home / "run.json").read_bytes())
+def _raise(error: RunFolderError) -> None:
+    raise error
+
+
+def kept_memories(folder: Path, damaged: Damaged = _raise) -> list[KeptMemory]:
+    """All that lie in an agent's state folder; the agent may be running. What is ``damaged`` is told, and left out."""
+    homes = [home for home in sorted((folder / "runs").iterdir()) if home.is_dir()]
+    return [kept for home in homes for kept in _kept_in(home, damaged)]
+
+
+def _kept_in(home: Path, damaged: Damaged) -> Iterator[KeptMemory]:
+    try:
+        run = RunMessage.model_validate_json((home / "run.json").read_bytes())
+    except (OSError, ValueError):
+        return damaged(RunFolderError(f"{home / 'run.json'}: cannot be read; is this the state folder of an agent?"))
     algorithm = str(run.experiment.get("algorithm", {}).get("name", ""))
-    for place in sorted(home.glob("clients/*/committed.json"), key=lambda path: int(path.parent.name)):
-        memories = [m for m in json.loads(place.read_text())["memories"] if m[2]]
-        for number, _, name in memories[-1:]:
-            yield KeptMemory(run.run, algorithm, int(place.parent.name), number, place.parent / name)
+    places = [place for place in home.glob("clients/*/committed.json") if place.parent.name.isdigit()]
+    for place in sorted(places, key=lambda path: int(path.parent.name)):
+        try:
+            memories = [m for m in json.loads(place.read_text())["memories"] if m[2]]
+            for number, _, name in memories[-1:]:
+                yield KeptMemory(run.run, algorithm, int(place.parent.name), int(number), place.parent / name)
+        except (OSError, ValueError, TypeError, LookupError):
+            damaged(RunFolderError(f"{place}: cannot be read, so what client {place.parent.name} kept is not known"))
 
 
 def _file_of(record: Mapping[str, Any], since: Moment | None) -> str | None:

@@ -90,6 +90,13 @@ class Experiment(Section):
         each = (one.model for line in self.fleet for one in line.variants[: line.clients] or (self.usual,))
         return list({model.model_dump_json(): model for model in each}.values())
 
+    @property
+    def chunk(self) -> int:
+        """Largest chunk in bytes: that of ``wire``, or less, so that it fits a packet of every link that loses packets;
+        one of many packets would hardly ever get through."""
+        lossy = [line.link.sped_up(1.0).payload for line in self.fleet if line.link is not None and line.link.loss]
+        return min([int(self.wire.chunk), *(size for size in lossy if size is not None)])
+
     def variant(self, client: int) -> Variant:
         """A client's model and training."""
         first = 0
@@ -192,3 +199,6 @@ def _contradictions(experiment: Experiment) -> Iterator[Problem]:
         if line.agents > line.clients:
             why = f"more agents than their {line.clients} clients; an agent needs at least one"
             yield Problem(f"fleet.{index}.agents", line.agents, why)
+        if len(line.variants) > line.clients:
+            why = f"more than the line's {line.clients} clients, so that the last of them would be nobody's"
+            yield Problem(f"fleet.{index}.variants", f"{len(line.variants)} variants", why)

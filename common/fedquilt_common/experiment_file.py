@@ -161,8 +161,10 @@ def _listed(found: Any) -> list[Any]:
 def _at(raw: Any, path: str) -> Any:
     """What stands at a dotted path; None for nothing."""
     for part in path.split("."):
-        index: Any = int(part) if isinstance(raw, list) else part
-        raw = raw[index] if isinstance(raw, list) else raw.get(index) if isinstance(raw, Mapping) else None
+        if isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
+            raw = raw[int(part)]
+        else:
+            raw = raw.get(part) if isinstance(raw, Mapping) else None
     return raw
 
 

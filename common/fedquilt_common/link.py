@@ -28,6 +28,11 @@ class Link:
         """For which it keeps the line busy, at the desk."""
         return size / self.rate / self.speedup if self.rate else 0.0
 
+    @property
+    def payload(self) -> int | None:
+        """Bytes of a chunk that fits a packet; None where packets have no bound."""
+        return None if self.mtu is None else max(SMALLEST_PAYLOAD, self.mtu - ROOM)
+
     def encode(self) -> str:
         """As ``parse_link`` reads it."""
         fields = {
@@ -56,9 +61,14 @@ def parse_link(text: str) -> Link:
         if not least <= given.get(name, float("nan")) <= most:
             raise ExperimentError(f"link {text!r}: {name} must be a number from {least:g} to {most:g}")
     mtu = given.pop("mtu", None)
+    if mtu is not None and mtu != int(mtu):
+        raise ExperimentError(f"link {text!r}: mtu must be a whole number of bytes")
     return Link(**given, mtu=None if mtu is None else int(mtu))
 
 
+ROOM: Final = 128
+"""Bytes of a packet that topic and header of a chunk take, at most as a rule."""
+SMALLEST_PAYLOAD: Final = 16
 BOUNDS: Final = {
     "rate": (0.1, 1e12), "latency": (0.0, 86_400.0), "loss": (0.0, 0.9), "mtu": (8.0, 1e9), "speedup": (1e-3, 1e6),
 }  # fmt: skip

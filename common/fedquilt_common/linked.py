@@ -21,9 +21,6 @@ from fedquilt_common.transport import QUEUED_BYTES, Deliver, Incoming, Message, 
 
 FRAMING: Final = 8
 """Bytes of a message beside topic, properties and payload."""
-ROOM: Final = 128
-"""Bytes of a packet that topic and header of a chunk take, at most as a rule."""
-SMALLEST_PAYLOAD: Final = 16
 _MOST_TRIES: Final = 1000
 _PAUSE: Final = 0.005
 
@@ -184,9 +181,8 @@ class LinkedTransport:
     @property
     def max_payload(self) -> int:
         """A chunk is to fit into one packet."""
-        if self._link.mtu is None:
-            return self._inner.max_payload
-        return min(self._inner.max_payload, max(SMALLEST_PAYLOAD, self._link.mtu - ROOM))
+        own = self._link.payload
+        return self._inner.max_payload if own is None else min(self._inner.max_payload, own)
 
     @property
     def bytes_sent(self) -> int:

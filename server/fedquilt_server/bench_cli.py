@@ -17,12 +17,13 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 bench_app = typer.Typer(no_args_is_help=True, help="Measure rounds without training, and narrow links.")
 app.add_typer(bench_app, name="bench")
 
+MOST = 10**12
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Spreading = Annotated[int, typer.Option(help="Spreading factor, 6 to 12.")]
+Spreading = Annotated[int, typer.Option(help="Spreading factor, 7 to 12.")]
 Bandwidth = Annotated[float, typer.Option(help="Bandwidth in kHz.")]
 Coding = Annotated[str, typer.Option(help="Coding rate, 4/5 to 4/8.")]
-Preamble = Annotated[int, typer.Option(help="Preamble in symbols.")]
-Payload = Annotated[int, typer.Option(help="Bytes of a packet that are of use.")]
+Preamble = Annotated[int, typer.Option(min=1, max=65_535, help="Preamble in symbols.")]
+Payload = Annotated[int, typer.Option(min=1, max=251, help="Bytes of a packet that are of use; 4 more number it.")]
 Pause = Annotated[float, typer.Option(help="Seconds between a packet and the next.")]
 Loss = Annotated[float, typer.Option(help="Part of the packets that are lost and sent again.")]
 
@@ -58,11 +59,11 @@ def bench_round(
 @bench_app.command("link")
 def bench_link(
     size: Annotated[
-        int | None, typer.Option("--bytes", min=1, help="A payload; else those of three algorithms.")
+        int | None, typer.Option("--bytes", min=1, max=MOST, help="A payload; else those of three algorithms.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Public samples, for FedMD and CFedAKD.")] = 100,
-    classes: Annotated[int, typer.Option(min=1, help="Classes, for FedMD and CFedAKD.")] = 6,
-    parameters: Annotated[int, typer.Option(min=1, help="Parameters of a model, for FedAvg.")] = 65_536,
+    samples: Annotated[int, typer.Option(min=1, max=MOST, help="Public samples, for FedMD and CFedAKD.")] = 100,
+    classes: Annotated[int, typer.Option(min=1, max=10**6, help="Classes, for FedMD and CFedAKD.")] = 6,
+    parameters: Annotated[int, typer.Option(min=1, max=MOST, help="Parameters of a model, for FedAvg.")] = 65_536,
     spreading: Spreading = 12,
     bandwidth: Bandwidth = 125.0,
     coding: Coding = "4/5",
@@ -98,7 +99,7 @@ def bench_route(
     nodes: Annotated[Path, typer.Argument(help="Positions in metres, a line x,y for each node (CSV).")],
     start: Annotated[str, typer.Option(help="Where the drone sets out, in metres.")] = "0,0",
     speed: Annotated[float, typer.Option(help="Metres a second.")] = 10.0,
-    size: Annotated[int, typer.Option("--bytes", min=1, help="Payload in each direction.")] = 648,
+    size: Annotated[int, typer.Option("--bytes", min=1, max=MOST, help="Payload in each direction.")] = 648,
     spreading: Spreading = 12,
     bandwidth: Bandwidth = 125.0,
     coding: Coding = "4/5",
@@ -112,8 +113,8 @@ def bench_route(
     """A drone's way past all nodes, where it collects labels, and back along it, where it hands out what was agreed."""
     from fedquilt_server import route
 
-    if not 0 < speed <= 1000:
-        raise ExperimentError(f"--speed {speed:g}: must be metres a second, above 0 and up to 1000")
+    if not 0.001 <= speed <= 1000:
+        raise ExperimentError(f"--speed {speed:g}: must be from 0.001 to 1000 metres a second")
     radio = _radio(spreading, bandwidth, coding, preamble, payload, pause, loss)
     found = route.plan_route(route.read_point(start), route.read_nodes(nodes))
     exchange = radio.seconds(size)

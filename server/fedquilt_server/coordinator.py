@@ -91,7 +91,7 @@ class Coordinator:
         self._will = CoordinatorPresence(online=False, epoch=run.epoch, run=run.id)
         self._transport = make_transport(self._inbox.put, Will(self.topics.coordinator, self._will.encode()))
         wire = run.experiment.wire
-        self._downlink = Downlink(self._transport, self.topics, run.store, run.journal, wire.down, int(wire.chunk))
+        self._downlink = Downlink(self._transport, self.topics, run.store, run.journal, wire.down, run.experiment.chunk)
         self._downlink.remember(run.machine.state.arrays, run.state_blob)
         self._uplink = Uplink(run.id, run.store)
         self._inboxes = Inboxes(self._transport, self.topics, run.id)

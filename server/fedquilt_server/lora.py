@@ -21,7 +21,7 @@ class Lora:
     """The settings of the radio; the defaults are those of the thesis's Table 4.4.
 
     ``bandwidth`` in Hz; ``coding``: 1 to 4 for rates 4/5 to 4/8; ``preamble`` in symbols; ``payload``: bytes of a
-    packet that are of use, ``overhead``: those that are not; ``pause`` in seconds after each packet; ``loss`` of
+    packet that are of use, ``overhead``: those that number it; ``pause`` in seconds after each packet; ``loss`` of
     packets.
     """
 
@@ -36,14 +36,15 @@ class Lora:
 
     def __post_init__(self) -> None:
         checks = {
-            "spreading": (self.spreading, 6, 12), "bandwidth": (self.bandwidth, 7_800, 500_000),
+            "spreading": (self.spreading, 7, 12), "bandwidth": (self.bandwidth / 1000, 7.8, 500),
             "coding": (self.coding, 1, 4), "preamble": (self.preamble, 1, 65_535),
             "payload": (self.payload, 1, LARGEST_PACKET - self.overhead), "pause": (self.pause, 0, 86_400),
             "overhead": (self.overhead, 0, LARGEST_PACKET - 1), "loss": (self.loss, 0, 0.99),
         }  # fmt: skip
         for name, (value, least, most) in checks.items():
             if not least <= value <= most:
-                raise ExperimentError(f"--{name} {value:g}: must be from {least:g} to {most:g}")
+                unit = " kHz" if name == "bandwidth" else ""
+                raise ExperimentError(f"--{name} {value:g}: must be from {least:g} to {most:g}{unit}")
 
     @property
     def symbol(self) -> float:

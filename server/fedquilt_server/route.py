@@ -17,6 +17,8 @@ from fedquilt_common.errors import ExperimentError, FedquiltError
 Point = tuple[float, float]
 """Metres east and north."""
 MOST_NODES = 200
+FARTHEST = 1e7
+"""Metres from 0,0: a quarter of the way around the Earth."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,17 @@ def _reverse_a_part(tour: list[int], random: Any) -> list[int]:
 
 
 def read_nodes(path: Path) -> list[Point]:
-    """Lines of ``x,y`` in metres; a first line of words is a heading. Raises ExperimentError."""
+    """Lines of ``x,y`` in metres; a first line with a word for each is a heading. Raises ExperimentError."""
     try:
-        rows = [row for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
+        reader = csv.reader(path.read_text(encoding="utf-8-sig").splitlines())
+        rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
+    except FileNotFoundError:
+        raise ExperimentError(f"{path}: there is no such file; check the path") from None
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise ExperimentError(f"{path}: is no text of x,y positions: {error}") from None
-    nodes = [_point(row, path, number) for number, row in enumerate(rows, 1) if number > 1 or _is_number(row[0])]
+    if rows and _is_heading(rows[0][1]):
+        rows = rows[1:]
+    nodes = [_point(row, f"{path}, line {number}") for number, row in rows]
     if not 1 <= len(nodes) <= MOST_NODES:
         raise ExperimentError(f"{path}: has {len(nodes)} positions; 1 to {MOST_NODES} can be visited")
     return nodes
@@ -105,23 +112,22 @@ def read_nodes(path: Path) -> list[Point]:
 
 def read_point(text: str) -> Point:
     """``x,y`` in metres. Raises ExperimentError."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(_is_number(part) for part in parts):
-        raise ExperimentError(f"--start {text}: must be x,y in metres, such as 120.5,40")
-    return float(parts[0]), float(parts[1])
+    return _point(text.split(","), f"--start {text}")
 
 
-def _point(row: Sequence[str], path: Path, number: int) -> Point:
-    if len(row) < 2 or not (_is_number(row[0]) and _is_number(row[1])):
-        raise ExperimentError(f"{path}, line {number}: must be x,y in metres, such as 120.5,40")
-    return float(row[0]), float(row[1])
+def _is_heading(row: Sequence[str]) -> bool:
+    """``x,y`` or ``east, north``: words, none of which begins as a number does."""
+    return all(cell.strip()[:1].isalpha() and cell.strip().lower() not in ("nan", "inf", "infinity") for cell in row)
 
 
-def _is_number(text: str) -> bool:
+def _point(row: Sequence[str], where: str) -> Point:
     try:
-        return math.isfinite(float(text))
+        x, y = map(float, row)
     except ValueError:
-        return False
+        raise ExperimentError(f"{where}: must be x,y in metres and nothing else, such as 120.5,40") from None
+    if not (abs(x) <= FARTHEST and abs(y) <= FARTHEST):
+        raise ExperimentError(f"{where}: must be within {FARTHEST:,.0f} m")
+    return x, y
 
 
 def plot(route: Route, path: Path) -> None:

@@ -170,8 +170,17 @@ class Workbench:
                 f"fleet: its variants have models of their own, but '{self.experiment.algorithm.name}' has one model "
                 "for all; leave their models out, or choose an algorithm of soft labels"
             )
-        for learner in self.prototypes:
-            _ = learner.parameters  # which builds the model, without memory for its numbers
+        for model, learner in zip(self.experiment.models, self.prototypes, strict=True):
+            try:
+                _ = learner.parameters  # which builds the model, without memory for its numbers
+            except ExperimentError as error:
+                raise ExperimentError(f"{self._place(model)}: {error}") from None
+
+    def _place(self, model: Model) -> str:
+        """Where the experiment says that a client has this model."""
+        lines = [(index, number) for index, line in enumerate(self.experiment.fleet)
+                 for number, one in enumerate(line.variants) if one.model == model]  # fmt: skip
+        return ".".join(["fleet", str(lines[0][0]), "variants", str(lines[0][1]), "model"]) if lines else "model"
 
     @property
     def parameters(self) -> frozenset[str]:

@@ -65,7 +65,9 @@ def digest_of(x: NDArray[Any]) -> str:
 def _drawn(experiment: Experiment, public: Public, count: int) -> NDArray[np.int64]:
     """The same on every machine."""
     wanted = count if public.samples is None else public.samples
-    if wanted > count or count == 0:
+    if count == 0:
+        raise DataUnavailableError(f"data.public: {public.file or public.set or 'the training set'} has no samples")
+    if wanted > count:
         raise ExperimentError(f"data.public.samples = {wanted}: there are only {count} samples; ask for fewer")
     rng = np.random.Generator(np.random.PCG64(derive_seed(experiment.seed, "public")))
     return np.sort(rng.permutation(count)[:wanted])
@@ -87,7 +89,7 @@ def _mapped(path: Path) -> NDArray[Any]:
         x: NDArray[Any] = np.lib.format.open_memmap(str(path), mode="r")
     except FileNotFoundError:
         raise DataUnavailableError(f"{path}: there is no such file; put the public samples there") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
         raise DataUnavailableError(f"{path}: is no array of numpy's that can be read: {error}") from None
     if x.ndim < 1:
         raise DataUnavailableError(f"{path}: must hold one array, with the samples along its first axis")

@@ -103,3 +103,41 @@ def test_the_agents_name_leads_to_its_folder(
     state.rename(state.parent / "fedquilt" / "pi-1")
     assert run(["memory", "list", "--id", "pi-1", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 3
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"memories": [[1]]}', '{"memories": [["a", 0, "m"]]}'])
+def test_a_damaged_record_hides_nobody_elses(text: str, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = state / "runs" / "first-run" / "clients" / "10" / "committed.json"
+    place.write_text(text)
+    assert run(["memory", "list", "--state", str(state), "--json"]) == 6
+    told = capsys.readouterr()
+    assert [(row["run"], row["client"]) for row in json.loads(told.out)] == [("first-run", 3), ("second-run", 3)]
+    assert f"{place}: cannot be read, so what client 10 kept" in told.err
+    out = state.parent / "own"
+    words = ["memory", "export", "--state", str(state), "--run", "first-run", "--out", str(out), "--client"]
+    assert run([*words, "3"]) == 0
+    assert run([*words[:-3], "--out", str(state.parent / "other"), "--client", "10"]) == 6
+
+
+def test_a_damaged_memory_is_named(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = (state / "runs" / "first-run" / "clients" / "10").glob("memory-*")
+    for content in (b"", file.read_bytes()[:20]):
+        file.write_bytes(content)
+        assert run(["memory", "list", "--state", str(state), "--json"]) == 6
+        told = capsys.readouterr()
+        assert len(json.loads(told.out)) == 2
+        assert f"{file}, of client 10: is damaged" in told.err
+        words = ["memory", "export", "--state", str(state), "--client", "10", "--out", str(state.parent / "own")]
+        assert run(words) == 6
+        assert not (state.parent / "own").exists()
+
+
+def test_what_else_lies_in_a_state_folder_does_no_harm(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (state / "runs" / "notes.txt").write_text("mine")
+    (state / "runs" / "first-run" / "clients" / "backup").mkdir()
+    (state / "runs" / "first-run" / "clients" / "backup" / "committed.json").write_text("{}")
+    assert run(["memory", "list", "--state", str(state), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 3
+    (state / "runs" / "first-run" / "run.json").write_text("garbage")
+    assert run(["memory", "list", "--state", str(state), "--json"]) == 6
+    assert "first-run/run.json: cannot be read" in capsys.readouterr().err

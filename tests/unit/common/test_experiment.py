@@ -312,3 +312,36 @@ def test_links_go_to_the_agents_of_their_line() -> None:
 )
 def test_mistakes_in_variants_links_and_public_sets(override: str, expected: str) -> None:
     assert expected in refusal(VARIED, override)
+
+
+@pytest.mark.parametrize("change", ["fleet.0.variants=[[1]]", "fleet.0=[1]", "fleet=[[1,2]]", "data=[1]"])
+def test_a_list_in_the_place_of_a_section_is_named(change: str, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(
+        "name: x\ndata: {set: digits, clients: 2}\nmodel: {name: mlp}\nalgorithm: {name: fedavg}\n"
+        "fleet: [{clients: 2, variants: [{model: {name: mlp}}]}]\n"
+    )
+    with pytest.raises(ExperimentError, match=change.partition("=")[0].partition(".")[0]):
+        load_experiment(tmp_path / "e.yaml", [change])
+
+
+def test_a_variant_that_no_client_would_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(
+        "name: x\ndata: {set: digits, clients: 1}\nmodel: {name: mlp}\nalgorithm: {name: fedmd}\n"
+        "fleet: [{clients: 1, variants: [{model: {name: mlp}}, {model: {name: mlp, hidden: [3]}}]}]\n"
+    )
+    with pytest.raises(ExperimentError, match=r"fleet\.0\.variants.*nobody's"):
+        load_experiment(tmp_path / "e.yaml")
+
+
+@pytest.mark.parametrize(
+    ("links", "chunk"),
+    [([None], 262_144), ([{"mtu": 222}], 262_144), ([{"mtu": 222, "loss": 0.2}], 94), ([{"loss": 0.2}], 262_144),
+     ([{"mtu": 2200, "loss": 0.1}, {"mtu": 300, "loss": 0.1}], 172), ([{"mtu": 8, "loss": 0.1}], 16)],
+)  # fmt: skip
+def test_a_chunk_fits_a_packet_where_packets_are_lost(links: list[Any], chunk: int) -> None:
+    """One of 37 packets, of which one in five is lost, would get through once in 4,000 times."""
+    raw = {
+        "name": "x", "data": {"set": "digits", "clients": len(links)}, "model": {"name": "mlp"},
+        "algorithm": {"name": "fedavg"}, "fleet": [{"clients": 1, "link": link} for link in links],
+    }  # fmt: skip
+    assert Experiment.model_validate(raw).chunk == chunk

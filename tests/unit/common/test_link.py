@@ -38,7 +38,7 @@ def test_a_link_is_read_as_it_is_written(link: Link) -> None:
     [
         ("", "write it as"), ("fast", "write it as"), ("rate=1,rate=2", "write it as"), ("speed=3", "write it as"),
         ("rate=0", "rate must be a number from"), ("loss=1", "loss must be"), ("loss=nan", "loss must be"),
-        ("mtu=x", "mtu must be"), ("latency=-1", "latency must be"),
+        ("mtu=x", "mtu must be"), ("mtu=8.7", "mtu must be a whole number"), ("latency=-1", "latency must be"),
     ],
 )  # fmt: skip
 def test_what_is_no_link_is_named(text: str, words: str) -> None:

@@ -115,3 +115,17 @@ def test_an_experiment_says_one_source(public: dict[str, Any], words: str) -> No
 def test_samples_of_another_data_set() -> None:
     found = public_set(experiment({"set": "digits", "samples": 20}), DIGITS)
     assert len(found) == 20
+
+
+def test_a_file_whose_header_makes_no_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    np.save(tmp_path / "p.npy", np.zeros((4, 1, 8, 8), np.float32))
+    whole = (tmp_path / "p.npy").read_bytes()
+    for shape in (b"(-1, 1, 8, 8)", b"(99999999999999, 1, 8, 8)"):
+        damaged = whole[:128].replace(b"(4, 1, 8, 8)", shape)[:128] + whole[128:]
+        (tmp_path / "p.npy").write_bytes(damaged)
+        with pytest.raises(DataUnavailableError, match=r"p\.npy"):
+            public_set(experiment({"file": "p.npy"}), DIGITS)
+    np.save(tmp_path / "p.npy", np.zeros((0, 1, 8, 8), np.float32))
+    with pytest.raises(DataUnavailableError, match=r"data\.public: p\.npy has no samples"):
+        public_set(experiment({"file": "p.npy"}), DIGITS)

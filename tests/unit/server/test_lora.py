@@ -48,7 +48,16 @@ def test_lost_packets_are_sent_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"spreading": 13}, {"bandwidth": 1}, {"coding": 5}, {"payload": 0}, {"payload": 255}, {"loss": 1.0}]
+    "wrong",
+    [
+        {"spreading": 13},
+        {"spreading": 6},
+        {"bandwidth": 1},
+        {"coding": 5},
+        {"payload": 0},
+        {"payload": 255},
+        {"loss": 1.0},
+    ],
 )
 def test_settings_that_the_radio_does_not_have(wrong: dict[str, Any]) -> None:
     with pytest.raises(ExperimentError, match=f"--{next(iter(wrong))}"):

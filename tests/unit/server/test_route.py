@@ -52,12 +52,27 @@ def test_the_same_nodes_give_the_same_way() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "has 0 positions"), ("x,y\n", "has 0 positions"), ("1,2\n3\n", "line 2"), ("1,2\nnan,1\n", "line 2")],
-)
+    [
+        ("", "has 0 positions"), ("x,y\n", "has 0 positions"), ("1,2\n3\n", "line 2"), ("1,2\nnan,1\n", "line 2"),
+        ("nan,3\n1,1\n", "line 1"), ("10;0\n20,0\n", "line 1"), ("inf,3\n", "line 1"), ("1.5m,3\n1,1\n", "line 1"),
+        ("id,x,y\n1,100,200\n", "line 2: must be x,y in metres and nothing else"),
+        ("1,1\n\n\n1e9,0\n", "line 4: must be within"),
+        (",\n5,x\n", "line 2"),
+    ],
+)  # fmt: skip
 def test_files_that_are_no_positions(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text(text)
     with pytest.raises(ExperimentError, match=words):
         read_nodes(tmp_path / "n.csv")
+
+
+def test_a_table_from_a_spreadsheet(tmp_path: Path) -> None:
+    """With the mark that it puts first, and with and without a heading."""
+    for text in ("\ufeff10,0\n20,0\n30,0\n", "\ufeffeast, north\n10,0\n20,0\n\n30,0\n"):
+        (tmp_path / "n.csv").write_text(text, encoding="utf-8")
+        assert read_nodes(tmp_path / "n.csv") == [(10.0, 0.0), (20.0, 0.0), (30.0, 0.0)]
+    with pytest.raises(ExperimentError, match="no such file"):
+        read_nodes(tmp_path / "none.csv")
 
 
 def test_the_command_plans_and_plots(tmp_path: Path) -> None:

@@ -166,5 +166,5 @@ def test_models_of_their_own_need_an_algorithm_that_has_them(kinds: Any) -> None
 
 
 def test_a_model_of_a_client_that_cannot_be_built_is_found_at_the_start() -> None:
-    with pytest.raises(ExperimentError, match="hidden"):
+    with pytest.raises(ExperimentError, match=r"fleet\.1\.variants\.0\.model: .*hidden"):
         bench("fedmd", SMALL, (SMALL, {"name": "mlp", "hidden": "many"})).check()
