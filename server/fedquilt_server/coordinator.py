@@ -55,7 +55,7 @@ from fedquilt_server.events import (
 from fedquilt_server.floods import FloodGuard
 from fedquilt_server.inbox import Inboxes
 from fedquilt_server.run import Run
-from fedquilt_server.snapshot import SnapshotBoard
+from fedquilt_server.snapshot import CLIENT_FAILED, SnapshotBoard
 from fedquilt_server.uplink import Uplink, questions
 
 MakeTransport = Callable[[Deliver, Will], Transport]
@@ -251,7 +251,7 @@ class Coordinator:
 
     def _client_failed(self, said: Failed) -> None:
         if said.run == self.run.id and said.round == self.machine.round:
-            self._reject(said.agent, said.client, said.round, f"the client failed: {said.reason}")
+            self._reject(said.agent, said.client, said.round, f"{CLIENT_FAILED}{said.reason}")
 
     def _take_chunk(self, address: Address, message: Message) -> None:
         header = ChunkHeader.decode(message.header)

@@ -18,6 +18,7 @@ from fedquilt_common.errors import BrokerUnreachableError, RunFolderError
 from fedquilt_common.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_common.locking import lock_folder
 from fedquilt_server.broker import broker_command, free_port, wait_listening
+from fedquilt_server.hopeless import Hopeless
 from fedquilt_server.results import Result
 from fedquilt_server.run import look_at
 from fedquilt_server.snapshot import Snapshot
@@ -99,7 +100,7 @@ def run_simulation(
     Raises:
         BrokerMissingError: when there is no mosquitto.
         BrokerUnreachableError: when nothing answers at the broker's address.
-        RunFailedError: when a child fails for good.
+        RunFailedError: when a child fails for good, or too many clients do.
     """
     with lock_folder(plan.folder, name=".simulate.lock"), Supervisor(plan.folder / "pids.json") as children:
         (plan.folder / "experiment.yaml").write_text(dump_experiment(plan.experiment))
@@ -129,6 +130,7 @@ def _await_broker(plan: Plan, children: Supervisor) -> None:
 
 
 def _watch(plan: Plan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]) -> bool:
+    hopeless = Hopeless(plan.experiment.participation)
     with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
         last_look = 0.0
         while not children.watch():
@@ -136,18 +138,20 @@ def _watch(plan: Plan, children: Supervisor, show: Callable[[Snapshot], None], s
                 return False
             if time.monotonic() - last_look > 3 * LOOK_SECONDS:
                 last_look = time.monotonic()
-                _look(page, show)
+                _look(page, show, hopeless)
             time.sleep(LOOK_SECONDS)
     return True
 
 
-def _look(page: httpx.Client, show: Callable[[Snapshot], None]) -> None:
+def _look(page: httpx.Client, show: Callable[[Snapshot], None], hopeless: Hopeless) -> None:
     try:
         answer = page.get("api/status")
         answer.raise_for_status()
     except httpx.HTTPError:
         return  # the coordinator is starting, or has just been killed
-    show(Snapshot.model_validate_json(answer.content))
+    snapshot = Snapshot.model_validate_json(answer.content)
+    show(snapshot)
+    hopeless.look(snapshot, time.monotonic())
 
 
 def _broker(plan: Plan) -> ChildSpec:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_server.results import RoundResult
 
 Phase = Literal["waiting", "sending", "training", "averaging", "evaluating", "finished", "failed"]
+
+
+CLIENT_FAILED: Final = "the client failed: "
+"""What the reason of a rejection begins with where a client could not do its task."""
 
 
 class BoardStatus(BaseModel):
