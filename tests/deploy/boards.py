@@ -1,0 +1,114 @@
+"""Containers with systemd and sshd that stand for boards and for the workstation, and playbooks run against them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+IMAGE = "fedquilt-test-board"
+PACKAGES = "systemd,systemd-sysv,dbus,openssh-server,python3,ca-certificates,iproute2,mosquitto"
+"""Mosquitto is for the workstation; boards have no need of it, and the Internet is no part of the test."""
+PATIENCE = 600.0
+
+
+def run(*command: str, check: bool = True, **more: Any) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **more)
+    assert not check or done.returncode == 0, f"{command}: {done.stdout[-6000:]}{done.stderr[-3000:]}"
+    said: str = done.stdout
+    return said
+
+
+def why_not() -> str:
+    """Why there can be no containers here; empty where there can."""
+    for tool in ("docker", "debootstrap", "ssh", "ssh-keygen"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed"
+    engine = subprocess.run(["docker", "info"], capture_output=True, check=False)
+    return "" if engine.returncode == 0 else "no Docker engine answers"
+
+
+def build_image() -> None:
+    """A Debian with systemd, once; takes two minutes."""
+    if subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, check=False).returncode == 0:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "root"
+        run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(root))
+        run("chroot", str(root), "systemctl", "disable", "mosquitto")
+        with (Path(folder) / "root.tar").open("wb") as archive:
+            subprocess.run(["tar", "-C", str(root), "-c", "."], stdout=archive, check=True)
+        run("docker", "import", "-c", 'CMD ["/lib/systemd/systemd"]', str(Path(folder) / "root.tar"), IMAGE)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A running container."""
+
+    name: str
+    container: str
+    address: str
+
+    def sh(self, script: str, *, check: bool = True) -> str:
+        return run("docker", "exec", self.container, "sh", "-c", script, check=check)
+
+    def stop(self) -> None:
+        subprocess.run(["docker", "rm", "-f", self.container], capture_output=True, check=False)
+
+
+def start(name: str, key: Path) -> Machine:
+    """systemd as process 1; ``key`` is whose public half may log in as root."""
+    container = f"fedquilt-test-{name}-{os.getpid()}"
+    run(
+        "docker", "run", "-d", "--name", container, "--hostname", name, "--cap-add", "SYS_ADMIN",
+        "--security-opt", "seccomp=unconfined", "--tmpfs", "/run", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec",  # noqa: S108
+        "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", IMAGE,
+    )  # fmt: skip
+    template = "{{range.NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+    machine = Machine(name, container, run("docker", "inspect", "-f", template, container).strip())
+    public = key.with_suffix(".pub").read_text().strip()
+    machine.sh(f"install -d -m 700 /root/.ssh; echo '{public}' > /root/.ssh/authorized_keys")
+    end = time.monotonic() + 60
+    while "active" not in machine.sh("systemctl is-active ssh", check=False):
+        assert time.monotonic() < end, machine.sh("systemctl status", check=False)
+        time.sleep(0.2)
+    return machine
+
+
+@dataclass(frozen=True)
+class Playbooks:
+    """Runs those of ``ansible/`` with the federation's own inventory, in which ``hub`` is the workstation."""
+
+    federation: Path
+    key: Path
+    hub: Machine
+
+    def inventory(self) -> Path:
+        raw = yaml.safe_load((self.federation / "inventory.yml").read_text())
+        for group in ("broker", "coordinator"):
+            where = {"ansible_host": self.hub.address, "ansible_user": "root"}
+            raw["all"]["children"][group]["hosts"] = {"hub": where}
+        path = self.federation / "test-inventory.yml"
+        path.write_text(yaml.safe_dump(raw))
+        return path
+
+    def play(self, name: str, *options: str, fails: bool = False, **variables: Any) -> str:
+        """What Ansible says."""
+        more = [word for key, value in variables.items() for word in ("-e", f"{key}={value}")]
+        command = [str(Path(sys.executable).parent / "ansible-playbook"), f"{name}.yml", "-i", str(self.inventory())]
+        done = subprocess.run(
+            [*command, "--private-key", str(self.key), *more, *options],
+            cwd=ROOT / "ansible", capture_output=True, text=True, timeout=PATIENCE, check=False,
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        )  # fmt: skip
+        assert (done.returncode != 0) == fails, done.stdout[-6000:] + done.stderr[-2000:]
+        return done.stdout
