@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Prints the table of boards of docs/deploy.md: which models train on which board, by fedquilt's own estimate.
+
+    python scripts/board_table.py
+"""
+
+from __future__ import annotations
+
+from fedquilt_common.anatomy.trace import blueprint_for
+from fedquilt_common.estimate import memory_to_train
+from fedquilt_common.models import build_model
+from fedquilt_common.sections import Training
+from fedquilt_common.slicing import full_slice
+from fedquilt_server.provisioning.kinds import KINDS
+
+RESERVED = 600
+"""MiB for the system without a desktop, the agent, and torch with the data."""
+BATCH = 32
+PRECISIONS = ("fp32", "amp", "fp16", "bf16")
+MODELS = ("mlp", "convnet", "mobilenet-v2", "resnet18", "vgg16")
+MIB = 1 << 20
+
+
+def needs() -> dict[tuple[str, str], float]:
+    """MiB that training takes beyond that, for each model on CIFAR-10's images and each precision."""
+    import numpy as np
+
+    found = {}
+    for name in MODELS:
+        blueprint = blueprint_for(build_model(name, {}, (3, 32, 32), 10), np.zeros((1, 3, 32, 32), np.float32))
+        for precision in PRECISIONS:
+            training = Training.model_validate({"batch": BATCH, "momentum": 0.9, "precision": precision})
+            found[name, precision] = memory_to_train(blueprint, full_slice(blueprint.anatomy), training).total / MIB
+    return found
+
+
+def rows() -> list[str]:
+    """Both tables, as Markdown."""
+    need = needs()
+    lines = ["| model | " + " | ".join(PRECISIONS) + " |", "|---|" + "---|" * len(PRECISIONS)]
+    for name in MODELS:
+        lines.append(f"| `{name}` | " + " | ".join(f"{need[name, one]:.0f} MiB" for one in PRECISIONS) + " |")
+    lines += ["", "| kind | board | RAM | for training | trains |", "|---|---|---|---|---|"]
+    for kind, board in KINDS.items():
+        room = board.memory - RESERVED
+        lines.append(f"| `{kind}` | {board.label} | {board.memory} MiB | {room} MiB | {_fitting(need, room)} |")
+    return lines
+
+
+def _fitting(need: dict[tuple[str, str], float], room: float) -> str:
+    """The models that fit, with the precisions in which they do unless that is all."""
+    fitting = {name: [one for one in PRECISIONS if need[name, one] <= room] for name in MODELS}
+    if all(len(found) == len(PRECISIONS) for found in fitting.values()):
+        return "all of them, in any precision"
+    words = [
+        f"`{name}`" + ("" if len(found) == len(PRECISIONS) else f" ({', '.join(found)})")
+        for name, found in fitting.items()
+        if found
+    ]
+    return ", ".join(words)
+
+
+if __name__ == "__main__":
+    print("\n".join(rows()))
