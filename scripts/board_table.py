@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the table of boards of docs/deploy.md: which models train on which board, by fedquilt's own estimate.
 
-    python scripts/board_table.py
+python scripts/board_table.py
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from fedquilt_client.agent import Agent, AgentSettings
 from fedquilt_client.links import MakeTransport, behind_link
+from fedquilt_client.slots import Slot, take_slot
 from fedquilt_common.agent_config import AgentConfig, parse_clients, read_agent_config
 from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
@@ -37,6 +38,12 @@ def agent(
     broker: Annotated[str | None, typer.Option(help="mqtt://host[:port] or mqtts://...")] = None,
     id: Annotated[str | None, typer.Option(help="Name of this agent, unique in its federation.")] = None,
     clients: Annotated[str | None, typer.Option(help="Clients hosted here, such as 0-3 or 0,2,5.")] = None,
+    each: Annotated[
+        int | None,
+        typer.Option(
+            help="Host so many of --clients: those that no other agent with this --state has; the name gets a number."
+        ),
+    ] = None,
     federation: Annotated[str | None, typer.Option(help="Name space at the broker.")] = None,
     kind: Annotated[str | None, typer.Option(help="Kind of board, for the page and the algorithms.")] = None,
     workers: Annotated[int | None, typer.Option(help="Training processes at a time.")] = None,
@@ -72,20 +79,23 @@ def agent(
 
     transports: list[Transport] = []
 
+    made, slot = _in_slot(_agent_settings(settings), settings.each)
+
     def transport(deliver: Deliver, will: Will) -> Transport:
-        client_id = f"fedquilt-{settings.federation}-{settings.id}"
+        client_id = f"fedquilt-{made.federation}-{made.name}"
         transports.append(MqttTransport(address, client_id, deliver, will=will))
         return transports[-1]
 
     return_freed_memory()
     stop = StopSignal()
-    made = _agent_settings(settings)
     make: MakeTransport = transport
     if settings.link is not None:
         make = behind_link(settings.link, made.name, min(made.clients), Topics(made.federation), transport)
     turns = _Turns(stop)
     with supervised(lambda: (turns.count, [one.bytes_sent for one in transports])):
         Agent(made, make).execute(turns)
+    if slot is not None:
+        slot.lock.close()
     raise typer.Exit(stop.exit_code)
 
 
@@ -111,6 +121,15 @@ def _merge(config: Path | None, options: dict[str, Any]) -> AgentConfig:
         if missing:
             wrong = [f"--{name} is needed, as an option or in --config" for name in missing]
         raise ExperimentError("agent: " + "; ".join(wrong)) from None
+
+
+def _in_slot(settings: AgentSettings, each: int | None) -> tuple[AgentSettings, Slot | None]:
+    """With the clients of a slot where several agents are started alike; it is theirs while the second is kept."""
+    if each is None:
+        return settings, None
+    slot = take_slot(settings.state, settings.clients, each)
+    name = f"{settings.name}-{slot.number}"
+    return replace(settings, name=name, clients=slot.clients, state=slot.state), slot
 
 
 def _agent_settings(config: AgentConfig) -> AgentSettings:

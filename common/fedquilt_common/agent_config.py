@@ -24,6 +24,7 @@ class AgentConfig(BaseModel):
     broker: str
     id: Name
     clients: str | int
+    each: int | None = Field(None, ge=1, le=MAX_CLIENTS)
     federation: Name = "default"
     kind: Name = "generic"
     workers: int = Field(1, ge=1, le=1024)

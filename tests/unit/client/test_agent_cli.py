@@ -19,6 +19,7 @@ from fedquilt_client.agent import AgentSettings
 from fedquilt_common import cli
 from fedquilt_common.agent_config import parse_clients
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.locking import lock_folder
 from fedquilt_common.messages import AgentPresence
 from fedquilt_common.transport import MqttTransport, Will
 from fedquilt_server.broker import free_port
@@ -146,6 +147,26 @@ def test_lists_of_clients(text: str, clients: tuple[int, ...]) -> None:
 def test_what_is_no_list_of_clients(text: str) -> None:
     with pytest.raises(ExperimentError, match="write them as 0-3 or 0,2,5"):
         parse_clients(text)
+
+
+def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSettings], tmp_path: Path) -> None:
+    words = (
+        "--broker",
+        "mqtt://lab",
+        "--id",
+        "weak",
+        "--clients",
+        "6-7,20-23",
+        "--each",
+        "2",
+        "--state",
+        str(tmp_path),
+    )
+    found = agent(*words)
+    assert (found.name, found.clients, found.state) == ("weak-0", (6, 7), tmp_path / "slot-0")
+    assert Recorded.transport._client._client_id == b"fedquilt-default-weak-0"
+    with lock_folder(tmp_path / "slot-0", name=".slot"):
+        assert agent(*words).clients == (20, 21)
 
 
 @pytest.mark.parametrize(
