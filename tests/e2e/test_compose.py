@@ -25,13 +25,24 @@ import yaml
 from fedquilt_common.agent_config import AgentConfig, parse_clients
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_server.cli import app as server_app
+from fedquilt_server.results import RoundResult
+from fedquilt_server.snapshot import BoardStatus, Snapshot, SnapshotBoard
+from fedquilt_server.web.metrics import SnapshotCollector
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text())["services"]
-AGENTS = {name: service for name, service in SERVICES.items() if name.startswith("agent-")}
-EXPERIMENT = ROOT / "deploy" / "experiments" / "digits-fedavg.yaml"
+AGENTS = {
+    name: service for name, service in SERVICES.items() if name.startswith("agent-") and service["profiles"] == ["demo"]
+}
+TLS_AGENTS = {
+    name: service for name, service in SERVICES.items() if name.startswith("agent-") and name.endswith("-tls")
+}
+OURS = [name for name, service in SERVICES.items() if "build" in service]
+EXPERIMENTS = ROOT / "deploy" / "experiments"
+QUICK = EXPERIMENTS / "digits-fedavg.yaml"
+MONITORING = ROOT / "deploy" / "monitoring"
 SIZES = {"m": 2**20, "g": 2**30}
 ENOUGH_FOR_TORCH = 512 * 2**20
 
@@ -46,6 +57,13 @@ def options(service: dict[str, Any]) -> dict[str, str]:
     words = service["command"].split()
     assert words[0] == "agent"
     return {name.removeprefix("--"): value for name, value in zip(words[1::2], words[2::2], strict=True)}
+
+
+def share(service: dict[str, Any], slot: int) -> tuple[int, ...]:
+    """The clients of the replica ``slot`` of an agent's service."""
+    told = options(service)
+    clients, each = parse_clients(told["clients"]), int(told["each"])
+    return clients[slot * each : (slot + 1) * each]
 
 
 def memory_limit(service: dict[str, Any]) -> int:
@@ -74,14 +92,69 @@ def test_an_agents_command_is_understood(service: dict[str, Any]) -> None:
 def test_the_coordinators_command_is_understood() -> None:
     name, *words = defaults(SERVICES["coordinator"]["command"]).split()
     given = typer.main.get_group(server_app).commands[name].make_context(name, words).params
-    assert given["experiment"] == Path("/experiments") / EXPERIMENT.name
+    assert given["experiment"] == Path("/experiments/boards-adaptivefl.yaml")
     assert given["resume"], "a coordinator that is started again must go on"
     assert given["out"].parent == Path("/runs")
 
 
-def test_the_agents_host_each_client_of_the_demo_once() -> None:
-    hosted = [client for service in AGENTS.values() for client in parse_clients(options(service)["clients"])]
-    assert sorted(hosted) == list(range(load_experiment(EXPERIMENT).data.clients))
+@pytest.mark.parametrize(("name", "replicas"), [("boards-adaptivefl", 1), ("digits-fedavg", 1), ("boards-many", 3)])
+def test_the_agents_host_each_client_once(name: str, replicas: int) -> None:
+    hosted = [client for service in AGENTS.values() for slot in range(replicas) for client in share(service, slot)]
+    assert sorted(hosted) == list(range(load_experiment(EXPERIMENTS / f"{name}.yaml").data.clients))
+
+
+def test_with_certificates_boards_have_the_same_limits_and_clients() -> None:
+    script = (DOCKERFILE.parent / "certificates.sh").read_text()
+    given = re.findall(r"fedquilt provision (\S+) --folder /federation --kind (\S+) --clients (\S+)", script)
+    for name, kind, clients in given:
+        plain, tls = SERVICES[f"agent-{kind}"], SERVICES[f"agent-{kind}-tls"]
+        assert (name, parse_clients(clients)) == (f"{kind}-0", share(plain, 0))
+        assert [plain[key] for key in ("mem_limit", "cpus")] == [tls[key] for key in ("mem_limit", "cpus")]
+        assert f"tls-{kind}:/identity:ro" in tls["volumes"]
+    assert len(given) == len(AGENTS) == len(TLS_AGENTS)
+
+
+def test_nobody_but_the_broker_has_the_authoritys_volume() -> None:
+    """And whoever fills it."""
+    having = {
+        name for name, service in SERVICES.items() if any(v.startswith("federation:") for v in service["volumes"])
+    }
+    assert having == {"certificates", "broker-tls"}
+
+
+def test_every_profile_is_whole() -> None:
+    """What a service of a profile waits for is in that profile."""
+    for name, service in SERVICES.items():
+        for other in service.get("depends_on", []):
+            assert SERVICES[other]["profiles"] == service["profiles"], name
+    assert {profile for service in SERVICES.values() for profile in service["profiles"]} == {
+        "demo",
+        "tls",
+        "monitoring",
+    }
+    assert (ROOT / ".env").read_text().splitlines()[-1] == "COMPOSE_PROFILES=demo"
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    dashboard = json.loads((MONITORING / "grafana" / "fedquilt.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    names = {name for expression in asked for name in re.findall(r"fedquilt_\w+", expression)}
+    zeros = {field: 0 for field, told in RoundResult.model_fields.items() if told.is_required()}
+    row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.5, "loss": 1.0})
+    board = SnapshotBoard(Snapshot(boards=[BoardStatus(agent="a", temperature=1.0, memory_used=1)], history=[row]))
+    offered = {sample.name for metric in SnapshotCollector(board).collect() for sample in metric.samples}
+    assert names
+    assert names <= offered
+    uid = yaml.safe_load((MONITORING / "grafana" / "datasource.yml").read_text())["datasources"][0]["uid"]
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {uid}
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places)
+
+
+def test_prometheus_asks_both_coordinators() -> None:
+    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    targets = [name for job in config["scrape_configs"] for one in job["static_configs"] for name in one["targets"]]
+    assert [target.partition(":")[0] for target in targets] == ["coordinator", "coordinator-tls"]
 
 
 def test_mounts_exist_and_volumes_are_declared() -> None:
@@ -97,10 +170,10 @@ def test_mounts_exist_and_volumes_are_declared() -> None:
 
 def test_the_page_is_published_to_this_machine_only() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert [defaults(port) for port in published] == ["127.0.0.1:8080:8080"]
+    assert {defaults(port) for port in published} == {f"127.0.0.1:{n}:{n}" for n in (8080, 9090, 3000)}
 
 
-@pytest.mark.parametrize("name", [name for name in SERVICES if name != "broker"])
+@pytest.mark.parametrize("name", OURS)
 def test_our_containers_have_no_more_rights_than_they_need(name: str) -> None:
     service = SERVICES[name]
     assert (service["read_only"], service["cap_drop"], service["init"]) == (True, ["ALL"], True)
@@ -123,7 +196,7 @@ def test_the_images_get_every_file_they_are_made_from() -> None:
 @pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
 @pytest.mark.parametrize("data", ["", "/srv/datasets"])
 def test_docker_compose_takes_the_file(data: str) -> None:
-    environment = {**plain_environment(), "FEDQUILT_DATA": data}
+    environment = {**plain_environment(), "FEDQUILT_DATA": data, "COMPOSE_PROFILES": "demo,tls,monitoring"}
     command = ["docker-compose", "-f", str(FILE), "config", "-q"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
@@ -156,16 +229,20 @@ def docker(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 class Federation:
     """The compose file's federation under a project name and port of its own."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, profile: str = "demo", **environment: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self._base = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
         self._project = f"fedquilt-test-{os.getpid()}"
-        self.experiment = EXPERIMENT.stem
+        self.experiment = QUICK.stem
+        self.coordinator = "coordinator" if profile == "demo" else f"coordinator-{profile}"
         self._more = folder / "more.yml"
         self._more.write_text('version: "2.4"\n')
-        self._env = {**plain_environment(), "FEDQUILT_PORT": str(port), "FEDQUILT_LINGER": "5", **environment}
+        self._env = {
+            **plain_environment(), "FEDQUILT_PORT": str(port), "FEDQUILT_LINGER": "5", "COMPOSE_PROFILES": profile,
+            "FEDQUILT_EXPERIMENT": self.experiment, **environment,
+        }  # fmt: skip
         self.page = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5)
 
     def choose(self, experiment: str) -> None:
@@ -175,8 +252,8 @@ class Federation:
 
     def train_for(self, rounds: int) -> None:
         """Other rounds than the experiment file's."""
-        command = f"{SERVICES['coordinator']['command']} --set rounds={rounds}"
-        more = {"version": "2.4", "services": {"coordinator": {"command": command}}}
+        command = f"{SERVICES[self.coordinator]['command']} --set rounds={rounds}"
+        more = {"version": "2.4", "services": {self.coordinator: {"command": command}}}
         self._more.write_text(yaml.safe_dump(more))
 
     def compose(self, *words: str) -> str:
@@ -221,17 +298,23 @@ class Federation:
 
     def result(self, folder: Path) -> dict[str, Any]:
         """``result.json``, fetched as a person would."""
-        docker("cp", f"{self.container('coordinator')}:/runs/{self.experiment}/result.json", str(folder))
+        docker("cp", f"{self.container(self.coordinator)}:/runs/{self.experiment}/result.json", str(folder))
         found: dict[str, Any] = json.loads((folder / "result.json").read_text())
         return found
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
+def profile() -> str:
+    """Which one is run; a test may choose another."""
+    return "demo"
+
+
+@pytest.fixture
+def federation(tmp_path: Path, profile: str) -> Iterator[Federation]:
     """Nothing runs yet; all of it is gone afterwards, volumes too."""
     if reason := why_not():
         pytest.skip(reason)
-    made = Federation(tmp_path)
+    made = Federation(tmp_path, profile)
     made.compose("build")
     yield made
     made.compose("down", "-v", "--remove-orphans")
@@ -302,10 +385,44 @@ def test_a_board_with_little_memory_prunes_what_it_is_sent(federation: Federatio
     federation.await_end(seconds=400)
     rounds = federation.result(tmp_path)["rounds"]
     assert len(rounds) == 4
-    first, last = options(SERVICES["agent-weak"])["clients"].split("-")
-    weak = [row["trained"][client] for row in rounds for client in (first, last) if client in row["trained"]]
+    mine = [str(client) for client in share(SERVICES["agent-weak"], 0)]
+    weak = [row["trained"][client] for row in rounds for client in mine if client in row["trained"]]
     assert weak
     assert "L1" not in weak
-    others = {size for row in rounds for client, size in row["trained"].items() if client not in (first, last)}
+    others = {size for row in rounds for client, size in row["trained"].items() if client not in mine}
     assert "L1" in others
     assert federation.restarts("agent-weak") == 0
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("profile", ["tls"])
+def test_with_certificates_the_same_numbers_come_out(federation: Federation, tmp_path: Path) -> None:
+    federation.train_for(3)
+    federation.compose("up", "-d")
+    federation.await_end(seconds=300)
+    rows = federation.result(tmp_path)["rounds"]
+    assert [row["clients"] for row in rows] == [8, 8, 8]
+    where = federation.container("broker-tls")
+    listening = docker("exec", where, "sh", "-c", "cat /proc/net/tcp /proc/net/tcp6").stdout
+    assert f":{8883:04X} " in listening
+    assert f":{1883:04X} " not in listening
+    log = federation.compose("logs", "--no-color", "broker-tls")
+    assert {name for name in ("coordinator", "strong-0", "medium-0", "weak-0") if f"u'{name}'" in log} == {
+        "coordinator", "strong-0", "medium-0", "weak-0",
+    }  # fmt: skip
+    federation.compose("up", "-d")  # the identities are made once
+    assert federation.exit_code("certificates") == 0
+
+
+@pytest.mark.timeout(1200)
+def test_more_boards_of_a_kind(federation: Federation) -> None:
+    """Each replica has clients of its own; one that is killed takes them up again."""
+    federation.choose("boards-many")
+    federation.train_for(1)
+    federation.compose("up", "-d", "--scale", "agent-weak=2", "coordinator", "agent-weak")
+    federation.await_status(lambda status: sum(board["online"] for board in status.get("boards", [])) == 2)
+    hosted = {board["agent"]: board["clients"] for board in federation.status()["boards"]}
+    assert hosted == {
+        "weak-0": list(share(SERVICES["agent-weak"], 0)),
+        "weak-1": list(share(SERVICES["agent-weak"], 1)),
+    }
