@@ -32,6 +32,13 @@ def write_atomically(path: Path, text: str) -> None:
     _fresh(path, text).replace(path)
 
 
+def new_private(path: Path) -> Path:
+    """An empty file for its owner's eyes only, from its first moment on."""
+    path.unlink(missing_ok=True)
+    path.touch(0o600, exist_ok=False)
+    return path
+
+
 def _fresh(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")

@@ -55,9 +55,14 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _text(dumper: _Dumper, text: str) -> ScalarNode:
+def _text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
     """Several lines as people write them, where YAML can hold them so."""
     return dumper.represent_scalar(f"{_PREFIX}str", text, style="|" if "\n" in text else None)
+
+
+class _OlderDumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _refuse(node: Node, why: str) -> yaml.constructor.ConstructorError:
@@ -106,7 +111,8 @@ def _boolean(loader: _Loader, node: ScalarNode) -> bool:
 for _kind, _pattern, _first in _CORE_SCHEMA:
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_PREFIX + _kind, re.compile(f"^{_pattern}$"), _first)
-_Dumper.add_representer(str, _text)
+for _dumper in (_Dumper, _OlderDumper):
+    _dumper.add_representer(str, _text)
 _Loader.add_constructor(_PREFIX + "map", _mapping)
 _Loader.add_constructor(_PREFIX + "int", _integer)
 _Loader.add_constructor(_PREFIX + "float", _number)
@@ -141,6 +147,12 @@ def load_yaml(text: str, source: str) -> Any:
         raise ExperimentError(f"{source}{_position(error)}: {_reason(error)}") from error
     except yaml.YAMLError as error:
         raise ExperimentError(f"{source}: is not YAML: {error}. Is it a text file in UTF-8?") from error
+
+
+def dump_yaml_1_1(data: Any) -> str:
+    """The same for programs that read YAML 1.1, such as cloud-init and Ansible, where ``no`` is false unless quoted."""
+    text: str = yaml.dump(data, Dumper=_OlderDumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
 
 
 def dump_yaml(data: Any) -> str:

@@ -1,11 +1,10 @@
 #!/bin/sh
 # Run by the service `certificates` of docker-compose.yml, once: a federation, and what each container is to have of it.
 set -eu
-if [ ! -e /federation/federation.yaml ]; then
-  fedquilt federation init --folder /federation --broker broker-tls
-  fedquilt provision strong-0 --folder /federation --kind strong --clients 0-2
-  fedquilt provision medium-0 --folder /federation --kind medium --clients 3-5
-  fedquilt provision weak-0 --folder /federation --kind weak --clients 6-7
-fi
+[ -e /federation/federation.yaml ] || fedquilt federation init --folder /federation --broker broker-tls
+board() { [ -e "/federation/boards/$1/tls.crt" ] || fedquilt provision "$@" --folder /federation; }
+board strong-0 --kind strong --clients 0-2
+board medium-0 --kind medium --clients 3-5
+board weak-0 --kind weak --clients 6-7
 cp /federation/coordinator/* /identity/coordinator/
 for kind in strong medium weak; do cp "/federation/boards/$kind-0/"* "/identity/$kind/"; done

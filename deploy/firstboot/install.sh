@@ -19,6 +19,14 @@ chown -R root:fedquilt /etc/fedquilt
 chmod 750 /etc/fedquilt
 chmod 640 /etc/fedquilt/*
 
+# Whoever holds the card can read this partition: the key is in place now, and leaves it, whatever
+# becomes of the rest.
+rm -rf "$here/identity"
+if [ -f "$here/../user-data" ]; then
+  printf '#cloud-config\n# The identity of this board was here until its first start.\n' >"$here/../user-data"
+fi
+sync
+
 if [ -d "$here/wheels" ]; then
   # Without Debian's python3-venv there is no pip in a new environment, but there is one among the wheels. The
   # system's packages stay visible on a Jetson, whose torch is NVIDIA's own.
@@ -44,10 +52,3 @@ if [ -x /opt/fedquilt/current/bin/fedquilt ]; then
   systemctl enable --now fedquilt-agent.service
   say "the agent runs"
 fi
-
-# Whoever holds the card can read this partition: the key is in place now, and leaves it.
-rm -rf "$here/identity"
-if [ -f "$here/../user-data" ]; then
-  printf '#cloud-config\n# The identity of this board was here until its first start.\n' >"$here/../user-data"
-fi
-sync

@@ -8,7 +8,7 @@ from typing import Final
 from fedquilt_server.events import Event, Rejected, Replied, Send
 from fedquilt_server.machine import Machine
 from fedquilt_server.run import Run
-from fedquilt_server.snapshot import BoardStatus, RejectedReply, SnapshotBoard
+from fedquilt_server.snapshot import CLIENT_FAILED, BoardStatus, RejectedReply, SnapshotBoard
 
 REJECTIONS_SHOWN: Final = 20
 
@@ -20,6 +20,7 @@ class Display:
         self._board = board
         self._totals: Counter[str] = Counter()
         self._rejections: list[RejectedReply] = []
+        self._failing: dict[int, str] = {}
 
     def start(self, run: Run, boards: list[BoardStatus]) -> None:
         """What is known before anything happens."""
@@ -45,6 +46,7 @@ class Display:
 
     def exchange(self, send: Send, machine: Machine) -> None:
         """An exchange opens, or is open again."""
+        self._failing.clear()
         self._board.update(
             phase="sending",
             round=send.round,
@@ -64,7 +66,8 @@ class Display:
             now = machine.exchange
             still_open = now is not None and (machine.round, now.number) == (event.round, event.exchange)
             replies = len(now.replies) if now and still_open else self._board.current.replies + 1
-            self._board.update(replies=replies, accepted=self._totals["accepted"])
+            self._failing.pop(event.client, None)
+            self._board.update(replies=replies, accepted=self._totals["accepted"], failing=len(self._failing))
 
     def _refused(self, event: Rejected) -> None:
         self._totals[event.outcome] += 1
@@ -73,6 +76,8 @@ class Display:
                 at=event.at, agent=event.agent, client=event.client, round=event.round, reason=event.reason
             )
             self._rejections = [latest, *self._rejections][:REJECTIONS_SHOWN]
+            if event.client is not None and event.reason.startswith(CLIENT_FAILED):
+                self._failing[event.client] = event.reason
         self._board.update(rejections=self._rejections, **self._counts())
 
     def _counts(self) -> dict[str, int]:
@@ -82,6 +87,7 @@ class Display:
             "late": totals["late"],
             "duplicates": totals["duplicate"],
             "rejected": totals["rejected"],
+            "failing": len(self._failing),
         }
 
 

@@ -26,20 +26,18 @@ class Hopeless:
 
         A coordinator by itself waits: on a real board, whatever is missing can be put there.
         """
-        failed = {
-            one.client: one.reason
-            for one in reversed(snapshot.rejections)
-            if one.round == snapshot.round and one.reason.startswith(CLIENT_FAILED)
-        }
-        left = snapshot.tasks - len(failed)
-        seen = snapshot.round, snapshot.exchange, snapshot.replies, frozenset(failed)
-        alive = snapshot.replies + len(failed) > snapshot.tasks or left >= self.participation.quorum
-        if not failed or alive or self.participation.shortfall == "replace" or seen != self._seen:
+        seen = snapshot.round, snapshot.exchange, snapshot.replies, snapshot.failing
+        alive = snapshot.tasks - snapshot.failing >= self.participation.quorum
+        if not snapshot.failing or alive or self.participation.shortfall == "replace" or seen != self._seen:
             self._seen, self._since = seen, now
         elif now - self._since >= SECONDS:
-            client, reason = next(iter(failed.items()))
-            who = f"{len(failed)} of {snapshot.tasks} clients failed, such as client {client}"
-            raise RunFailedError(
-                f"round {snapshot.round} can never be closed: {who}: {reason.removeprefix(CLIENT_FAILED)}. "
-                "Correct the experiment, and choose another --out"
-            )
+            raise RunFailedError(_words(snapshot))
+
+
+def _words(snapshot: Snapshot) -> str:
+    last = next((one for one in snapshot.rejections if one.reason.startswith(CLIENT_FAILED)), None)
+    why = f", such as client {last.client}: {last.reason.removeprefix(CLIENT_FAILED)}" if last else ""
+    return (
+        f"round {snapshot.round} can never be closed: {snapshot.failing} of {snapshot.tasks} clients failed{why}. "
+        "Correct the experiment, and choose another --out"
+    )

@@ -64,6 +64,9 @@ class Snapshot(BaseModel):
     exchange: int = 0
     tasks: int = Field(default=0, description="clients asked in this exchange")
     replies: int = Field(default=0, description="replies accepted in this exchange")
+    failing: int = Field(
+        default=0, description="clients that could not do their task of this exchange, and have not since"
+    )
     deadline: float | None = Field(default=None, description="Unix time at which the exchange closes with a quorum")
     started_at: float = 0.0
     boards: list[BoardStatus] = Field(default_factory=list)

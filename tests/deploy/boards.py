@@ -19,6 +19,8 @@ IMAGE = "fedquilt-test-board"
 PACKAGES = "systemd,systemd-sysv,dbus,openssh-server,python3,ca-certificates,iproute2,mosquitto"
 """Mosquitto is for the workstation; boards have no need of it, and the Internet is no part of the test."""
 PATIENCE = 600.0
+STRANGERS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ControlMaster=auto -o ControlPersist=60s"
+"""Containers have new host keys each time, and addresses that others had before."""
 
 
 def run(*command: str, check: bool = True, **more: Any) -> str:
@@ -105,10 +107,11 @@ class Playbooks:
         """What Ansible says."""
         more = [word for key, value in variables.items() for word in ("-e", f"{key}={value}")]
         command = [str(Path(sys.executable).parent / "ansible-playbook"), f"{name}.yml", "-i", str(self.inventory())]
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
             [*command, "--private-key", str(self.key), *more, *options],
             cwd=ROOT / "ansible", capture_output=True, text=True, timeout=PATIENCE, check=False,
-            env={**os.environ, "ANSIBLE_NOCOLOR": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_ARGS": STRANGERS, "PATH": path},
         )  # fmt: skip
         assert (done.returncode != 0) == fails, done.stdout[-6000:] + done.stderr[-2000:]
         return done.stdout

@@ -145,7 +145,11 @@ def _acl(transport: MqttTransport, address: BrokerAddress, federation: str) -> C
     before = transport.refusals
     with _quiet():
         transport.publish(Topics(federation).inbox(PROBE), b"")
-        transport.drain(SECONDS)
+        answered = transport.drain(SECONDS)
+    if not answered:
+        return Check(
+            "ACL", "warn", f"no answer in {SECONDS:.0f} seconds", "The link is slow, or the broker busy; try again"
+        )
     if transport.refusals > before:
         return Check("ACL", "ok", "the broker refused a message to another's topic")
     if cert_user(address) == _ALL_POWERFUL:

@@ -13,8 +13,10 @@ def torch() -> Check:
     """Whether it is there and in which precisions it trains on this machine. Loads it."""
     if importlib.util.find_spec("torch") is None:
         return Check("torch", "fail", "is not installed", "Install fedquilt[client]; on a Jetson NVIDIA's own torch")
-    import torch as library
-
+    try:
+        import torch as library
+    except (ImportError, OSError) as error:
+        return Check("torch", "fail", f"cannot be loaded: {error}", "Reinstall it, or what it needs, for this machine")
     can = [precision for precision in ("fp32", "amp", "fp16", "bf16") if _trains(precision)]
     where = "CUDA" if library.cuda.is_available() else "the processor"
     state = Check("torch", "ok", f"{library.__version__} trains on {where} in {', '.join(can)}")

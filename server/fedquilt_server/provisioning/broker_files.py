@@ -20,7 +20,7 @@ from fedquilt_server.provisioning.record import Record
 
 INSTALLED: Final = "/etc/mosquitto/fedquilt"
 PID: Final = "mosquitto.pid"
-RELOAD_SECONDS: Final = 60.0
+RELOAD_SECONDS: Final = 600.0
 
 
 def acl(federation: str, revoked: Iterable[str]) -> str:
@@ -71,7 +71,11 @@ def reload_broker(folder: Path, record: Record) -> str:
         return _run(record.reload)
     pid = _running(folder / PID)
     if pid is not None:
-        os.kill(pid, signal.SIGHUP)
+        try:
+            os.kill(pid, signal.SIGHUP)
+        except PermissionError:
+            words = f"the files are written, but the broker (process {pid}) is another user's: sudo kill -HUP {pid}"
+            raise FederationError(words) from None
         return f"the broker (process {pid}) reads its files again"
     return (
         f"no broker runs from {folder}: copy acl and revoked.crl from there to where yours reads them, and make it "

@@ -13,7 +13,8 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError
-from fedquilt_common.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.yaml_text import dump_yaml_1_1, load_yaml, read_text
+from fedquilt_server.provisioning.names import hostname_of
 
 FOLDER: Final = "fedquilt"
 """In the boot partition."""
@@ -48,8 +49,8 @@ class Card:
 
     @property
     def hostname(self) -> str:
-        """The board's name where that is one, with ``-`` for what no host name may have."""
-        return self.board.replace("_", "-").replace(".", "-").strip("-").lower()
+        """The board's name as far as it can be one."""
+        return hostname_of(self.board)
 
     def identity(self) -> dict[str, str]:
         """Name and text of each file. Raises FederationError where one is missing."""
@@ -71,15 +72,16 @@ class Card:
                 "name": self.user, "groups": ["sudo"], "sudo": "ALL=(ALL) NOPASSWD:ALL", "shell": "/bin/bash",
                 "lock_passwd": True, "ssh_authorized_keys": list(self.keys),
             }]  # fmt: skip
-        said |= {"write_files": files, "runcmd": [["sh", "-c", _find_and_run(firstboot)]]}
-        return "#cloud-config\n# Written by fedquilt flash: who this board is.\n" + dump_yaml(said)
+        login = [["sh", "-c", "systemctl enable --now ssh || true"]] if self.keys else []  # Raspberry Pi OS has it off
+        said |= {"write_files": files, "runcmd": [*login, ["sh", "-c", _find_and_run(firstboot)]]}
+        return "#cloud-config\n# Written by fedquilt flash: who this board is.\n" + dump_yaml_1_1(said)
 
     def meta_data(self) -> str:
         """The serial of its certificate makes the instance: a card that is flashed anew is set up anew."""
         from cryptography import x509
 
         serial = x509.load_pem_x509_certificate(self.identity()["tls.crt"].encode()).serial_number
-        return dump_yaml({"instance-id": f"fedquilt-{self.hostname}-{serial:x}", "local-hostname": self.hostname})
+        return dump_yaml_1_1({"instance-id": f"fedquilt-{self.hostname}-{serial:x}", "local-hostname": self.hostname})
 
     def network_config(self) -> str:
         """Addresses by DHCP, by cable and, if there is a ``wifi``, without; a start does not wait for either."""
@@ -92,7 +94,7 @@ class Card:
             said["wifis"] = {"wlan0": {"dhcp4": True, "optional": True, "access-points": {self.wifi.ssid: point}}}
             if self.wifi.country:
                 said["wifis"]["wlan0"]["regulatory-domain"] = self.wifi.country
-        return dump_yaml(said)
+        return dump_yaml_1_1(said)
 
     def cmdline(self, old: str) -> str:
         """The kernel's command line with the radio's country, which network configuration cannot always give."""

@@ -105,6 +105,7 @@ def broker(folder: Folder = HERE) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Ctrl-C ends it."""
     federation = Federation(folder)
     print(f"Boards reach it at {federation.record.url}", file=sys.stderr)
+    federation.write_broker_config()  # the folder may have been moved
     program = str(find_mosquitto())
     os.execv(program, [program, "-c", str(federation.broker_folder / "mosquitto.conf")])  # noqa: S606
 
@@ -118,16 +119,17 @@ def provision(
     host: Annotated[str, typer.Option(help="Where Ansible finds it; else BOARD.local.")] = "",
     user: Annotated[str, typer.Option(help="Who logs in there for Ansible; else what is usual for its kind.")] = "",
     days: Days = DAYS,
-    workers: Annotated[int, typer.Option(min=1, max=1024, help="Training processes at a time.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of each of them.")] = 1,
-    budget: Annotated[str, typer.Option(help="Memory that training may take; else what is free.")] = "",
-    profile: Annotated[str, typer.Option(help="open, or private: say nothing of the board's resources.")] = "open",
+    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Training processes at a time.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of each of them.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Memory that training may take; else what is free.")] = None,
+    profile: Annotated[str | None, typer.Option(help="open, or private: say nothing of the board's resources.")] = None,
     renew: Annotated[bool, typer.Option("--renew", help="A new certificate for a board that has one.")] = False,
     json_: Json = False,
 ) -> None:
     """Give a board an identity: certificate, agent configuration and an inventory entry."""
     federation = Federation(folder)
-    more = {"workers": workers, "threads": threads, "profile": profile, **({"budget": budget} if budget else {})}
+    given = {"workers": workers, "threads": threads, "profile": profile, "budget": budget}
+    more = {key: value for key, value in given.items() if value is not None}
     again = board in federation.record.boards
     made = federation.provision(board, kind, clients, host, user, days, renew, **more)
     place = federation.board_folder(board)

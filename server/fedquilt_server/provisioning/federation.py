@@ -20,24 +20,27 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from fedquilt_common.agent_config import AgentConfig, parse_clients
-from fedquilt_common.durable import sync, write_durably
+from fedquilt_common.durable import new_private, sync, write_durably
 from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
 from fedquilt_common.locking import lock_folder
 from fedquilt_common.topics import check_name
-from fedquilt_common.yaml_text import dump_yaml
+from fedquilt_common.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_server.provisioning.authority import Identity, expiry, issue, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
 from fedquilt_server.provisioning.broker_files import acl, installed_config, own_config, reload_broker
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.kinds import kind_of
+from fedquilt_server.provisioning.names import GROUPS, check_host, hostname_of
 from fedquilt_server.provisioning.record import RECORD, RESERVED, Board, Record, Withdrawn, read_record, write_record
 
 DAYS: Final = 5 * 365
 """How long a certificate is good unless told otherwise."""
 AUTHORITY, BROKER, BOARDS = "authority", "broker", "boards"
+LONGEST_NAME: Final = 48
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 """The broker is known as these, too: the coordinator runs beside it."""
-_PRIVATE: Final = 0o600
+_OURS: Final = frozenset({"broker", "id", "clients", "federation", "kind", "ca", "cert", "key"})
+"""Keys of an agent's configuration that follow from the record."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class Federation:
         """Give a board an identity, its configuration and a place in the inventory.
 
         ``clients`` that are empty are the next number that no other board has, ``settings`` further keys of its
-        ``agent.yaml``. With ``renew`` a board that has an identity gets a new one, and the old one is withdrawn.
+        ``agent.yaml``, whose other keys stay as they are where there is one. With ``renew`` a board that has an
+        identity gets a new one, and the old one is withdrawn.
         Raises FederationError, ExperimentError.
         """
         with self._changing() as record:
@@ -81,10 +85,10 @@ class Federation:
             _check(record, name, renew)
             hosted = _hosted(record, name, clients or (before.clients if before else ""))
             until = _until(days)
-            config = _config(record, name, kind, hosted, settings)
+            config = _config(record, name, kind, hosted, {**self._settings(name, before), **settings})
             made = issue(self._authority(), name, until)
             board = Board(
-                kind=kind, clients=hosted, host=host or (before.host if before else f"{name}.local"),
+                kind=kind, clients=hosted, host=host or (before.host if before else f"{hostname_of(name)}.local"),
                 user=user or (before.user if before else kind_of(kind).user),
                 serial=f"{made.certificate.serial_number:x}", until=expiry(made.certificate),
             )  # fmt: skip
@@ -122,15 +126,30 @@ class Federation:
         """New certificates for the broker, the coordinator and `watch`; the broker is known as ``hosts`` from then on,
         if there are any. The broker must be started anew."""
         with self._changing() as record:
+            for host in hosts:
+                check_host(host)
             record = record.model_copy(update={"hosts": tuple(hosts)}) if hosts else record
             authority, until = self._authority(), _until(days)
             names = list(dict.fromkeys((*record.hosts, *LOCAL)))
             self._write_identity(self.broker_folder, issue(authority, record.hosts[0], until, names), "broker")
             for user in RESERVED:
                 self._write_identity(self.folder / user, issue(authority, user, until), "tls")
-            write_durably(self.broker_folder / "mosquitto.conf", own_config(self.broker_folder, record.port))
-            write_durably(self.broker_folder / "mosquitto-tls.conf", installed_config(record.port))
+            self.write_broker_config()
             self._settle(record)
+
+    def write_broker_config(self) -> None:
+        """Mosquitto's, for this folder where it is now and for the system's own."""
+        port = self.record.port
+        write_durably(self.broker_folder / "mosquitto.conf", own_config(self.broker_folder, port))
+        write_durably(self.broker_folder / "mosquitto-tls.conf", installed_config(port))
+
+    def _settings(self, name: str, before: Board | None) -> dict[str, Any]:
+        """What a board's configuration says beside who and where it is."""
+        path = self.board_folder(name) / "agent.yaml"
+        if before is None or not path.exists():
+            return {}
+        known = load_yaml(read_text(path), str(path))
+        return {key: value for key, value in known.items() if key not in _OURS} if isinstance(known, dict) else {}
 
     def _authority(self) -> Identity:
         folder = self.folder / AUTHORITY
@@ -174,6 +193,12 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
     Raises FederationError where there is one already, or for a name that no topic can have.
     """
     _check_name(name, "federation")
+    if len(name) > LONGEST_NAME:
+        raise FederationError(
+            f"federation {name!r}: has {len(name)} letters, {LONGEST_NAME} at most fit its certificate"
+        )
+    for host in hosts:
+        check_host(host)
     federation, record = Federation(folder), Record(name=name, hosts=tuple(hosts), port=port, reload=reload)
     with lock_folder(folder):
         if (folder / RECORD).exists():
@@ -182,6 +207,7 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
             )
         folder.chmod(0o700)
         authority = make_authority(name, _now())
+        (folder / ".gitignore").write_text("*\n")  # it may lie in somebody's repository
         (folder / AUTHORITY).mkdir(exist_ok=True, mode=0o700)
         _write_private(folder / AUTHORITY / "ca.key", authority.key_pem)
         write_durably(folder / AUTHORITY / "ca.crt", authority.certificate_pem)
@@ -193,9 +219,7 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
 def _write_private(path: Path, text: str) -> None:
     """For its owner's eyes only, from its first moment on."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    fresh.touch(_PRIVATE, exist_ok=False)
+    fresh = new_private(path.with_name(f".{path.name}.new"))
     fresh.write_text(text, encoding="utf-8")
     sync(fresh)
     fresh.replace(path)
@@ -211,8 +235,13 @@ def _check_name(name: str, what: str) -> None:
 
 def _check(record: Record, name: str, renew: bool) -> None:
     _check_name(name, "board")
-    if name in RESERVED:
-        raise FederationError(f"{name!r} is a user of fedquilt's own, not a board: choose another name")
+    if name.lower() in (*RESERVED, *GROUPS):
+        raise FederationError(f"{name!r} has another meaning for the broker or for Ansible: choose another name")
+    alike = [other for other in record.boards if other != name and hostname_of(other) == hostname_of(name)]
+    if alike or not hostname_of(name):
+        raise FederationError(
+            f"{name!r}: its host name {hostname_of(name)!r} is that of {alike or 'nobody'}: choose another"
+        )
     before = record.boards.get(name)
     if before is not None and before.revoked is None and not renew:
         raise FederationError(f"{name} has an identity: --renew gives it a new one, and withdraws the old")

@@ -9,12 +9,14 @@ import lzma
 import os
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from fedquilt_common.durable import new_private
 from fedquilt_common.errors import ImageError
 from fedquilt_server.provisioning.card import FOLDER, IDENTITY, Card
 from fedquilt_server.provisioning.devices import Device
@@ -45,6 +47,8 @@ def flash_image(image: Path, card: Card, out: Path, tell: Tell) -> Flashed:
     The image may be packed (.xz, .gz). ``out`` has its name only once everything in it has been read back. Raises
     ImageError.
     """
+    if out.exists() and not out.is_file():
+        raise ImageError(f"{out} is no file; a card is written with --device")
     if out.exists() and image.exists() and out.samefile(image):
         raise ImageError(f"{out} is the stock image itself: choose another --out, the stock is for other boards, too")
     fresh = out.with_name(f".{out.name}.new")
@@ -114,8 +118,9 @@ def flash_device(image: Path, card: Card, device: Device, folder: Path, tell: Te
     size = made.stat().st_size
     if size > device.size:
         raise ImageError(f"{device} is smaller than the image ({size / 1e9:.1f} GB): take another card")
-    with made.open("rb") as source, device.path.open("r+b") as target:
+    with made.open("rb") as source, _exclusively(device.path) as target:
         expected = copy(source, target, size, lambda now: tell(f"writing {device.path}", now, size))
+        target.flush()
         os.fsync(target.fileno())
         _forget(target)
         target.seek(0)
@@ -123,6 +128,14 @@ def flash_device(image: Path, card: Card, device: Device, folder: Path, tell: Te
     if found != expected:
         raise ImageError(f"{device}: what can be read is not what was written: the card is bad, or a counterfeit")
     return Flashed(card.board, str(device.path), done.files, done.warnings)
+
+
+def _exclusively(path: Path) -> BinaryIO:
+    """A device that nobody has mounted in the meantime: Linux refuses then. Raises ImageError."""
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | (os.O_EXCL if path.is_block_device() else 0)), "r+b")
+    except OSError as error:
+        raise ImageError(f"{path} cannot be written: {error.strerror}; unmount it, or become root (sudo)") from None
 
 
 def _forget(target: BinaryIO) -> None:
@@ -138,7 +151,7 @@ def write_archive(card: Card, out: Path, tell: Tell) -> Flashed:
     wheels, digests = card.wheel_files(), dict[str, str]()
     fresh = out.with_name(f".{out.name}.new")
     try:
-        fresh.touch(0o600)
+        new_private(fresh)
         with tarfile.open(fresh, "w:gz" if out.name.endswith(("gz", "tgz")) else "w") as archive:
             for path, text in texts.items():
                 _add(archive, path, io.BytesIO(text.encode()), len(text.encode()))
@@ -175,10 +188,10 @@ def unpack(image: Path, out: Path, tell: Tell) -> None:
     """Copy an image that may be packed. Raises ImageError for one that cannot be read, or where there is no room."""
     try:
         whole = image.stat().st_size
-        with _opened(image) as (source, place), out.open("wb") as target:
+        with _opened(image) as (source, place), new_private(out).open("wb") as target:  # it will hold a key
             _check_room(image, out, whole)
             copy(source, target, None, lambda _: tell(f"unpacking {image.name}", place(), whole))
-    except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ImageError(f"{image}: is damaged ({error}); fetch it again") from None
     except OSError as error:
         raise ImageError(f"{error}; check the path and the free disk space") from None

@@ -78,7 +78,7 @@ def _to_device(image: Path, card: Card, path: Path, yes: bool) -> Flashed:
     device = removable_device(path)
     if not yes and not typer.confirm(f"Everything on {device} will be lost. Write it?", err=True):
         raise ImageError("nothing was written")
-    with tempfile.TemporaryDirectory() as folder, _progress() as tell:
+    with tempfile.TemporaryDirectory(dir=".") as folder, _progress() as tell:  # /tmp may be memory, images are large
         return flash_device(image, card, device, Path(folder), tell)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedquilt_common.yaml_text import dump_yaml
+from fedquilt_common.yaml_text import dump_yaml_1_1
 from fedquilt_server.provisioning.kinds import kind_of
 from fedquilt_server.provisioning.record import Board, Record
 
@@ -21,7 +21,7 @@ def inventory(record: Record) -> str:
     if jetsons:
         children["jetsons"] = {"hosts": jetsons}
     shared = {"fedquilt_federation": record.name, "fedquilt_broker": record.url}
-    return _HEAD + dump_yaml({"all": {"vars": shared, "children": children}})
+    return _HEAD + dump_yaml_1_1({"all": {"vars": shared, "children": children}})
 
 
 def _variables(board: Board) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -258,6 +259,17 @@ def test_room_and_grades(tmp_path: Path) -> None:
     found = torch()
     assert found.state in ("ok", "warn")
     assert "fp32" in found.said
+
+
+def test_a_torch_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a Jetson that lacks a library of NVIDIA's."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libcusparseLt.so.0: cannot open shared object file')\n")
+    code = "from fedquilt_common.doctor.training import torch; print(torch())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )  # fmt: skip
+    assert "state='fail', said='cannot be loaded: libcusparseLt" in done.stdout
 
 
 # -- the command -----------------------------------------------------------------------------------------------

@@ -283,7 +283,17 @@ def test_what_cannot_be_provisioned_changes_nothing(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in federation.folder.rglob("*") if path.is_file()}
     cases: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: federation.provision("a", "pi4"), FederationError, "--renew"),
-        (lambda: federation.provision("coordinator", "pi4"), FederationError, "not a board"),
+        (lambda: federation.provision("coordinator", "pi4"), FederationError, "another meaning"),
+        (
+            lambda: federation.provision("Agents", "pi4"),
+            FederationError,
+            "another meaning for the broker or for Ansible",
+        ),
+        (lambda: federation.provision("A", "pi4"), FederationError, "host name 'a' is that of"),
+        (lambda: make_federation(tmp_path / "g", "l" * 60, ["y"]), FederationError, "48 at most"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["10.0.0.1:8883"]), FederationError, "without a port"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["b\u00fcro.local"]), FederationError, "must be a host name"),
+        (lambda: federation.renew(["a b"]), FederationError, "must be a host name"),
         (lambda: federation.provision("../x", "pi4"), FederationError, "cannot be used in a topic"),
         (lambda: federation.provision("b", "pi 4"), ExperimentError, "board b: kind"),
         (lambda: federation.provision("b", "pi4", "x"), ExperimentError, "write them as 0-3"),
@@ -307,6 +317,41 @@ def test_renewing_withdraws_the_old_certificate(tmp_path: Path) -> None:
     assert (new.clients, new.serial != old.serial) == ("7", True)
     assert timedelta(days=29) < new.until - datetime.now(timezone.utc) <= timedelta(days=30)
     assert [one.serial for one in federation.record.withdrawn] == [old.serial]
+
+
+def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None:
+    """Above all that a board is to say nothing of its resources, and what its owner has written by hand."""
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "pi4", profile="private", workers=2, budget="64MiB")
+    path = federation.board_folder("a") / "agent.yaml"
+    path.write_text(path.read_text() + "allow-import: [mine]\n")
+    federation.provision("a", "pi5", renew=True, workers=3)
+    config = AgentConfig.model_validate(read_agent_config(path))
+    assert (config.kind, config.profile, config.workers, config.budget, config.allow_import) == (
+        "pi5", "private", 3, 64 << 20, ["mine"],
+    )  # fmt: skip
+
+
+def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> None:
+    """Ansible reads YAML 1.1, where ``on`` is true; and no host name has an underscore."""
+    federation = make_federation(tmp_path / "f", "no", ["localhost"])
+    for name in ("on", "living_room", "1_000"):
+        federation.provision(name, "pi4")
+    found = yaml.safe_load((federation.folder / "inventory.yml").read_text())["all"]
+    assert set(found["children"]["agents"]["hosts"]) == {"on", "living_room", "1_000"}
+    assert found["vars"]["fedquilt_federation"] == "no"
+    assert found["children"]["agents"]["hosts"]["living_room"]["ansible_host"] == "living-room.local"
+    with pytest.raises(FederationError, match="host name 'living-room' is that of"):
+        federation.provision("living-room", "pi4")
+
+
+def test_a_folder_that_has_been_moved(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    assert (federation.folder / ".gitignore").read_text() == "*\n"
+    moved = Federation(federation.folder.rename(tmp_path / "g"))
+    moved.write_broker_config()
+    with broker_of(moved) as port:
+        assert Knock(port, of(moved.folder / "coordinator")).inside
 
 
 def test_the_broker_can_get_another_name(tmp_path: Path) -> None:

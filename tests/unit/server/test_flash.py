@@ -115,7 +115,9 @@ def test_every_file_can_be_read_back(label: str, made: Federation, wheels: Path,
     assert (config.broker, config.id, config.clients) == ("mqtts://192.168.7.7:8883", "pi_Kitchen.1", "3,4")
     assert user_data["hostname"] == "pi-kitchen-1"
     assert user_data["users"][0]["ssh_authorized_keys"] == [KEY]
-    assert "install.sh" in user_data["runcmd"][0][-1]
+    assert "install.sh" in user_data["runcmd"][-1][-1]
+    assert "ssh" in user_data["runcmd"][0][-1]
+    assert (tmp_path / "mine.img").stat().st_mode & 0o077 == 0  # a key is in it
     network = yaml.safe_load(partition.read("network-config"))
     assert network["wifis"]["wlan0"]["access-points"] == {"Lab: 'net'": {"password": "secret pass"}}
     meta = yaml.safe_load(partition.read("meta-data"))
@@ -167,7 +169,11 @@ def test_packed_images(suffix: str, pack: Any, made: Federation, tmp_path: Path)
     packed.write_bytes(pack(image.read_bytes()))
     flash_image(packed, card(made), tmp_path / "out.img", silent)
     assert "user-data" in inside(tmp_path / "out.img").names()
-    packed.write_bytes(packed.read_bytes()[:-500])
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:30] + b"\xff" * 40 + whole[70:])
+    with pytest.raises(ImageError, match="is damaged"):
+        flash_image(packed, card(made), tmp_path / "other.img", silent)
+    packed.write_bytes(whole[:-500])
     with pytest.raises(ImageError, match="is damaged"):
         flash_image(packed, card(made), tmp_path / "other.img", silent)
     assert not list(tmp_path.glob("*other*"))
@@ -192,6 +198,8 @@ def test_images_that_cannot_be_used(made: Federation, wheels: Path, tmp_path: Pa
         with pytest.raises(ImageError, match=words):
             flash_image(tmp_path / name, mine, tmp_path / "out.img", silent)
         assert not list(tmp_path.glob("*out.img*"))
+    with pytest.raises(ImageError, match="is no file"):
+        flash_image(whole, card(made), Path("/dev/null"), silent)
     with pytest.raises(ImageError, match="stock image itself"):
         flash_image(whole, card(made), whole, silent)
     assert "user-data" not in inside(whole).names()
@@ -347,6 +355,15 @@ def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> N
     assert "short" not in str(told.value).replace("too_short", "")
 
 
+def test_countries_and_networks_that_old_yaml_takes_for_something_else(made: Federation) -> None:
+    """cloud-init reads YAML 1.1: Norway is not false."""
+    for ssid, password in (("no", "12_345_678"), ("on", "2024-01-01"), ("1e3", "0x12345678")):
+        mine = card(made, wifi=Wifi(ssid=ssid, password=password, country="NO"))
+        network = yaml.safe_load(mine.network_config())["wifis"]["wlan0"]
+        assert network["access-points"] == {ssid: {"password": password}}
+        assert network["regulatory-domain"] == "NO"
+
+
 def test_a_folder_that_is_no_wheelhouse(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="make wheelhouse"):
         read_wheels(tmp_path)
@@ -395,6 +412,7 @@ def test_the_command(
 def test_a_card_is_not_written_without_asking(
     made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     place = tmp_path / "card"
     place.write_bytes(b"mine" * 1000)
     module = "fedquilt_server.provisioning.flash_cli"
