@@ -67,6 +67,13 @@ def project(text: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0]).lower()
 
 
+def lacking(folder: Path, arch: str, python: str, without: Iterable[str]) -> set[str]:
+    """Projects that some wheel needs and that are not there: pip asks this machine's Python about them."""
+    wheels = list(folder.glob("*.whl"))
+    needed = {project(line) for wheel in wheels for line in requirements(wheel, arch, python, "", without)}
+    return needed - {project(wheel.name.split("-")[0]) for wheel in wheels}
+
+
 def pinned(folder: Path) -> str:
     """Every wheel but pip with its version and hash."""
     lines = ["# Written by make wheelhouse."]
@@ -92,6 +99,8 @@ def collect(folder: Path, arch: str, python: str, extra: str, without: list[str]
         *requirements(own, arch, python, extra, without), "pip",
     )  # fmt: skip
     constraints.unlink()
+    if missing := lacking(folder, arch, python, without):
+        sys.exit(f"wheelhouse: lacks {', '.join(sorted(missing))}: run it with Python {python}, as the boards have")
     (folder / "requirements.txt").write_text(pinned(folder))
 
 

@@ -67,6 +67,14 @@ def test_every_wheel_but_pip_is_pinned_with_its_hash(script: Any, tmp_path: Path
     assert [line.partition("==")[0] for line in lines] == ["some-name", "other-thing"]
 
 
+def test_what_is_needed_and_not_there_is_noticed(script: Any, tmp_path: Path) -> None:
+    """pip on a newer Python does not see what only an older one needs."""
+    wheel(tmp_path, "anyio", "exceptiongroup; python_version < '3.11'", "idna", "torch", "x; extra == 'test'")
+    wheel(tmp_path, "idna")
+    assert script.lacking(tmp_path, "aarch64", "3.10", ["torch"]) == {"exceptiongroup"}
+    assert script.lacking(tmp_path, "aarch64", "3.11", []) == {"torch"}
+
+
 def test_wheels_for_the_c_library_of_a_board(script: Any) -> None:
     found = script.platforms("aarch64")
     assert found[0] == "manylinux_2_35_aarch64"
