@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from paho.mqtt.client import (
@@ -59,6 +60,7 @@ PACKET_OVERHEAD: Final = 1024
 """Room in a packet for topic, properties and framing."""
 MESSAGE_EXPIRY: Final = 600
 """Seconds for which the broker keeps a message that is not retained; what still matters then is sent again."""
+_TLS_HINT: Final = "; it may not take our certificate (`fedquilt doctor` tells)"
 _KEEPALIVE: Final = 30
 _BRAKE_SECONDS: Final = 0.001
 _FAREWELL: Final = 5.0
@@ -204,7 +206,7 @@ class MqttTransport:
         if self._address.username:
             client.username_pw_set(self._address.username, self._address.password or None)
         if self._address.tls:
-            client.tls_set_context(_tls_context(self._address))
+            client.tls_set_context(tls_context(self._address))
         return client
 
     def _is_full(self) -> bool:
@@ -321,9 +323,13 @@ class MqttTransport:
         code: ReasonCode,
         _properties: Properties | None,
     ) -> None:
+        if self._window.open:
+            self._back_off()
+            said = f"connection to {self._address} lost: {code}"
+        else:
+            said = f"{self._address} closed the connection before it took us: {code}{_TLS_HINT * self._address.tls}"
         self._window.set_open(False)
-        self._back_off()
-        self._deliver(Disconnected(f"connection to {self._address} lost: {code}"))
+        self._deliver(Disconnected(said))
 
     def _on_publish(
         self, _client: Client, _data: Any, mid: int, code: ReasonCode, _properties: Properties | None
@@ -358,8 +364,11 @@ def _properties(packet: int) -> Any:
     return Properties(packet)  # type: ignore[no-untyped-call]  # paho does not type it
 
 
-def _tls_context(address: BrokerAddress) -> ssl.SSLContext:
+def tls_context(address: BrokerAddress) -> ssl.SSLContext:
+    """With the address's files. Raises BrokerUnreachableError where they cannot be used."""
     try:
+        for path in filter(None, (address.ca, address.cert, address.key)):
+            Path(path).open("rb").close()  # ssl does not say which of them is not there
         context = ssl.create_default_context(cafile=address.ca or None)
         if address.cert:
             context.load_cert_chain(address.cert, address.key or None)

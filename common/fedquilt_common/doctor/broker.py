@@ -17,7 +17,7 @@ from fedquilt_common.broker_url import BrokerAddress
 from fedquilt_common.doctor.check import Check, graded
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.topics import Topics
-from fedquilt_common.transport import Connected, Disconnected, Incoming, MqttTransport
+from fedquilt_common.transport import Connected, Disconnected, Incoming, MqttTransport, tls_context
 
 CHUNK: Final = 256 * 1024
 """The default of ``wire.chunk``."""
@@ -46,11 +46,9 @@ def broker_checks(address: BrokerAddress, federation: str) -> list[Check]:
 
 def _tls(address: BrokerAddress) -> list[Check]:
     try:
-        context = ssl.create_default_context(cafile=address.ca or None)
-        if address.cert:
-            context.load_cert_chain(address.cert, address.key or None)
-    except (OSError, ssl.SSLError) as error:
-        return [Check("TLS files", "fail", f"cannot be used: {error}", "Check --ca, --cert and --key; provision anew")]
+        context = tls_context(address)
+    except FedquiltError as error:
+        return [Check("TLS files", "fail", str(error), "Provision the board anew, or correct its agent.yaml")]
     found = [_days("own certificate", cert_end(address.cert))] if address.cert else []
     try:
         with (

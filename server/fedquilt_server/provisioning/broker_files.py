@@ -19,7 +19,7 @@ from fedquilt_common.topics import ROOT
 from fedquilt_server.provisioning.record import Record
 
 INSTALLED: Final = "/etc/mosquitto/fedquilt"
-PID: Final = "mosquitto.pid"
+CONFIG: Final = "mosquitto.conf"
 RELOAD_SECONDS: Final = 600.0
 
 
@@ -44,7 +44,6 @@ def own_config(folder: Path, port: int) -> str:
         "# `fedquilt federation broker` runs it from here.",
         "persistence true",
         f"persistence_location {folder}/",
-        f"pid_file {folder / PID}",
         "log_dest stderr",
         "log_type error",
         "log_type warning",
@@ -69,7 +68,7 @@ def reload_broker(folder: Path, record: Record) -> str:
     """
     if record.reload:
         return _run(record.reload)
-    pid = _running(folder / PID)
+    pid = running_broker(folder)
     if pid is not None:
         try:
             os.kill(pid, signal.SIGHUP)
@@ -96,13 +95,13 @@ def _run(command: str) -> str:
     return f"`{command}` is done"
 
 
-def _running(path: Path) -> int | None:
-    """The process that wrote its number there, if it is still a Mosquitto."""
-    try:
-        pid = int(path.read_text())
-        return pid if "mosquitto" in psutil.Process(pid).name() else None
-    except (OSError, ValueError, psutil.Error):
-        return None
+def running_broker(folder: Path) -> int | None:
+    """The process of a Mosquitto that runs with the configuration in ``folder``."""
+    config = str(folder / CONFIG)
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if "mosquitto" in (process.info["name"] or "") and config in (process.info["cmdline"] or []):
+            return int(process.pid)
+    return None
 
 
 def _template(name: str) -> str:

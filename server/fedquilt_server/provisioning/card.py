@@ -30,7 +30,7 @@ class Wifi(BaseModel):
 
     ssid: str = Field(min_length=1, max_length=32)
     password: str | None = Field(None, min_length=8, max_length=63)
-    country: str | None = Field(None, pattern=r"^[A-Z]{2}$")
+    country: str | None = Field(None, pattern=r"^[A-Za-z]{2}$")
     hidden: bool = False
 
 
@@ -93,7 +93,7 @@ class Card:
             point |= {"hidden": True} if self.wifi.hidden else {}
             said["wifis"] = {"wlan0": {"dhcp4": True, "optional": True, "access-points": {self.wifi.ssid: point}}}
             if self.wifi.country:
-                said["wifis"]["wlan0"]["regulatory-domain"] = self.wifi.country
+                said["wifis"]["wlan0"]["regulatory-domain"] = self.wifi.country.upper()
         return dump_yaml_1_1(said)
 
     def cmdline(self, old: str) -> str:
@@ -101,7 +101,7 @@ class Card:
         if self.wifi is None or self.wifi.country is None:
             return old
         words = [word for word in old.split() if not word.startswith(_COUNTRY)]
-        return " ".join([*words, _COUNTRY + self.wifi.country]) + "\n"
+        return " ".join([*words, _COUNTRY + self.wifi.country.upper()]) + "\n"
 
     def texts(self) -> dict[str, str]:
         """Path in the boot partition and text of all files but the wheels."""
@@ -144,7 +144,7 @@ def read_wifi(path: Path) -> Wifi:
 def read_wheels(folder: Path) -> Path:
     """The folder itself. Raises FederationError where it is no wheelhouse."""
     if not (folder / "requirements.txt").is_file() or not list(folder.glob("pip-*.whl")):
-        raise FederationError(f"{folder} is no wheelhouse: make one with `make wheelhouse ARCH=aarch64`")
+        raise FederationError(f"{folder} is no wheelhouse: make one with `make wheelhouse` (docs/deploy.md)")
     return folder
 
 

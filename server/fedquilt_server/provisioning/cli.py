@@ -15,7 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedquilt_common.errors import FederationError
 from fedquilt_server.broker import find_mosquitto
+from fedquilt_server.provisioning.broker_files import running_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.kinds import KINDS
 from fedquilt_server.provisioning.record import Board
@@ -54,7 +56,7 @@ def init(
         typer.echo(json.dumps({"folder": str(folder), "federation": name, "broker": record.url, "hosts": record.hosts}))
         return
     typer.echo(f"Made the federation {name!r} in {folder}. Boards will look for the broker at {record.url}")
-    typer.echo(f"It is known as {', '.join(record.hosts)}; another name needs --broker and a new folder.")
+    typer.echo(f"It is known as {', '.join(record.hosts)}; `fedquilt federation renew --broker NAME` changes that.")
     typer.echo("Next:")
     where = "" if folder == HERE else f" --folder {folder}"
     typer.echo(f"  fedquilt federation broker{where}          runs the broker here; or let Ansible install one")
@@ -90,13 +92,14 @@ def renew(
         list[str] | None, typer.Option(help="Names or addresses that the broker has now; repeatable.")
     ] = None,
     days: Days = DAYS,
+    reload: Annotated[str | None, typer.Option(help="Command that makes the broker read its files again.")] = None,
 ) -> None:
     """New certificates for the broker and the workstation's own users, such as after a change of address.
 
     Boards keep theirs; those that look for another address than the first need `provision --renew`.
     """
     federation = Federation(folder)
-    federation.renew(broker or (), days)
+    federation.renew(broker or (), days, reload)
     typer.echo(f"Start the broker anew. Boards that are provisioned from now on look for it at {federation.record.url}")
 
 
@@ -105,6 +108,9 @@ def broker(folder: Folder = HERE) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Ctrl-C ends it."""
     federation = Federation(folder)
     print(f"Boards reach it at {federation.record.url}", file=sys.stderr)
+    pid = running_broker(federation.broker_folder)
+    if pid is not None:
+        raise FederationError(f"the broker of {folder} runs already: process {pid}")
     federation.write_broker_config()  # the folder may have been moved
     program = str(find_mosquitto())
     os.execv(program, [program, "-c", str(federation.broker_folder / "mosquitto.conf")])  # noqa: S606
@@ -113,7 +119,7 @@ def broker(folder: Folder = HERE) -> None:
 @app.command()
 def provision(
     board: Annotated[str, typer.Argument(help="Name of the board: of its certificate, agent and host.")],
-    kind: Annotated[str, typer.Option(help=f"What it is, such as {', '.join(KINDS)}.")],
+    kind: Annotated[str, typer.Option(help=f"What it is, such as {', '.join(KINDS)}.")] = "",
     folder: Folder = HERE,
     clients: Annotated[str, typer.Option(help="Clients hosted there, such as 0-3; else the next free number.")] = "",
     host: Annotated[str, typer.Option(help="Where Ansible finds it; else BOARD.local.")] = "",
@@ -131,6 +137,10 @@ def provision(
     given = {"workers": workers, "threads": threads, "profile": profile, "budget": budget}
     more = {key: value for key, value in given.items() if value is not None}
     again = board in federation.record.boards
+    if not again and not kind:
+        raise FederationError(f"--kind: say what {board} is, such as {', '.join(KINDS)}, or any word of your own")
+    if kind and kind not in KINDS:
+        typer.echo(f"Note: fedquilt knows nothing of the kind {kind!r}; it knows {', '.join(KINDS)}.", err=True)
     made = federation.provision(board, kind, clients, host, user, days, renew, **more)
     place = federation.board_folder(board)
     said = federation.reload() if again else ""
@@ -138,7 +148,7 @@ def provision(
         typer.echo(json.dumps({**_row(board, made), "folder": str(place)}))
         return
     typer.echo(
-        f"{board} ({_label(kind)}) hosts clients {made.clients}; its identity is good until {made.until:%Y-%m-%d}"
+        f"{board} ({_label(made.kind)}) hosts clients {made.clients}; its identity is good until {made.until:%Y-%m-%d}"
     )
     typer.echo(f"Its files are in {place}. Put them onto the board with `fedquilt flash IMAGE --board {board}` before")
     typer.echo("its first start, with Ansible once it runs, or by hand: fedquilt agent --config agent.yaml")

@@ -27,10 +27,10 @@ from fedquilt_common.topics import check_name
 from fedquilt_common.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_server.provisioning.authority import Identity, expiry, issue, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
-from fedquilt_server.provisioning.broker_files import acl, installed_config, own_config, reload_broker
+from fedquilt_server.provisioning.broker_files import CONFIG, acl, installed_config, own_config, reload_broker
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.kinds import kind_of
-from fedquilt_server.provisioning.names import GROUPS, check_host, hostname_of
+from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
 from fedquilt_server.provisioning.record import RECORD, RESERVED, Board, Record, Withdrawn, read_record, write_record
 
 DAYS: Final = 5 * 365
@@ -70,19 +70,21 @@ class Federation:
         return boards[name]
 
     def provision(
-        self, name: str, kind: str, clients: str = "", host: str = "", user: str = "", days: int = DAYS,
+        self, name: str, kind: str = "", clients: str = "", host: str = "", user: str = "", days: int = DAYS,
         renew: bool = False, **settings: Any,
     ) -> Board:  # fmt: skip
         """Give a board an identity, its configuration and a place in the inventory.
 
-        ``clients`` that are empty are the next number that no other board has, ``settings`` further keys of its
+        ``kind`` may be left out for a board that has one. ``clients`` that are empty are the next number that no other
+        board has, ``settings`` further keys of its
         ``agent.yaml``, whose other keys stay as they are where there is one. With ``renew`` a board that has an
         identity gets a new one, and the old one is withdrawn.
         Raises FederationError, ExperimentError.
         """
         with self._changing() as record:
             before = record.boards.get(name)
-            _check(record, name, renew)
+            _check(record, name, renew, host, user)
+            kind = kind or (before.kind if before else "")
             hosted = _hosted(record, name, clients or (before.clients if before else ""))
             until = _until(days)
             config = _config(record, name, kind, hosted, {**self._settings(name, before), **settings})
@@ -122,13 +124,14 @@ class Federation:
         """Make the broker read ACL and revocations again."""
         return reload_broker(self.broker_folder, self.record)
 
-    def renew(self, hosts: Sequence[str] = (), days: int = DAYS) -> None:
+    def renew(self, hosts: Sequence[str] = (), days: int = DAYS, reload: str | None = None) -> None:
         """New certificates for the broker, the coordinator and `watch`; the broker is known as ``hosts`` from then on,
-        if there are any. The broker must be started anew."""
+        if there are any, and ``reload`` the command that makes it read its files. It must be started anew."""
         with self._changing() as record:
             for host in hosts:
                 check_host(host)
             record = record.model_copy(update={"hosts": tuple(hosts)}) if hosts else record
+            record = record if reload is None else record.model_copy(update={"reload": reload})
             authority, until = self._authority(), _until(days)
             names = list(dict.fromkeys((*record.hosts, *LOCAL)))
             self._write_identity(self.broker_folder, issue(authority, record.hosts[0], until, names), "broker")
@@ -140,7 +143,7 @@ class Federation:
     def write_broker_config(self) -> None:
         """Mosquitto's, for this folder where it is now and for the system's own."""
         port = self.record.port
-        write_durably(self.broker_folder / "mosquitto.conf", own_config(self.broker_folder, port))
+        write_durably(self.broker_folder / CONFIG, own_config(self.broker_folder, port))
         write_durably(self.broker_folder / "mosquitto-tls.conf", installed_config(port))
 
     def _settings(self, name: str, before: Board | None) -> dict[str, Any]:
@@ -233,8 +236,13 @@ def _check_name(name: str, what: str) -> None:
         raise FederationError(str(error)) from None
 
 
-def _check(record: Record, name: str, renew: bool) -> None:
+def _check(record: Record, name: str, renew: bool, host: str, user: str) -> None:
     _check_name(name, "board")
+    if host:
+        check_host(host, "--host")
+    check_user(user)
+    if renew and name not in record.boards:
+        raise FederationError(f"there is no board {name!r} whose identity could be renewed; leave --renew out")
     if name.lower() in (*RESERVED, *GROUPS):
         raise FederationError(f"{name!r} has another meaning for the broker or for Ansible: choose another name")
     alike = [other for other in record.boards if other != name and hostname_of(other) == hostname_of(name)]

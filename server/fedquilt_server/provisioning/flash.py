@@ -56,6 +56,8 @@ def flash_image(image: Path, card: Card, out: Path, tell: Tell) -> Flashed:
         unpack(image, fresh, tell)
         done = fill(fresh, card, tell)
         fresh.replace(out)
+    except ImageError as error:
+        raise ImageError(str(error).replace(str(fresh), str(image))) from None
     finally:
         fresh.unlink(missing_ok=True)
     return Flashed(card.board, str(out), done.files, done.warnings)

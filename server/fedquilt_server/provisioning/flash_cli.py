@@ -21,7 +21,7 @@ from fedquilt_server.provisioning.cli import HERE, Folder, Json
 from fedquilt_server.provisioning.devices import removable_device
 from fedquilt_server.provisioning.federation import Federation
 from fedquilt_server.provisioning.flash import Flashed, Tell, flash_device, flash_image, write_archive
-from fedquilt_server.provisioning.kinds import kind_of
+from fedquilt_server.provisioning.kinds import KINDS, kind_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 WHEELHOUSE = Path("dist/wheelhouse-aarch64")
@@ -60,10 +60,9 @@ def flash(
     known = federation.board(board)
     if known.revoked is not None:
         raise FederationError(f"{board} is revoked: `fedquilt provision {board} --kind {known.kind}` makes it anew")
-    card = Card(
-        board, federation.board_folder(board), read_wifi(wifi) if wifi else None, _wheels(wheels, no_wheels),
-        known.user or "fedquilt-admin", _keys(ssh_key),
-    )  # fmt: skip
+    network, software = read_wifi(wifi) if wifi else None, _wheels(wheels, no_wheels, known.kind)
+    user = known.user or "fedquilt-admin"
+    card = Card(board, federation.board_folder(board), network, software, user, _keys(ssh_key))
     if device is not None:
         done = _to_device(image, card, device, yes)
     elif out is not None and (kind_of(known.kind).jetson or out.name.endswith((".tar", ".tar.gz", ".tgz"))):
@@ -95,10 +94,13 @@ def _archive(image: Path, card: Card, out: Path) -> Flashed:
         return write_archive(card, out, tell)
 
 
-def _wheels(folder: Path, without: bool) -> Path | None:
+def _wheels(folder: Path, without: bool, kind: str) -> Path | None:
     if without or (folder == WHEELHOUSE and not folder.exists()):
         return None
-    return read_wheels(folder)
+    foreign = next(iter(read_wheels(folder).glob("*x86_64.whl")), None)
+    if foreign is not None and kind in KINDS:
+        raise FederationError(f"{folder}: {foreign.name} is for PCs, but a {KINDS[kind].label} is aarch64")
+    return folder
 
 
 def _keys(path: Path | None) -> tuple[str, ...]:
@@ -106,7 +108,7 @@ def _keys(path: Path | None) -> tuple[str, ...]:
         return ()
     lines = [line.strip() for line in read_text(path).splitlines()]
     keys = tuple(line for line in lines if line and not line.startswith("#"))
-    if not keys or any("PRIVATE KEY" in key for key in keys):
+    if not keys or not all(key.startswith(("ssh-", "ecdsa-", "sk-")) for key in keys):
         raise ExperimentError(f"{path}: is no public SSH key; name the .pub file")
     return keys
 

@@ -19,11 +19,17 @@ def hostname_of(board: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", board.lower()).strip("-")[:63]
 
 
-def check_host(host: str) -> str:
+def check_user(user: str) -> None:
+    """Raises FederationError for what no Linux calls a user; empty is nobody in particular."""
+    if user and not re.fullmatch("[a-z_][a-z0-9_-]{0,31}", user):
+        raise FederationError(f"--user {user!r}: is no name of a Linux user: small letters, digits, '_' and '-'")
+
+
+def check_host(host: str, option: str = "--broker") -> str:
     """A name or an address, without a port. Raises FederationError."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
-        if len(host) <= 253 and _HOST.fullmatch(host):
+        if len(host) <= 253 and _HOST.fullmatch(host) and not host.replace(".", "").isdigit():
             return host
-    raise FederationError(f"--broker {host!r}: must be a host name or an address, without a port (that is --port)")
+    raise FederationError(f"{option} {host!r}: must be a host name or an address, and no port")

@@ -7,7 +7,6 @@ import json
 import ssl
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -291,7 +290,7 @@ def test_what_cannot_be_provisioned_changes_nothing(tmp_path: Path) -> None:
         ),
         (lambda: federation.provision("A", "pi4"), FederationError, "host name 'a' is that of"),
         (lambda: make_federation(tmp_path / "g", "l" * 60, ["y"]), FederationError, "48 at most"),
-        (lambda: make_federation(tmp_path / "g", "lab", ["10.0.0.1:8883"]), FederationError, "without a port"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["10.0.0.1:8883"]), FederationError, "and no port"),
         (lambda: make_federation(tmp_path / "g", "lab", ["b\u00fcro.local"]), FederationError, "must be a host name"),
         (lambda: federation.renew(["a b"]), FederationError, "must be a host name"),
         (lambda: federation.provision("../x", "pi4"), FederationError, "cannot be used in a topic"),
@@ -299,6 +298,10 @@ def test_what_cannot_be_provisioned_changes_nothing(tmp_path: Path) -> None:
         (lambda: federation.provision("b", "pi4", "x"), ExperimentError, "write them as 0-3"),
         (lambda: federation.provision("b", "pi4", workers=0), ExperimentError, "board b: workers"),
         (lambda: federation.provision("b", "pi4", budget="much"), ExperimentError, "board b: budget"),
+        (lambda: federation.provision("b", "pi4", host="a b"), FederationError, "--host 'a b'"),
+        (lambda: federation.provision("b", "pi4", user="Me: x"), FederationError, "--user"),
+        (lambda: federation.provision("b", "pi4", renew=True), FederationError, "no board 'b' whose identity"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["192.168.1.300"]), FederationError, "must be a host name"),
         (lambda: federation.revoke("b"), FederationError, r"no board 'b' .*there are: a"),
         (lambda: make_federation(federation.folder, "x", ["y"]), FederationError, "holds the federation 'lab'"),
         (lambda: make_federation(tmp_path / "g", "a/b", ["y"]), FederationError, "federation 'a/b'"),
@@ -414,13 +417,12 @@ def test_a_command_of_ones_own_reloads_the_broker(tmp_path: Path) -> None:
             reload_broker(federation.broker_folder, record.model_copy(update={"reload": command}))
 
 
-def test_a_number_that_is_another_processes_now_gets_no_signal(tmp_path: Path) -> None:
-    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        (federation.broker_folder / "mosquitto.pid").write_text(str(other.pid))
-        assert "no broker runs" in federation.reload()
-        assert other.poll() is None
-        other.communicate(b"\n")
+def test_only_this_folders_broker_gets_the_signal(made: Federation, port: int, tmp_path: Path) -> None:
+    other = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    assert "no broker runs" in other.reload()
+    assert "reads its files again" in made.reload()
+    assert Knock(port, of(bundle(made, "pi-1"))).inside
+    assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 8  # it runs already
 
 
 # -- the commands ----------------------------------------------------------------------------------------------
@@ -441,11 +443,13 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     said("provision", "desk", "--kind", "jetson-nano", "--clients", "5,6", "--profile", "private")
     assert said("revoke", "kitchen")["state"] == "revoked"
     assert [(row["board"], row["state"]) for row in said("boards")] == [("desk", "good"), ("kitchen", "revoked")]
-    assert cli.run(["federation", "renew", "--broker", "other.local"]) == 0
+    assert said("provision", "desk", "--renew")["kind"] == "jetson-nano"
+    assert cli.run(["federation", "renew", "--broker", "other.local", "--reload", "true"]) == 0
+    assert read_record(tmp_path / "federation").reload == "true"
     assert read_record(tmp_path / "federation").hosts == ("other.local",)
     for words, code in (
         (["revoke", "kitchen"], 8), (["revoke", "nobody"], 8), (["provision", "desk", "--kind", "pi4"], 8),
-        (["boards", "--folder", "elsewhere"], 8), (["provision", "x"], 2), (["federation", "init", "--name", "a b"], 8),
+        (["boards", "--folder", "elsewhere"], 8), (["provision", "x"], 8), (["federation", "init", "--name", "a b"], 8),
     ):  # fmt: skip
         assert cli.run(words) == code, words
     capsys.readouterr()

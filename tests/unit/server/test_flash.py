@@ -189,7 +189,7 @@ def test_images_that_cannot_be_used(made: Federation, wheels: Path, tmp_path: Pa
     stock(tmp_path / "linux.img", "gpt", fat=False)
     (wheels / "large.whl").write_bytes(bytes(40 << 20))
     cases = [
-        ("short.img", card(made), "was cut off"), ("none.img", card(made), "is no disk image"),
+        ("short.img", card(made), "was cut off"), ("none.img", card(made), "none.img: is no disk image"),
         ("empty.img", card(made), "is no disk image"), ("damaged.img", card(made), "partition table is damaged"),
         ("linux.img", card(made), "no FAT partition"), ("missing.img", card(made), "No such file"),
         ("whole.img", card(made, wheels=wheels), "MiB free, the files take"),
@@ -377,6 +377,9 @@ def test_the_command(
     (tmp_path / "wifi.yaml").write_text("ssid: lab\npassword: long enough\n")
     (tmp_path / "key.pub").write_text(KEY + "\n")
     (tmp_path / "key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    (tmp_path / "pc").mkdir()
+    for name in ("requirements.txt", "pip-1.0-py3-none-any.whl", "x-1.0-cp311-cp311-linux_x86_64.whl"):
+        (tmp_path / "pc" / name).touch()
     words = ["flash", image, "--board", "pi_Kitchen.1", "--folder", folder]
     full = [
         *words,
@@ -400,7 +403,8 @@ def test_the_command(
     for more, code in (
         (words, 2), ([*words, "--out", "a.img", "--device", "/dev/sdx"], 2), ([*words, "--device", image], 9),
         ([*words, "--out", "a.img", "--wheels", "nowhere"], 8), ([*words, "--out", "a.img", "--wifi", "none"], 4),
-        ([*words, "--out", "a.img", "--ssh-key", "key"], 4),
+        ([*words, "--out", "a.img", "--ssh-key", "key"], 4), ([*words, "--out", "a.img", "--ssh-key", "wifi.yaml"], 4),
+        ([*words, "--out", "a.img", "--wheels", "pc"], 8),
         ([*words[:3], "other", "--folder", folder, "--out", "a.img"], 8),
         (["flash", "none.img", *words[2:], "--out", "a.img"], 9),
         (["flash", image, "--board", "nano", "--folder", folder, "--out", "nano.img"], 9),
