@@ -32,10 +32,11 @@ demo: $(VENV)/.has-server ## Watch a small federation learn on this machine
 test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" for some of them)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
-check: $(VENV)/.has-dev ## Lint, formatting and types; changes nothing
+check: $(VENV)/.has-dev ## Lint, formatting, types, playbooks; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	cd ansible && PATH="$(abspath $(BIN)):$$PATH" ansible-lint --offline --nocolor --profile production
 
 format: $(VENV)/.has-dev ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
