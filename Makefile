@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 # How many tests run at a time. Many of them wait for brokers and processes rather than compute.
-JOBS ?= 3
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench wheelhouse clean

@@ -298,5 +298,5 @@ def test_the_command_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_no_torch_is_loaded_to_look_for_a_broker() -> None:
     words = "import sys, fedquilt_common.doctor.cli; print('torch' in sys.modules)"
-    done = subprocess.run(["python", "-c", words], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
