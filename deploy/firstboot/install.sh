@@ -3,7 +3,23 @@
 # wheels beside this file, without a network, and starts the agent. Safe to run again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
+unfinished=fedquilt-install.service
 say() { echo "fedquilt: $*"; }
+
+# cloud-init runs this once, whatever becomes of it. If the power goes meanwhile, the next start goes on.
+cat >"/etc/systemd/system/$unfinished" <<EOF
+[Unit]
+Description=Install fedquilt from the card
+RequiresMountsFor=$here
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh $here/install.sh
+
+[Install]
+WantedBy=multi-user.target
+EOF
+systemctl enable --quiet "$unfinished"
 
 id fedquilt >/dev/null 2>&1 || useradd --system --home-dir /var/lib/fedquilt --shell /usr/sbin/nologin fedquilt
 for group in video render; do # what a Jetson's GPU and a Pi's vcgencmd belong to
@@ -18,6 +34,7 @@ fi
 chown -R root:fedquilt /etc/fedquilt
 chmod 750 /etc/fedquilt
 chmod 640 /etc/fedquilt/*
+sync
 
 # Whoever holds the card can read this partition: the key is in place now, and leaves it, whatever
 # becomes of the rest.
@@ -39,6 +56,7 @@ if [ -d "$here/wheels" ]; then
     python3 -m venv --without-pip $system "$release"
     "$release/bin/python" "$(ls "$here"/wheels/pip-*.whl)/pip" install --no-index --no-cache-dir --no-deps \
       --require-hashes --find-links "$here/wheels" --requirement "$here/wheels/requirements.txt"
+    sync
     touch "$release/.complete"
   fi
   ln -sfn "$release" /opt/fedquilt/current
@@ -52,3 +70,6 @@ if [ -x /opt/fedquilt/current/bin/fedquilt ]; then
   systemctl enable --now fedquilt-agent.service
   say "the agent runs"
 fi
+systemctl disable --quiet "$unfinished"
+rm "/etc/systemd/system/$unfinished"
+systemctl daemon-reload

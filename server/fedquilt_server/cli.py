@@ -122,17 +122,18 @@ def coordinator(
     server = PageServer(board, host, port) if page else None
     if server is not None:
         server.start()
-        print_words(f"Status page: {server.url}")
+    progress = Progress(server.url if server else "", loaded.rounds, linger if server else 0.0)
 
     def transport(deliver: Deliver, will: Will) -> Transport:
         return MqttTransport(address, f"fedquilt-{federation}-coordinator", deliver, will=will)
 
     try:
-        run = Run(loaded, out or Path("runs") / loaded.name, resume=resume)
-        if run.closed:
-            show_finished(run, board)
-        else:
-            Coordinator(run, federation, transport, board).execute(stop)
+        with progress, progress.following(lambda: board.current):
+            run = Run(loaded, out or Path("runs") / loaded.name, resume=resume)
+            if run.closed:
+                show_finished(run, board)
+            else:
+                Coordinator(run, federation, transport, board).execute(stop)
         if run.finished:
             _finished(run, json_)
             _linger(linger if server else 0.0, stop)

@@ -115,6 +115,7 @@ class Coordinator:
         self._display.start(run, self._boards.list())
         self._transport.connect()
         self._await_broker()
+        run.begin()
         try:
             self._recover()
             while not self.machine.finished and not should_stop():

@@ -92,6 +92,14 @@ class Machine:
         return self.done + 1
 
     @property
+    def awaited(self) -> list[ClientId]:
+        """Clients without which nothing goes on: those asked that have not replied; before a round, those not there."""
+        if self.exchange is not None:
+            return sorted(set(self.exchange.tasks) - set(self.exchange.replies))
+        fleet = self._fleet()
+        return [] if self.finished else [client for client in range(self.policy.clients) if client not in fleet]
+
+    @property
     def wake_at(self) -> float | None:
         """When a ``Ticked`` is wanted; None when time changes nothing."""
         if self.finished:

@@ -43,9 +43,9 @@ _ARRAYS_OF_NOTHING = ""
 
 @dataclass(frozen=True)
 class FolderState:
-    """What a folder holds before it is opened."""
+    """What a folder holds before it is opened. ``begun``: a broker has heard of the run."""
 
-    exists: bool
+    begun: bool
     experiment: str | None
     finished: bool
 
@@ -63,23 +63,22 @@ class Kept:
 def look_at(folder: Path) -> FolderState:
     """Whether a folder holds a run, of which experiment (YAML), and whether it is finished."""
     journal = folder / "journal.sqlite"
-    return FolderState(
-        journal.exists(), peek_meta(journal, "experiment"), peek_meta(journal, "finished") is not None
-    )  # fmt: skip
+    begun, finished = (peek_meta(journal, key) is not None for key in ("begun", "finished"))
+    return FolderState(begun or finished, peek_meta(journal, "experiment"), finished)
 
 
 class Run:
     """One run in ``folder``: created there, or taken up again when ``resume`` and there is one.
 
     Raises:
-        RunFolderError: when the folder holds a run and ``resume`` is off, or one of another experiment.
+        RunFolderError: when the folder holds a run that has begun and ``resume`` is off, or one of another experiment.
     """
 
     def __init__(self, experiment: Experiment, folder: Path, *, resume: bool) -> None:
         self.experiment = experiment
         self.folder = folder
         before = look_at(folder)
-        if before.exists and not resume:
+        if before.begun and not resume:
             raise RunFolderError(f"{folder} already holds a run: resume it with --resume, or choose another --out")
         text = dump_experiment(experiment)
         if before.experiment is not None and before.experiment != text:
@@ -114,6 +113,10 @@ class Run:
     def closed(self) -> bool:
         """Whether the broker has been told of the end and holds nothing of the run any more."""
         return self.journal.meta("closed") is not None
+
+    def begin(self) -> None:
+        """A broker has let us in: from now on others may know of the run."""
+        self.journal.set_meta("begun", "yes")
 
     def close(self) -> None:
         """The broker has been told."""

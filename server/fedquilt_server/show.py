@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,7 +17,12 @@ from rich.table import Table
 
 from fedquilt_server.results import Result, RoundResult
 from fedquilt_server.snapshot import Snapshot
+from fedquilt_server.web.text import ranges
 
+JOINING_SECONDS: Final = 5.0
+REPLY_SECONDS: Final = 60.0
+"""After so long without a change it is said for whom a run waits, once a round."""
+LOOK_SECONDS: Final = 0.5
 _errors = Console(stderr=True)
 
 
@@ -30,6 +39,7 @@ class Progress:
         self._farewell = f"All rounds are done. The page stays for {linger:.0f} s; Ctrl-C leaves now." if linger else ""
         self._shown = 0
         self._told = 0.0
+        self._patience = Patience()
         self._live = sys.stderr.isatty()
         self._bar = RichProgress(
             TextColumn("[bold]{task.description}"),
@@ -43,7 +53,8 @@ class Progress:
         self._task = self._bar.add_task("rounds", total=rounds, words="starting")
 
     def __enter__(self) -> Progress:
-        print_words(f"Status page: {self._page_url}")
+        if self._page_url:
+            print_words(f"Status page: {self._page_url}")
         self._bar.start()
         return self
 
@@ -58,7 +69,11 @@ class Progress:
     def show(self, snapshot: Snapshot) -> None:
         """Bring the display up to a snapshot."""
         self._tell_refusals(snapshot)
+        if words := self._patience.look(snapshot, time.monotonic()):
+            print_words(words)
         words = f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
+        if snapshot.phase == "waiting" and snapshot.awaited:
+            words = f"waits for {_clients(snapshot.awaited)}"
         if snapshot.history:
             words += f", {_score(snapshot.history[-1])}"
         self._bar.update(self._task, completed=len(snapshot.history), words=words)
@@ -77,6 +92,50 @@ class Progress:
             who = "" if one.client is None else f", client {one.client}"
             print_words(f"round {one.round}: {one.agent}{who}: {one.reason}")
             self._told = one.at
+
+    @contextmanager
+    def following(self, current: Callable[[], Snapshot]) -> Iterator[None]:
+        """Inside, what ``current`` returns is shown as it changes, from a thread of its own; the last at the end."""
+        done = threading.Event()
+
+        def follow() -> None:
+            while not done.wait(LOOK_SECONDS):
+                self.show(current())
+
+        thread = threading.Thread(target=follow, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            self.show(current())
+
+
+class Patience:
+    """Knows when a person should be told for whom a run waits."""
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._since = 0.0
+        self._told: object = None
+
+    def look(self, snapshot: Snapshot, now: float) -> str:
+        """Words for a person, or nothing."""
+        where = snapshot.round, snapshot.exchange, snapshot.phase
+        if self._seen != (where, snapshot.awaited):
+            self._seen, self._since = (where, snapshot.awaited), now
+        joining = snapshot.phase == "waiting"
+        patience = JOINING_SECONDS if joining else REPLY_SECONDS
+        if not snapshot.awaited or now - self._since < patience or self._told == (where, joining and snapshot.awaited):
+            return ""
+        self._told = (where, joining and snapshot.awaited)
+        what = "The run waits for" if joining else f"round {snapshot.round} waits for a reply of"
+        return f"{what} {_clients(snapshot.awaited)}"
+
+
+def _clients(numbers: Sequence[int]) -> str:
+    return f"client{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
 
 
 def _score(row: RoundResult) -> str:

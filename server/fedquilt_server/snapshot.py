@@ -64,6 +64,10 @@ class Snapshot(BaseModel):
     exchange: int = 0
     tasks: int = Field(default=0, description="clients asked in this exchange")
     replies: int = Field(default=0, description="replies accepted in this exchange")
+    awaited: list[int] = Field(
+        default_factory=list,
+        description="clients that have not replied in this exchange; before a round, that are not there",
+    )
     failing: int = Field(
         default=0, description="clients that could not do their task of this exchange, and have not since"
     )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-IMAGE = "fedquilt-test-board"
-PACKAGES = "systemd,systemd-sysv,dbus,openssh-server,python3,ca-certificates,iproute2,mosquitto"
+PACKAGES = (
+    "systemd,systemd-sysv,dbus,openssh-server,python3,ca-certificates,iproute2,sudo,cloud-init,locales,"
+    "python3-cffi-backend,mosquitto"
+)
 """Mosquitto is for the workstation; boards have no need of it, and the Internet is no part of the test."""
+IMAGE = f"fedquilt-test-board:{zlib.crc32(PACKAGES.encode()):08x}"
 PATIENCE = 600.0
 STRANGERS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ControlMaster=auto -o ControlPersist=60s"
 """Containers have new host keys each time, and addresses that others had before."""
@@ -63,26 +67,41 @@ class Machine:
     def sh(self, script: str, *, check: bool = True) -> str:
         return run("docker", "exec", self.container, "sh", "-c", script, check=check)
 
+    def wait(self, look: str, wanted: str, seconds: float) -> None:
+        """Until a command prints it."""
+        end = time.monotonic() + seconds
+        while self.sh(look, check=False).strip() != wanted:
+            assert time.monotonic() < end, self.sh("systemctl status; journalctl --no-pager | tail -50", check=False)
+            time.sleep(0.2)
+
     def stop(self) -> None:
         subprocess.run(["docker", "rm", "-f", self.container], capture_output=True, check=False)
 
 
-def start(name: str, key: Path) -> Machine:
-    """systemd as process 1; ``key`` is whose public half may log in as root."""
+def create(name: str) -> str:
+    """A container with systemd as process 1, switched off; its name."""
     container = f"fedquilt-test-{name}-{os.getpid()}"
     run(
-        "docker", "run", "-d", "--name", container, "--hostname", name, "--cap-add", "SYS_ADMIN",
+        "docker", "create", "--name", container, "--hostname", name, "--cap-add", "SYS_ADMIN",
         "--security-opt", "seccomp=unconfined", "--tmpfs", "/run", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec",  # noqa: S108
         "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", IMAGE,
     )  # fmt: skip
+    return container
+
+
+def switch_on(name: str, container: str) -> Machine:
+    run("docker", "start", container)
     template = "{{range.NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
     machine = Machine(name, container, run("docker", "inspect", "-f", template, container).strip())
+    machine.wait("systemctl is-active ssh", "active", 60)
+    return machine
+
+
+def start(name: str, key: Path) -> Machine:
+    """``key``: whose public half may log in as root."""
+    machine = switch_on(name, create(name))
     public = key.with_suffix(".pub").read_text().strip()
     machine.sh(f"install -d -m 700 /root/.ssh; echo '{public}' > /root/.ssh/authorized_keys")
-    end = time.monotonic() + 60
-    while "active" not in machine.sh("systemctl is-active ssh", check=False):
-        assert time.monotonic() < end, machine.sh("systemctl status", check=False)
-        time.sleep(0.2)
     return machine
 
 

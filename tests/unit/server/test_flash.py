@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.unit.server.cards import BOOT, SECTOR, WHY_NOT, stock
 
 from fedquilt_common import cli
 from fedquilt_common.agent_config import AgentConfig
@@ -26,44 +27,12 @@ from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.flash import Flashed, flash_device, flash_image, write_archive
 from fedquilt_server.provisioning.partitions import boot_partition
 
-SECTOR = 512
-BOOT = (8192, 65536)
-"""Start and length in sectors."""
-PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-TOOLS = {name: shutil.which(name, path=PATH) for name in ("mcopy", "mkfs.vfat", "sfdisk")}
-pytestmark = pytest.mark.skipif(
-    not all(TOOLS.values()), reason="needs mtools, dosfstools and sfdisk (sudo apt-get install mtools dosfstools fdisk)"
-)
-TYPES = {"dos": ("c", "83"), "gpt": ("EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", "L")}
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIP me@desk"
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
     pass
-
-
-def stock(path: Path, label: str = "dos", fat: bool = True, files: dict[str, str] | None = None) -> Path:
-    """An image as they come: a boot partition in FAT and one for the root file system."""
-    first, size = BOOT
-    table = f"label: {label}\nstart={first}, size={size}, type={TYPES[label][0]}\ntype={TYPES[label][1]}\n"
-    with path.open("wb") as file:
-        file.truncate(64 << 20)
-    subprocess.run([str(TOOLS["sfdisk"]), "-q", str(path)], input=table.encode(), check=True, capture_output=True)
-    if not fat:
-        return path
-    part = path.with_suffix(".fat")
-    with part.open("wb") as file:
-        file.truncate(size * SECTOR)
-    subprocess.run([str(TOOLS["mkfs.vfat"]), "-n", "BOOTFS", str(part)], check=True, capture_output=True)
-    with path.open("r+b") as file:
-        file.seek(first * SECTOR)
-        file.write(part.read_bytes())
-    part.unlink()
-    found = boot_partition(path)
-    assert found is not None
-    for name, text in (files or {}).items():
-        FatPartition(path, found).write_text(name, text)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -114,6 +114,21 @@ def test_clients_that_the_experiment_does_not_have_are_not_asked() -> None:
     assert sorted(send.tasks) == [0, 1]
 
 
+def test_who_is_awaited() -> None:
+    subject = machine(PLAIN, FedAvg(), 2)
+    assert subject.awaited == [0, 1]
+    play(subject, Joined(0, "pi", 1, (1,)))
+    assert subject.awaited == [0]
+    play(subject, Joined(1, "jetson", 1, (0,)))
+    assert subject.awaited == [0, 1]  # two tasks are out
+    play(subject, reply(2, 1))
+    assert subject.awaited == [0]
+    play(subject, Left(3, "jetson", 1))
+    assert subject.awaited == [0]
+    play(subject, Joined(4, "jetson", 2, (0,)), reply(5, 0), reply(6, 0, round=2), reply(7, 1, round=2))
+    assert (subject.finished, subject.awaited) == (True, [])
+
+
 def test_two_exchanges_make_one_round() -> None:
     subject = machine(Policy(1, 3, 2, 60.0), TwoSteps(), 3)
     play(subject, Joined(0, "pi", 1, (0, 1, 2)), reply(1, 0, value=2), reply(2, 2, value=4))

@@ -80,18 +80,21 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_a_new_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    assert (look_at(folder).exists, look_at(folder).experiment, look_at(folder).finished) == (False, None, False)
+    assert (look_at(folder).begun, look_at(folder).experiment, look_at(folder).finished) == (False, None, False)
     with opened(folder, resume=False) as run:
         assert (run.epoch, run.machine.done, run.finished, run.closed) == (1, 0, False, False)
         assert run.id.startswith("bench-round-")
         assert (folder / "experiment.yaml").read_text() == dump_experiment(EXPERIMENT)
         assert run.restore() == []
         assert list(run.missed()) == []
-    assert (look_at(folder).exists, look_at(folder).experiment) == (True, dump_experiment(EXPERIMENT))
+    assert (look_at(folder).begun, look_at(folder).experiment) == (False, dump_experiment(EXPERIMENT))
 
 
 def test_a_folder_with_a_run_is_taken_up_only_when_asked(tmp_path: Path) -> None:
-    with opened(tmp_path) as run:
+    with opened(tmp_path, resume=False):
+        pass  # no broker let it in
+    with opened(tmp_path, resume=False) as run:
+        run.begin()
         identity, epoch, started = run.id, run.epoch, run.started_at
     with pytest.raises(RunFolderError, match="already holds a run: resume it with --resume"):
         Run(EXPERIMENT, tmp_path, resume=False)

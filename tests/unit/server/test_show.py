@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from fedquilt_server.results import Result, RoundResult
-from fedquilt_server.show import Progress, print_table
-from fedquilt_server.snapshot import RejectedReply, Snapshot
+from fedquilt_server.show import LOOK_SECONDS, Patience, Progress, print_table
+from fedquilt_server.snapshot import Phase, RejectedReply, Snapshot, SnapshotBoard
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
@@ -34,6 +36,35 @@ def test_refusals_are_told_once_each_and_in_order(capsys: pytest.CaptureFixture[
             progress.show(Snapshot(rounds=5, rejections=rejections))
     said = capsys.readouterr().err.splitlines()
     assert said[1:] == ["round 2: pi-1, client 3: the client failed: no memory", "round 2: pi-1: not JSON"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "before", "after", "words"),
+    [
+        ("waiting", 4.9, 5.0, "The run waits for clients 4\N{EN DASH}6, 9"),
+        ("training", 59.9, 60.0, "round 3 waits for a reply of clients 4\N{EN DASH}6, 9"),
+    ],
+)
+def test_a_run_that_waits_says_for_whom_and_says_it_once(phase: Phase, before: float, after: float, words: str) -> None:
+    patience, now = Patience(), Snapshot(round=3, phase=phase, awaited=[4, 5, 6, 9])
+    told = [patience.look(now, at) for at in (0.0, before, after, 1000.0)]
+    assert told == ["", "", words, ""]
+    fewer = now.model_copy(update={"awaited": [9]})
+    again = [patience.look(fewer, at) for at in (1001.0, 2000.0)]
+    assert again == ["", words.replace("clients 4\N{EN DASH}6, 9", "client 9") if phase == "waiting" else ""]
+    assert patience.look(now.model_copy(update={"awaited": []}), 9000.0) == ""
+
+
+def test_what_is_followed_is_shown_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    rows = [RoundResult.model_validate({**zeros, "accuracy": 0.25 * number, "round": number}) for number in (1, 2)]
+    board = SnapshotBoard(Snapshot(rounds=2))
+    with Progress("", 2, 0.0) as progress, progress.following(lambda: board.current):
+        board.update(history=rows[:1])
+        time.sleep(2 * LOOK_SECONDS)
+        assert "round 1/2" in capsys.readouterr().err
+        board.update(history=rows)
+    assert capsys.readouterr().err == "round 2/2: accuracy 0.5000, 0.00 s\n"
 
 
 def test_both_accuracies_stand_in_lines_and_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,6 +79,22 @@ def test_what_is_not_known_is_a_dash(board: SnapshotBoard, web: httpx.Client) ->
     assert not re.search(r"nan|None|>0\.0", page, re.IGNORECASE)
 
 
+@pytest.mark.parametrize(
+    ("phase", "awaited", "words"),
+    [
+        ("waiting", [4, 5, 7], "Waits for clients 4–5, 7"),  # noqa: RUF001
+        ("training", [4], "No reply yet from client 4"),
+        ("training", [], ""),
+        ("finished", [4], ""),
+    ],
+)
+def test_it_says_for_whom_the_run_waits(
+    phase: str, awaited: list[int], words: str, board: SnapshotBoard, web: httpx.Client
+) -> None:
+    board.update(phase=phase, awaited=awaited)
+    assert f'data-testid="awaited">{words}</p>' in web.get("/").text
+
+
 def test_status_is_the_snapshot(board: SnapshotBoard, web: httpx.Client) -> None:
     assert Snapshot.model_validate_json(web.get("/api/status").text) == board.current
 
