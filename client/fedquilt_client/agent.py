@@ -153,9 +153,9 @@ class Agent:
                 self._connected = True
                 log.info("connected to the broker")
                 self._on_connected(session_present)
-            case Disconnected(reason):
+            case Disconnected():
                 self._connected = False
-                log.warning("%s; trying again", reason)
+                log.warning("%s. %s; trying again", event.reason, event.advice)
             case Died() | Spoke():
                 self._take_job_event(self._pool.handle(event))
 

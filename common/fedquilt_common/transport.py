@@ -15,7 +15,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -60,7 +60,9 @@ PACKET_OVERHEAD: Final = 1024
 """Room in a packet for topic, properties and framing."""
 MESSAGE_EXPIRY: Final = 600
 """Seconds for which the broker keeps a message that is not retained; what still matters then is sent again."""
-_TLS_HINT: Final = "; it may not take our certificate (`fedquilt doctor` tells)"
+_TRUST: Final = "Check the CA, the broker's name and this machine's clock; `fedquilt doctor` tells more"
+_OWN_CERTIFICATE: Final = "It may not take our certificate, of another federation or withdrawn; `fedquilt doctor` tells"
+_CREDENTIALS: Final = "Check user, password and certificates"
 _KEEPALIVE: Final = 30
 _BRAKE_SECONDS: Final = 0.001
 _FAREWELL: Final = 5.0
@@ -87,10 +89,11 @@ class Connected:
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The connection is gone or could not be made; the transport keeps trying by itself."""
+    """The connection is gone or could not be made; the transport keeps trying. ``advice``: what to look at."""
 
     reason: str
     refused: bool = False
+    advice: str = "Check that the broker runs, its address and port, and the firewall"
 
 
 Incoming = Message | Connected | Disconnected
@@ -299,12 +302,14 @@ class MqttTransport:
         properties: Properties | None,
     ) -> None:
         if code.is_failure:
-            self._deliver(Disconnected(f"{self._address} refused the connection: {code}", refused=True))
+            said = f"{self._address} refused the connection: {code}"
+            self._deliver(Disconnected(said, refused=True, advice=_CREDENTIALS))
             return
         offered = int(getattr(properties, "MaximumPacketSize", LARGEST_PACKET))
         if offered < SMALLEST_PACKET:
-            words = f"takes packets of {offered} bytes at most; raise its max_packet_size to {SMALLEST_PACKET} or more"
-            self._deliver(Disconnected(f"{self._address} {words}", refused=True))
+            said = f"{self._address} takes packets of {offered} bytes at most"
+            advice = f"Raise its max_packet_size to {SMALLEST_PACKET} or more"
+            self._deliver(Disconnected(said, refused=True, advice=advice))
             return
         self._max_packet = min(offered, LARGEST_PACKET)
         self._session += not flags.session_present
@@ -313,7 +318,11 @@ class MqttTransport:
 
     def _on_connect_fail(self, _client: Client, _data: Any) -> None:
         error = sys.exc_info()[1]  # paho calls us while it handles it; it may be about the certificate
-        self._deliver(Disconnected(f"no MQTT broker answers at {self._address}: {error}"))
+        if isinstance(error, ssl.SSLCertVerificationError):
+            said = f"certificate verify failed for the broker at {self._address}: {error.verify_message}"
+            self._deliver(Disconnected(said, advice=_TRUST))
+        else:
+            self._deliver(Disconnected(f"no MQTT broker answers at {self._address}: {error}"))
 
     def _on_disconnect(
         self,
@@ -325,11 +334,12 @@ class MqttTransport:
     ) -> None:
         if self._window.open:
             self._back_off()
-            said = f"connection to {self._address} lost: {code}"
+            lost = Disconnected(f"connection to {self._address} lost: {code}")
         else:
-            said = f"{self._address} closed the connection before it took us: {code}{_TLS_HINT * self._address.tls}"
+            lost = Disconnected(f"{self._address} closed the connection before it took us: {code}")
+            lost = replace(lost, advice=_OWN_CERTIFICATE) if self._address.tls else lost
         self._window.set_open(False)
-        self._deliver(Disconnected(said))
+        self._deliver(lost)
 
     def _on_publish(
         self, _client: Client, _data: Any, mid: int, code: ReasonCode, _properties: Properties | None

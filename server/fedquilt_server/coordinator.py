@@ -130,18 +130,16 @@ class Coordinator:
 
     def _await_broker(self) -> None:
         deadline = time.monotonic() + CONNECT_SECONDS
-        reason = "no answer"
+        last = Disconnected("no answer")
         while not self._connected:
             try:
                 incoming = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise BrokerUnreachableError(
-                    f"{reason}. Check that the broker runs, its address and port, and the firewall"
-                ) from None
+                raise BrokerUnreachableError(f"{last.reason}. {last.advice}") from None
             if isinstance(incoming, Disconnected):
-                reason = incoming.reason
-                if incoming.refused:
-                    raise BrokerUnreachableError(f"{reason}. Check user, password and certificates")
+                last = incoming
+                if last.refused:
+                    raise BrokerUnreachableError(f"{last.reason}. {last.advice}")
             self._take(incoming)
 
     def _step(self) -> None:
@@ -166,9 +164,9 @@ class Coordinator:
                 self._connected = True
                 self._announce()
                 self.board.update(broker_connected=True, message="")
-            case Disconnected(reason):
+            case Disconnected():
                 self._connected = False
-                self.board.update(broker_connected=False, message=reason)
+                self.board.update(broker_connected=False, message=f"{incoming.reason}. {incoming.advice}")
 
     def _announce(self) -> None:
         """Say everything that the broker should know, whatever it remembers."""

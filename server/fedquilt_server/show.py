@@ -127,7 +127,9 @@ class Patience:
             self._seen, self._since = (where, snapshot.awaited), now
         joining = snapshot.phase == "waiting"
         patience = JOINING_SECONDS if joining else REPLY_SECONDS
-        if not snapshot.awaited or now - self._since < patience or self._told == (where, joining and snapshot.awaited):
+        if not (snapshot.awaited and snapshot.broker_connected):
+            return ""
+        if now - self._since < patience or self._told == (where, joining and snapshot.awaited):
             return ""
         self._told = (where, joining and snapshot.awaited)
         what = "The run waits for" if joining else f"round {snapshot.round} waits for a reply of"

@@ -223,6 +223,7 @@ def test_nobody_at_the_port(start: Start, mqtt: Mqtt) -> None:
     peer.inbox.wait(lambda: len(peer.losses) == 2)  # it goes on trying
     assert f"no MQTT broker answers at mqtt://127.0.0.1:{port}" in peer.losses[0].reason
     assert not any(loss.refused for loss in peer.losses)
+    assert "firewall" in peer.losses[0].advice
     assert peer.connections == []
 
 
@@ -361,7 +362,7 @@ def test_a_broker_for_tiny_packets_is_refused_by_name(start: Start, mqtt: Mqtt) 
     peer.transport.connect()
     peer.inbox.wait(lambda: peer.losses)
     assert peer.losses[0].refused
-    assert "max_packet_size" in peer.losses[0].reason
+    assert "max_packet_size" in peer.losses[0].advice
 
 
 def test_a_message_beyond_the_brokers_limit_is_an_error_not_a_loop(start: Start, mqtt: Mqtt) -> None:

@@ -70,6 +70,7 @@ def test_a_certificate_that_cannot_be_trusted(start: Start, mqtt: Mqtt, certs: P
     peer.inbox.wait(lambda: peer.losses)
     assert f"mqtts://{host}:{broker.port}" in peer.losses[0].reason
     assert "certificate verify failed" in peer.losses[0].reason
+    assert "Check the CA" in peer.losses[0].advice
     assert peer.connections == []
     assert not peer.transport.publish("x", b"secret")
     peer.transport.close()
@@ -85,6 +86,7 @@ def test_a_board_shows_its_certificate(start: Start, mqtt: Mqtt, certs: Path) ->
     stranger.transport.connect()
     stranger.inbox.wait(lambda: stranger.losses)
     assert stranger.connections == []
+    assert "may not take our certificate" in stranger.losses[0].advice
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ PROBE: Final = "doctor-probe"
 _DAY: Final = 86_400.0
 _WARN_DAYS, _FAIL_DAYS = 30.0, 0.0
 _ALL_POWERFUL: Final = "coordinator"
+_NO_AGENTS: Final = (_ALL_POWERFUL, "watch")
 
 
 def broker_checks(address: BrokerAddress, federation: str) -> list[Check]:
@@ -119,6 +120,7 @@ def _mqtt(address: BrokerAddress, federation: str) -> list[Check]:
                 Check("MQTT", "ok", "the broker speaks MQTT 5 and lets us in"),
                 _packets(transport.max_payload),
                 _acl(transport, address, federation),
+                *_own_topics(transport, address, federation),
             ]
     except FedquiltError as error:
         return [Check("MQTT", "fail", str(error))]
@@ -140,20 +142,37 @@ def _packets(most: int) -> Check:
 
 def _acl(transport: MqttTransport, address: BrokerAddress, federation: str) -> Check:
     """Tries to write where no agent may, and where nobody reads."""
-    before = transport.refusals
-    with _quiet():
-        transport.publish(Topics(federation).inbox(PROBE), b"")
-        answered = transport.drain(SECONDS)
-    if not answered:
+    refused = _is_refused(transport, Topics(federation).inbox(PROBE))
+    if refused is None:
         return Check(
             "ACL", "warn", f"no answer in {SECONDS:.0f} seconds", "The link is slow, or the broker busy; try again"
         )
-    if transport.refusals > before:
+    if refused:
         return Check("ACL", "ok", "the broker refused a message to another's topic")
     if cert_user(address) == _ALL_POWERFUL:
         return Check("ACL", "ok", "not tried: the coordinator may write everything")
     advice = "Use the federation's ACL (`fedquilt federation init`), or keep the broker away from networks of others"
     return Check("ACL", "fail" if address.tls else "warn", "anybody here may write as anybody else", advice)
+
+
+def _own_topics(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:
+    """Whether a board may speak in this federation. An empty message is one that the coordinator passes over."""
+    user = cert_user(address)
+    if not user or user in _NO_AGENTS:
+        return []
+    if not _is_refused(transport, Topics(federation).telemetry(user)):
+        return [Check("federation", "ok", f"{user} may speak in {federation!r}")]
+    advice = "Is its name right? `fedquilt federation init` gave it, agent.yaml and --federation repeat it"
+    return [Check("federation", "fail", f"{user} may not speak in the federation {federation!r}", advice)]
+
+
+def _is_refused(transport: MqttTransport, topic: str) -> bool | None:
+    """Whether the broker refuses an empty message there; None without an answer."""
+    before = transport.refusals
+    with _quiet():
+        transport.publish(topic, b"")
+        answered = transport.drain(SECONDS)
+    return transport.refusals > before if answered else None
 
 
 @contextlib.contextmanager

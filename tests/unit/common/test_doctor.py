@@ -63,8 +63,11 @@ WELL = {"broker": "ok", "own certificate": "ok", "broker's certificate": "ok", "
 def test_a_board_at_its_broker(made: Federation) -> None:
     with broker_of(made):
         found = broker_checks(address_of(made, made.board_folder("pi")), "lab")
-        assert states(found) == {**WELL, "ACL": "ok"}
+        assert states(found) == {**WELL, "ACL": "ok", "federation": "ok"}
         assert not any(check.advice for check in found)
+        found = broker_checks(address_of(made, made.board_folder("pi")), "loft")
+        assert states(found) == {**WELL, "ACL": "ok", "federation": "fail"}
+        assert "pi may not speak in the federation 'loft'" in found[-1].said
         found = broker_checks(address_of(made, made.folder / "coordinator"), "lab")
         assert found[-1] == Check("ACL", "ok", "not tried: the coordinator may write everything")
 
@@ -76,8 +79,8 @@ def test_a_broker_without_an_acl(made: Federation) -> None:
     )
     with broker_of(made, name="open.conf"):
         found = broker_checks(address_of(made, made.board_folder("pi")), "lab")
-    assert states(found) == {**WELL, "ACL": "fail"}
-    assert "federation init" in found[-1].advice
+    assert states(found) == {**WELL, "ACL": "fail", "federation": "ok"}
+    assert "federation init" in found[-2].advice
 
 
 def test_an_open_broker_on_this_machine(tmp_path: Path) -> None:
@@ -121,7 +124,7 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
     other = make_federation(tmp_path / "other", "lab", ["localhost"])
     with broker_of(made):
         soon = broker_checks(address_of(made, own, **mine(9.5)), "lab")
-        assert states(soon) == {**WELL, "own certificate": "warn", "ACL": "ok"}
+        assert states(soon) == {**WELL, "own certificate": "warn", "ACL": "ok", "federation": "ok"}
         assert "good for" in soon[1].said
         past = broker_checks(address_of(made, own, **mine(-3)), "lab")
         assert states(past)["own certificate"] == "fail"

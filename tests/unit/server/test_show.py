@@ -46,7 +46,7 @@ def test_refusals_are_told_once_each_and_in_order(capsys: pytest.CaptureFixture[
     ],
 )
 def test_a_run_that_waits_says_for_whom_and_says_it_once(phase: Phase, before: float, after: float, words: str) -> None:
-    patience, now = Patience(), Snapshot(round=3, phase=phase, awaited=[4, 5, 6, 9])
+    patience, now = Patience(), Snapshot(round=3, phase=phase, awaited=[4, 5, 6, 9], broker_connected=True)
     told = [patience.look(now, at) for at in (0.0, before, after, 1000.0)]
     assert told == ["", "", words, ""]
     fewer = now.model_copy(update={"awaited": [9]})
