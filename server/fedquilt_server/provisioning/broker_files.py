@@ -21,6 +21,7 @@ from fedquilt_server.provisioning.record import Record
 INSTALLED: Final = "/etc/mosquitto/fedquilt"
 CONFIG: Final = "mosquitto.conf"
 RELOAD_SECONDS: Final = 600.0
+_FILES: Final = ("cafile", "certfile", "keyfile", "crlfile", "acl_file")
 
 
 def acl(federation: str, revoked: Iterable[str]) -> str:
@@ -53,6 +54,12 @@ def own_config(folder: Path, port: int) -> str:
         f"user {getpass.getuser()}",
     ]
     return _settled(installed_config(port), folder) + "\n".join(more) + "\n"
+
+
+def broker_files(folder: Path) -> list[Path]:
+    """What the configuration in ``folder`` names, and Mosquitto does not start without."""
+    words = [line.split(maxsplit=1) for line in (folder / CONFIG).read_text(encoding="utf-8").splitlines()]
+    return [Path(word[1]) for word in words if len(word) == 2 and word[0] in _FILES]
 
 
 def _settled(config: str, folder: Path) -> str:

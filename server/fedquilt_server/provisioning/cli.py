@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fedquilt_common.errors import FederationError
 from fedquilt_server.broker import find_mosquitto
-from fedquilt_server.provisioning.broker_files import running_broker
+from fedquilt_server.provisioning.broker_files import broker_files, running_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.kinds import KINDS
 from fedquilt_server.provisioning.record import Board
@@ -33,6 +33,8 @@ Folder = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Days = Annotated[int, typer.Option(min=1, max=7300, help="Days for which the certificate is good.")]
 HERE = Path("federation")
+SOON = timedelta(days=30)
+"""A certificate that ends within it should be renewed (`provision BOARD --renew`)."""
 
 
 @group.command()
@@ -112,6 +114,8 @@ def broker(folder: Folder = HERE) -> None:
     if pid is not None:
         raise FederationError(f"the broker of {folder} runs already: process {pid}")
     federation.write_broker_config()  # the folder may have been moved
+    if missing := [path for path in broker_files(federation.broker_folder) if not path.exists()]:
+        raise FederationError(f"{missing[0]} is missing: `fedquilt federation renew` makes it anew")
     program = str(find_mosquitto())
     os.execv(program, [program, "-c", str(federation.broker_folder / "mosquitto.conf")])  # noqa: S606
 
@@ -195,7 +199,8 @@ def _row(name: str, board: Board) -> dict[str, Any]:
 def _state(board: Board) -> str:
     if board.revoked is not None:
         return "revoked"
-    return "expired" if board.until < datetime.now(timezone.utc) else "good"
+    left = board.until - datetime.now(timezone.utc)
+    return "expired" if left < timedelta() else "ends soon" if left < SOON else "good"
 
 
 def _label(kind: str) -> str:

@@ -167,7 +167,14 @@ def write_archive(card: Card, out: Path, tell: Tell) -> Flashed:
         fresh.replace(out)
     finally:
         fresh.unlink(missing_ok=True)
-    return Flashed(card.board, str(out), digests)
+    unused = (
+        []
+        if card.wifi is None and not card.keys
+        else [
+            "networks and logins are those that the board has: --wifi and --ssh-key are for cards, not for an archive"
+        ]
+    )
+    return Flashed(card.board, str(out), digests, unused)
 
 
 def _add(archive: tarfile.TarFile, path: str, content: BinaryIO, size: int) -> None:

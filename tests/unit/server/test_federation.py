@@ -457,6 +457,28 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert "NVIDIA Jetson Nano" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("days", "state"), [(29, "ends soon"), (31, "good")])
+def test_boards_tells_whose_certificate_should_be_renewed(
+    days: int, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_federation(tmp_path / "f", "lab", ["localhost"]).provision("pi", "pi4", days=days)
+    assert cli.run(["boards", "--folder", str(tmp_path / "f"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == state
+
+
+@pytest.mark.parametrize("name", ["acl", "revoked.crl", "broker.key", "broker.crt", "ca.crt"])
+def test_a_broker_without_one_of_its_files_says_which(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    gone = federation.broker_folder / name
+    gone.unlink()
+    assert cli.run(["federation", "broker", "--folder", str(tmp_path / "f")]) == 8
+    assert f"{gone} is missing: `fedquilt federation renew`" in capsys.readouterr().err
+    assert cli.run(["federation", "renew", "--folder", str(tmp_path / "f")]) == 0
+    assert gone.exists()
+
+
 def test_init_alone_finds_names_for_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["federation", "init", "--folder", str(tmp_path / "f")]) == 0
     told = capsys.readouterr().out

@@ -307,6 +307,11 @@ def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) 
             assert {key.mode, archive.getmember("user-data").mode} == {0o600}
             assert archive.getmember("fedquilt/install.sh").mode == 0o755
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
+        assert done.warnings == []
+    told = write_archive(
+        card(made, "nano", wifi=Wifi.model_validate({"ssid": "lab"})), tmp_path / "more.tar", silent
+    ).warnings
+    assert "--wifi and --ssh-key are for cards" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +319,9 @@ def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) 
     [
         ("ssid: x\npassword: short\n", "password: String should have at least 8"), ("password: 12345678\n", "ssid"),
         ("ssid: x\ncountry: Germany\n", "country"), ("- x\n", "must hold ssid"), ("ssid: x\npsk: y\n", "psk"),
-        ("ssid: [\n", "wifi.yaml"),
+        ("ssid: [\n", "wifi.yaml"), ("ssid: 1234\n", "ssid: put it in quotes"),
+        ("ssid: x\npassword: 12345678\n", "password: put it in quotes"),
+        (f"ssid: x\npassword: {'g' * 64}\n", "password: more than 63 characters, and no key"),
     ],
 )  # fmt: skip
 def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> None:
@@ -322,6 +329,13 @@ def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> N
     with pytest.raises(ExperimentError, match=words) as told:
         read_wifi(tmp_path / "wifi.yaml")
     assert "short" not in str(told.value).replace("too_short", "")
+    assert "ggg" not in str(told.value)
+
+
+@pytest.mark.parametrize("password", ["x" * 8, "x" * 63, "0123456789abcdefABCDEF" + "0" * 42])
+def test_passwords_that_can_be(password: str, tmp_path: Path) -> None:
+    (tmp_path / "wifi.yaml").write_text(f"ssid: x\npassword: '{password}'\n")
+    assert read_wifi(tmp_path / "wifi.yaml").password == password
 
 
 def test_countries_and_networks_that_old_yaml_takes_for_something_else(made: Federation) -> None:
