@@ -1,4 +1,5 @@
-"""What systemd is told by a service of ``Type=notify``: that it is up, and that it lives (sd_notify(3))."""
+"""How whoever supervises a service learns that it is up, and that it lives: systemd (``Type=notify``, sd_notify(3)), or
+a health check that looks at the time of a file."""
 
 from __future__ import annotations
 
@@ -7,10 +8,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
+ALIVE: Final = "FEDQUILT_ALIVE"
+"""Names a file that is touched as long as the process lives."""
+ALIVE_SECONDS: Final = 5.0
 _PARTS: Final = 4
 """A beat is due this often within the time after which systemd takes us for dead."""
 
@@ -29,12 +34,12 @@ def notify(state: str) -> bool:
 
 @contextlib.contextmanager
 def supervised(pulse: Callable[[], Any]) -> Iterator[None]:
-    """Inside, systemd is told that we are up, and of every change of ``pulse()``: something that stands still only in a
-    process that hangs, such as turns of a loop and bytes sent."""
+    """Inside, the supervisor is told that we are up, and of every change of ``pulse()``: something that stands still
+    only in a process that hangs, such as turns of a loop and bytes sent."""
     done = threading.Event()
-    beats = threading.Thread(target=_beat, args=(pulse, done), name="watchdog", daemon=True)
-    if notify("READY=1") and os.environ.get(WATCHDOG):
-        beats.start()
+    listens = notify("READY=1")
+    if os.environ.get(ALIVE) or (listens and os.environ.get(WATCHDOG)):
+        threading.Thread(target=_beat, args=(pulse, done), name="watchdog", daemon=True).start()
     try:
         yield
     finally:
@@ -43,9 +48,19 @@ def supervised(pulse: Callable[[], Any]) -> Iterator[None]:
 
 
 def _beat(pulse: Callable[[], Any], done: threading.Event) -> None:
-    pause, last = int(os.environ[WATCHDOG]) / 1e6 / _PARTS, None
-    while not done.wait(pause):
+    within, last = os.environ.get(WATCHDOG), None
+    pause = int(within) / 1e6 / _PARTS if within else ALIVE_SECONDS
+    while True:
         now = pulse()
         if now != last:
             notify("WATCHDOG=1")
+            _touch(os.environ.get(ALIVE, ""))
         last = now
+        if done.wait(pause):
+            return
+
+
+def _touch(place: str) -> None:
+    if place:
+        with contextlib.suppress(OSError):  # a full disk must not end training
+            Path(place).touch()

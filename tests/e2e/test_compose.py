@@ -286,12 +286,21 @@ class Federation:
     def exit_code(self, service: str) -> int:
         return int(docker("wait", self.container(service)).stdout)
 
-    def crash(self, service: str) -> None:
-        """Kill the program as the kernel would; number 1 is the small init that Docker puts before it."""
-        docker("exec", self.container(service), "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)")
+    def signal(self, service: str, name: str) -> None:
+        """To the program; number 1 is the small init that Docker puts before it."""
+        docker("exec", self.container(service), "sh", "-c", f"kill -{name} $(cat /proc/1/task/1/children)")
+
+    def await_health(self, service: str, wanted: str, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (is_ := self.inspect(service, "{{.State.Health.Status}}")) != wanted:
+            assert time.monotonic() < end, (is_, self.inspect(service, "{{json .State.Health.Log}}"))
+            time.sleep(1)
 
     def restarts(self, service: str) -> int:
-        return int(docker("inspect", "-f", "{{.RestartCount}}", self.container(service)).stdout)
+        return int(self.inspect(service, "{{.RestartCount}}"))
+
+    def inspect(self, service: str, what: str) -> str:
+        return docker("inspect", "-f", what, self.container(service)).stdout.strip()
 
     def result(self, folder: Path) -> dict[str, Any]:
         """``result.json``, fetched as a person would."""
@@ -352,6 +361,14 @@ def test_the_demo_runs_to_its_end_and_can_be_shown_again(federation: Federation)
 
 
 @pytest.mark.timeout(1200)
+def test_an_agent_that_hangs_is_not_healthy(federation: Federation) -> None:
+    federation.compose("up", "-d", "broker", "agent-weak")
+    federation.await_health("agent-weak", "healthy", 60)
+    federation.signal("agent-weak", "STOP")
+    federation.await_health("agent-weak", "unhealthy", 180)
+
+
+@pytest.mark.timeout(1200)
 def test_whatever_dies_the_model_is_the_same(federation: Federation, tmp_path: Path) -> None:
     federation.train_for(150)
     federation.compose("up", "-d")
@@ -361,9 +378,9 @@ def test_whatever_dies_the_model_is_the_same(federation: Federation, tmp_path: P
 
     federation.compose("up", "-d")
     federation.await_round(15)
-    federation.crash("agent-weak")
+    federation.signal("agent-weak", "KILL")
     federation.await_round(50)
-    federation.crash("coordinator")
+    federation.signal("coordinator", "KILL")
     federation.await_round(80)
     docker("kill", federation.container("broker"))  # by a person's hand, so Docker does not start it again
     federation.await_status(lambda status: status["phase"] != "" and not status["broker_connected"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fedquilt_common import supervised as supervised_module
 from fedquilt_common.supervised import notify, supervised
 
 
@@ -47,6 +49,29 @@ def test_without_a_watchdog_there_are_no_beats(systemd: socket.socket, monkeypat
     with supervised(time.monotonic):
         time.sleep(0.1)
     assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
+
+
+def test_a_file_stays_young_while_its_process_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive, turns = tmp_path / "alive", itertools.count()
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.setenv("FEDQUILT_ALIVE", str(alive))
+    monkeypatch.setattr(supervised_module, "ALIVE_SECONDS", 0.01)
+
+    def touched(pulse: Callable[[], object]) -> bool:
+        with supervised(pulse):
+            end = time.monotonic() + 5
+            while not alive.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            os.utime(alive, (0, 0))
+            time.sleep(0.3)
+        return alive.stat().st_mtime > 0
+
+    assert touched(lambda: next(turns))
+    alive.unlink()
+    assert not touched(lambda: "the same")
+    monkeypatch.setenv("FEDQUILT_ALIVE", str(tmp_path / "nowhere" / "alive"))
+    with supervised(lambda: next(turns)):
+        time.sleep(0.05)  # a warning of a thread that died would fail the test
 
 
 def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
