@@ -44,7 +44,13 @@ if [ -f "$here/../user-data" ]; then
 fi
 sync
 
-if [ -d "$here/wheels" ]; then
+too_old=
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+  # JetPack 4 and 5: the agent runs in a container, as the same user and with the same folders.
+  too_old=yes
+  install -d -o fedquilt -g fedquilt -m 700 /var/lib/fedquilt
+  say "Python is older than 3.10 here. The identity is in place; the agent runs in a container (docs/deploy.md)"
+elif [ -d "$here/wheels" ]; then
   # Without Debian's python3-venv there is no pip in a new environment, but there is one among the wheels. The
   # system's packages stay visible on a Jetson, whose torch is NVIDIA's own.
   # Each set of wheels is a release of its own, as with Ansible, which can upgrade this one and come back to it.
@@ -64,7 +70,7 @@ else
   say "there are no wheels in $here; Ansible installs the software (docs/deploy.md)"
 fi
 
-cp "$here/fedquilt-agent.service" /etc/systemd/system/fedquilt-agent.service
+if [ -z "$too_old" ]; then cp "$here/fedquilt-agent.service" /etc/systemd/system/; fi
 systemctl daemon-reload
 if [ -x /opt/fedquilt/current/bin/fedquilt ]; then
   systemctl enable --now fedquilt-agent.service

@@ -211,3 +211,35 @@ def check_doctors(workstation: Workstation, kitchen: Machine) -> None:
     """Nothing fails, on either machine."""
     told = workstation.give(*DOCTOR), kitchen.sh(workstation.say(*DOCTOR_ON_BOARD))
     assert all("fail" not in text for text in told), told
+
+
+@asked_for
+@pytest.mark.timeout(1800)
+def test_a_board_whose_python_is_too_old_has_a_container(workstation: Workstation, tmp_path: Path) -> None:
+    """The archive's Dockerfile on an image with a newer Python; torch is among the wheels here, as for a Nano."""
+    desk = start("desk", workstation.folder / "key")
+    try:
+        run("docker", "cp", str(workstation.folder / "desk.tar.gz"), f"{desk.container}:/root")
+        desk.sh("printf '#!/bin/sh\\nexit 1\\n' > /usr/local/bin/python3; chmod +x /usr/local/bin/python3")
+        assert "Python is older than 3.10" in desk.sh("cd /root && tar -xzf desk.tar.gz && sh fedquilt/install.sh")
+        assert desk.sh("systemctl list-unit-files --no-legend 'fedquilt*'", check=False) == ""
+        owner = desk.sh("echo $(id -u fedquilt):$(id -g fedquilt)").strip()
+        run("docker", "cp", f"{desk.container}:/root/fedquilt", str(tmp_path / "fedquilt"))
+        (tmp_path / "etc").mkdir()
+        copy = f"docker exec {desk.container} tar -C /etc -c fedquilt | tar -C {tmp_path}/etc --numeric-owner -xp"
+        run("bash", "-c", copy)  # `docker cp` forgets groups
+    finally:
+        desk.stop()
+    name = f"fedquilt-test-jetson-{os.getpid()}"
+    base = f"BASE=python:{sys.version_info[0]}.{sys.version_info[1]}-slim-bookworm"
+    run("docker", "build", "--build-arg", base, "--tag", name, str(tmp_path / "fedquilt"))
+    volume = f"{tmp_path}/etc/fedquilt:/etc/fedquilt:ro"
+    options = ["--read-only", "--tmpfs", "/tmp", "--tmpfs", "/var/lib/fedquilt:mode=777", "--user", owner, "-v", volume]  # noqa: S108
+    try:
+        run("docker", "run", "--detach", "--name", name, "--network", "host", *options, name)
+        doctor = "/opt/fedquilt/bin/fedquilt doctor --config /etc/fedquilt/agent.yaml"
+        assert "fail" not in run("docker", "exec", name, *doctor.split())
+        assert "connected to the broker" in run("bash", "-c", f"docker logs {name} 2>&1")
+    finally:
+        subprocess.run(["docker", "rm", "-f", name], capture_output=True, check=False)
+        subprocess.run(["docker", "rmi", name], capture_output=True, check=False)

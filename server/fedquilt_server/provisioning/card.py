@@ -118,6 +118,10 @@ class Card:
         names = ("install.sh", "fedquilt-agent.service")
         return {f"{FOLDER}/{name}": _resource(name) for name in names}
 
+    def container(self) -> dict[str, str]:
+        """What makes an image of the agent on the board, where its own Python is too old."""
+        return {f"{FOLDER}/Dockerfile": _resource("Dockerfile.jetson")}
+
     def wheel_files(self) -> dict[str, Path]:
         """Path in the boot partition and source of each file of the wheelhouse."""
         if self.wheels is None:

@@ -149,7 +149,7 @@ def _forget(target: BinaryIO) -> None:
 def write_archive(card: Card, out: Path, tell: Tell) -> Flashed:
     """The same files for a board without a FAT boot partition: a tar to unpack in its root file system, with the
     identity beside ``install.sh``."""
-    texts = card.texts() | {f"{FOLDER}/identity/{name}": text for name, text in card.identity().items()}
+    texts = card.texts() | card.container() | {f"{FOLDER}/identity/{name}": t for name, t in card.identity().items()}
     wheels, digests = card.wheel_files(), dict[str, str]()
     fresh = out.with_name(f".{out.name}.new")
     try:

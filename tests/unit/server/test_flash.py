@@ -306,6 +306,7 @@ def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) 
             assert content.read() == (made.board_folder("nano") / "tls.key").read_bytes()
             assert {key.mode, archive.getmember("user-data").mode} == {0o600}
             assert archive.getmember("fedquilt/install.sh").mode == 0o755
+            assert "fedquilt/Dockerfile" in done.files
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
         assert done.warnings == []
     told = write_archive(

@@ -1,0 +1,79 @@
+"""A real Prometheus with our configuration asks our page, and answers what the dashboard asks of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from fedquilt_server.broker import free_port
+from fedquilt_server.results import RoundResult
+from fedquilt_server.snapshot import BoardStatus, Snapshot, SnapshotBoard
+from fedquilt_server.web.server import PageServer
+
+MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
+PANELS = json.loads((MONITORING / "grafana" / "fedquilt.json").read_text())["panels"]
+ASKED = sorted({target["expr"] for panel in PANELS for target in panel["targets"]})
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is not installed (sudo apt-get install prometheus)"
+)
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """It has asked the page of a run several times."""
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.25})
+    boards = [BoardStatus(agent="pi", memory_used=1 << 20, temperature=51.5, last_seen=1.0)]
+    board = SnapshotBoard(Snapshot(name="x", run="x-1", broker_connected=True, round=3, history=[row], boards=boards))
+    with PageServer(board) as page:
+        config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+        (job,) = config["scrape_configs"]
+        job["static_configs"][0]["targets"][0] = page.url.removeprefix("http://").rstrip("/")
+        config["global"]["scrape_interval"] = "1s"
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        options = [f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder}/data", "--log.level=error"]
+        command = ["prometheus", f"--config.file={folder}/prometheus.yml", *options]
+        with subprocess.Popen(command) as process, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            try:
+                await_samples(client, 3)
+                yield client
+            finally:
+                process.terminate()
+
+
+def ask(client: httpx.Client, expression: str) -> list[Any]:
+    try:
+        answer = client.get("/api/v1/query", params={"query": expression})
+    except httpx.TransportError:
+        return []  # it is starting
+    found: list[Any] = answer.json()["data"]["result"] if answer.is_success else []
+    return found
+
+
+def await_samples(client: httpx.Client, count: int) -> None:
+    end = time.monotonic() + 60
+    while not any(int(one["value"][1]) >= count for one in ask(client, "count_over_time(fedquilt_round[1m])")):
+        assert time.monotonic() < end, "Prometheus has not asked the page"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("expression", ASKED)
+def test_the_dashboards_questions_have_answers(expression: str, prometheus: httpx.Client) -> None:
+    found = ask(prometheus, expression)
+    assert found
+    assert all(one["value"][1] != "NaN" for one in found)
+
+
+def test_numbers_are_the_pages(prometheus: httpx.Client) -> None:
+    said = {name: float(ask(prometheus, name)[0]["value"][1]) for name in ("fedquilt_accuracy", "fedquilt_loss")}
+    assert said == {"fedquilt_accuracy": 0.5, "fedquilt_loss": 1.25}
