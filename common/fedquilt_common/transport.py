@@ -62,7 +62,7 @@ MESSAGE_EXPIRY: Final = 600
 """Seconds for which the broker keeps a message that is not retained; what still matters then is sent again."""
 _TRUST: Final = "Check the CA, the broker's name and this machine's clock; `fedquilt doctor` tells more"
 _OWN_CERTIFICATE: Final = "It may not take our certificate, of another federation or withdrawn; `fedquilt doctor` tells"
-_CREDENTIALS: Final = "Check user, password and certificates"
+_CREDENTIALS: Final = "Check the user, the password (FEDQUILT_BROKER_PASSWORD) and the certificates"
 _KEEPALIVE: Final = 30
 _BRAKE_SECONDS: Final = 0.001
 _FAREWELL: Final = 5.0

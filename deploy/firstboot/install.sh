@@ -3,23 +3,28 @@
 # wheels beside this file, without a network, and starts the agent. Safe to run again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
+units=/etc/systemd/system
 unfinished=fedquilt-install.service
 say() { echo "fedquilt: $*"; }
 
+exec 9>/run/fedquilt-install.lock
+flock 9 # the next start may be at it when somebody gives the command by hand
+
 # cloud-init runs this once, whatever becomes of it. If the power goes meanwhile, the next start goes on.
-cat >"/etc/systemd/system/$unfinished" <<EOF
+cat >"$units/$unfinished" <<EOF
 [Unit]
 Description=Install fedquilt from the card
-RequiresMountsFor=$here
+RequiresMountsFor="$here"
 
 [Service]
 Type=oneshot
-ExecStart=/bin/sh $here/install.sh
+ExecStart=/bin/sh "$here/install.sh"
 
 [Install]
 WantedBy=multi-user.target
 EOF
 systemctl enable --quiet "$unfinished"
+sync # a name without its content would be a unit that is never started
 
 id fedquilt >/dev/null 2>&1 || useradd --system --home-dir /var/lib/fedquilt --shell /usr/sbin/nologin fedquilt
 for group in video render; do # what a Jetson's GPU and a Pi's vcgencmd belong to
@@ -29,7 +34,9 @@ done
 # On a card for a Jetson the identity lies beside this file; elsewhere cloud-init has put it in place.
 if [ -d "$here/identity" ]; then
   install -d /etc/fedquilt
-  cp "$here"/identity/* /etc/fedquilt/
+  for file in "$here"/identity/*; do
+    if [ -e "$file" ]; then cp "$file" /etc/fedquilt/; fi # it may have been emptied, but not removed
+  done
 fi
 chown -R root:fedquilt /etc/fedquilt
 chmod 750 /etc/fedquilt
@@ -44,13 +51,27 @@ if [ -f "$here/../user-data" ]; then
 fi
 sync
 
-too_old=
+# finish   Nothing is left for the next start.
+finish() {
+  sync
+  systemctl disable --quiet "$unfinished"
+  rm "$units/$unfinished"
+  systemctl daemon-reload
+  sync
+}
+
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+  if [ ! -f "$here/Dockerfile" ]; then
+    say "there is no Python 3.10 or newer here, which fedquilt needs: take an image with a newer system" >&2
+    exit 1
+  fi
   # JetPack 4 and 5: the agent runs in a container, as the same user and with the same folders.
-  too_old=yes
   install -d -o fedquilt -g fedquilt -m 700 /var/lib/fedquilt
+  finish
   say "Python is older than 3.10 here. The identity is in place; the agent runs in a container (docs/deploy.md)"
-elif [ -d "$here/wheels" ]; then
+  exit
+fi
+if [ -d "$here/wheels" ]; then
   # Without Debian's python3-venv there is no pip in a new environment, but there is one among the wheels. The
   # system's packages stay visible on a Jetson, whose torch is NVIDIA's own.
   # Each set of wheels is a release of its own, as with Ansible, which can upgrade this one and come back to it.
@@ -70,12 +91,14 @@ else
   say "there are no wheels in $here; Ansible installs the software (docs/deploy.md)"
 fi
 
-if [ -z "$too_old" ]; then cp "$here/fedquilt-agent.service" /etc/systemd/system/; fi
+cp "$here/fedquilt-agent.service" "$units/"
 systemctl daemon-reload
-if [ -x /opt/fedquilt/current/bin/fedquilt ]; then
-  systemctl enable --now fedquilt-agent.service
-  say "the agent runs"
+if [ ! -x /opt/fedquilt/current/bin/fedquilt ]; then
+  finish
+  exit
 fi
-systemctl disable --quiet "$unfinished"
-rm "/etc/systemd/system/$unfinished"
-systemctl daemon-reload
+systemctl enable fedquilt-agent.service
+finish
+# Last: systemd tries an agent that does not start again by itself, and needs no other installation for it.
+systemctl start fedquilt-agent.service
+say "the agent runs"

@@ -130,6 +130,7 @@ def coordinator(
     try:
         with progress, progress.following(lambda: board.current):
             run = Run(loaded, out or Path("runs") / loaded.name, resume=resume)
+            progress.pass_over(run.machine.done)
             if run.closed:
                 show_finished(run, board)
             else:

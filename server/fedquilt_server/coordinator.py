@@ -322,6 +322,7 @@ class Coordinator:
         commands = self._decide(event)
         self._display.happened(event, self.machine)
         self._carry_out(seq, commands)
+        self._display.settled(self.machine)
 
     def _decide(self, event: Event) -> list[Command]:
         if self.machine.would_close(event):
@@ -351,6 +352,7 @@ class Coordinator:
             commands = self._decide(event)
             self._display.happened(event, self.machine)
             self._replay(seq, commands)
+        self._display.settled(self.machine)
         if self.run.epoch > 1 and not self.machine.finished:
             self._happen(Resumed(clock.now()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from fedquilt_server.events import Event, Joined, Left, Rejected, Replied, Send
+from fedquilt_server.events import Event, Rejected, Replied, Send
 from fedquilt_server.machine import Machine
 from fedquilt_server.run import Run
 from fedquilt_server.snapshot import CLIENT_FAILED, BoardStatus, RejectedReply, SnapshotBoard
@@ -61,9 +61,7 @@ class Display:
 
     def happened(self, event: Event, machine: Machine) -> None:
         """The machine has taken an event in."""
-        if isinstance(event, Joined | Left):
-            self._board.update(awaited=machine.awaited)
-        elif isinstance(event, Rejected):
+        if isinstance(event, Rejected):
             self._refused(event)
         elif isinstance(event, Replied):
             self._totals["accepted"] += 1
@@ -71,12 +69,15 @@ class Display:
             still_open = now is not None and (machine.round, now.number) == (event.round, event.exchange)
             replies = len(now.replies) if now and still_open else self._board.current.replies + 1
             self._failing.pop(event.client, None)
-            self._board.update(
-                replies=replies,
-                awaited=machine.awaited,
-                accepted=self._totals["accepted"],
-                failing=len(self._failing),
-            )
+            self._board.update(replies=replies, accepted=self._totals["accepted"], failing=len(self._failing))
+
+    def settled(self, machine: Machine) -> None:
+        """All that followed from an event is done: whom is waited for now."""
+        now = self._board.current
+        idle = machine.exchange is None and not machine.finished
+        changes = {"awaited": machine.awaited, "phase": "waiting" if idle else now.phase}
+        if changes != {"awaited": now.awaited, "phase": now.phase}:
+            self._board.update(**changes)
 
     def _refused(self, event: Rejected) -> None:
         self._totals[event.outcome] += 1

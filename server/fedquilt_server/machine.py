@@ -93,7 +93,7 @@ class Machine:
 
     @property
     def awaited(self) -> list[ClientId]:
-        """Clients without which nothing goes on: those asked that have not replied; before a round, those not there."""
+        """Clients that were asked and have not replied; before a round, those that are not there. A quorum may do."""
         if self.exchange is not None:
             return sorted(set(self.exchange.tasks) - set(self.exchange.replies))
         fleet = self._fleet()

@@ -39,6 +39,8 @@ from fedquilt_server.store import BlobStore
 from fedquilt_server.workbench import Workbench
 
 _ARRAYS_OF_NOTHING = ""
+_FRESH = "fresh"
+"""Key of the journal: "yes" until a broker has let the coordinator in."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Kept:
 def look_at(folder: Path) -> FolderState:
     """Whether a folder holds a run, of which experiment (YAML), and whether it is finished."""
     journal = folder / "journal.sqlite"
-    begun, finished = (peek_meta(journal, key) is not None for key in ("begun", "finished"))
-    return FolderState(begun or finished, peek_meta(journal, "experiment"), finished)
+    begun = journal.exists() and peek_meta(journal, _FRESH) != "yes"
+    return FolderState(begun, peek_meta(journal, "experiment"), peek_meta(journal, "finished") is not None)
 
 
 class Run:
@@ -87,6 +89,8 @@ class Run:
             self._lock = undo.enter_context(lock_folder(folder))
             write_durably(folder / "experiment.yaml", text)
             self.journal = undo.enter_context(closing(Journal(folder / "journal.sqlite")))
+            if not before.begun:
+                self.journal.set_meta(_FRESH, "yes")
             self.store = BlobStore(folder / "blobs")
             self.workbench = Workbench(experiment)
             self.id, self.epoch, self.started_at = self._identity()
@@ -116,7 +120,7 @@ class Run:
 
     def begin(self) -> None:
         """A broker has let us in: from now on others may know of the run."""
-        self.journal.set_meta("begun", "yes")
+        self.journal.set_meta(_FRESH, "no")
 
     def close(self) -> None:
         """The broker has been told."""

@@ -17,11 +17,11 @@ from rich.table import Table
 
 from fedquilt_server.results import Result, RoundResult
 from fedquilt_server.snapshot import Snapshot
-from fedquilt_server.web.text import ranges
+from fedquilt_server.web.view import waits_for
 
 JOINING_SECONDS: Final = 5.0
 REPLY_SECONDS: Final = 60.0
-"""After so long without a change it is said for whom a run waits, once a round."""
+"""After so long without a change it is said for whom a run waits, once an exchange."""
 LOOK_SECONDS: Final = 0.5
 _errors = Console(stderr=True)
 
@@ -61,6 +61,10 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def pass_over(self, rounds: int) -> None:
+        """So many were finished before this program started."""
+        self._shown = rounds
+
     def finish(self, rounds: Sequence[RoundResult]) -> None:
         """Show what has come since the last look."""
         self._farewell = ""
@@ -72,8 +76,8 @@ class Progress:
         if words := self._patience.look(snapshot, time.monotonic()):
             print_words(words)
         words = f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
-        if snapshot.phase == "waiting" and snapshot.awaited:
-            words = f"waits for {_clients(snapshot.awaited)}"
+        if snapshot.phase == "waiting":
+            words = waits_for(snapshot) or "waiting"
         if snapshot.history:
             words += f", {_score(snapshot.history[-1])}"
         self._bar.update(self._task, completed=len(snapshot.history), words=words)
@@ -122,22 +126,15 @@ class Patience:
 
     def look(self, snapshot: Snapshot, now: float) -> str:
         """Words for a person, or nothing."""
-        where = snapshot.round, snapshot.exchange, snapshot.phase
-        if self._seen != (where, snapshot.awaited):
-            self._seen, self._since = (where, snapshot.awaited), now
-        joining = snapshot.phase == "waiting"
-        patience = JOINING_SECONDS if joining else REPLY_SECONDS
-        if not (snapshot.awaited and snapshot.broker_connected):
+        joining, words = snapshot.phase == "waiting", waits_for(snapshot)
+        where = snapshot.round, snapshot.exchange, joining
+        if self._seen != (where, words):
+            self._seen, self._since = (where, words), now
+        news = where, words if joining else ""  # who has not replied changes all the time
+        if not words or news == self._told or now - self._since < (JOINING_SECONDS if joining else REPLY_SECONDS):
             return ""
-        if now - self._since < patience or self._told == (where, joining and snapshot.awaited):
-            return ""
-        self._told = (where, joining and snapshot.awaited)
-        what = "The run waits for" if joining else f"round {snapshot.round} waits for a reply of"
-        return f"{what} {_clients(snapshot.awaited)}"
-
-
-def _clients(numbers: Sequence[int]) -> str:
-    return f"client{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+        self._told = news
+        return f"{'The run' if joining else f'round {snapshot.round}'} waits: {words}"
 
 
 def _score(row: RoundResult) -> str:

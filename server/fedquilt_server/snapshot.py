@@ -81,6 +81,11 @@ class Snapshot(BaseModel):
     rejected: int = 0
     rejections: list[RejectedReply] = Field(default_factory=list, description="the latest, newest first")
 
+    @property
+    def waits(self) -> bool:
+        """Whether clients could make the run go on."""
+        return self.broker_connected and bool(self.awaited) and self.phase in ("waiting", "sending", "training")
+
 
 class SnapshotBoard:
     """Holds the newest snapshot; the coordinator replaces it, the web thread reads it. Neither waits for the other."""

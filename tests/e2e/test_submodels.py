@@ -13,9 +13,9 @@ import yaml
 from tests.e2e.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, simulate
 
 
-def check_report(found: dict[str, Any], name: str) -> None:
+def check_report(found: dict[str, Any], name: str, rounds: int) -> None:
     """What holds of every quilt: all clients train, and a round sends no more than one model."""
-    assert found["algorithm"] == name
+    assert (found["algorithm"], len(found["rounds"])) == (name, rounds)
     for row in found["rounds"]:
         assert row["clients"] == 20
         assert {int(client) for client in row["trained"]} == set(range(20))
@@ -39,7 +39,7 @@ def check_adaptive_report(found: dict[str, Any], folder: Path) -> None:
 def test_what_fedrolex_reports(tmp_path: Path) -> None:
     """The other experiments differ in which channels they take; ``contract/test_experiments.py`` has all."""
     found = simulate(EXPERIMENTS / "digits-fedrolex.yaml", tmp_path, "--set", "rounds=1")
-    check_report(found, "fedrolex")
+    check_report(found, "fedrolex", 1)
     assert set(found["rounds"][0]["trained"].values()) == {1.0, 0.5, 0.25, 0.125, 0.0625}
 
 
@@ -118,7 +118,7 @@ def test_what_adaptivefl_reports_and_that_killed_boards_change_no_bit_of_it(tmp_
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
     experiment, options = EXPERIMENTS / "digits-adaptivefl.yaml", ("--set", "rounds=2", "--set", "evaluate_every=2")
     found = simulate(experiment, calm, *options)
-    check_report(found, "adaptivefl")
+    check_report(found, "adaptivefl", 2)
     check_adaptive_report(found, calm)
     with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
         await_round(stormy, 1)

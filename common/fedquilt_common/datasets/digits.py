@@ -42,12 +42,12 @@ def _samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def _file() -> Path:
-    """In scikit-learn's package, which is not imported: that would cost a board seconds and 50 MB for one table."""
+    """In scikit-learn's package, which is not imported: that would cost a board seconds and 75 MB for one table."""
     package = importlib.util.find_spec("sklearn")
     for folder in (package and package.submodule_search_locations) or ():
         file = Path(folder, "datasets", "data", "digits.csv.gz")
         if file.exists():
             return file
     raise DataUnavailableError(
-        "the data set 'digits' comes with scikit-learn, which is not installed; pip install 'fedquilt[client]'"
+        "the data set 'digits' comes with scikit-learn, not there, or not whole: pip install 'fedquilt[client]'"
     )

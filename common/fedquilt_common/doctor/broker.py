@@ -119,8 +119,7 @@ def _mqtt(address: BrokerAddress, federation: str) -> list[Check]:
             return [
                 Check("MQTT", "ok", "the broker speaks MQTT 5 and lets us in"),
                 _packets(transport.max_payload),
-                _acl(transport, address, federation),
-                *_own_topics(transport, address, federation),
+                *_rights(transport, address, federation),
             ]
     except FedquiltError as error:
         return [Check("MQTT", "fail", str(error))]
@@ -129,7 +128,9 @@ def _mqtt(address: BrokerAddress, federation: str) -> list[Check]:
 def _refused(said: Incoming | None, address: BrokerAddress) -> Check:
     reason = said.reason if isinstance(said, Disconnected) else f"no word from {address} in {SECONDS:.0f} seconds"
     advice = "Is this board's certificate revoked, or of another federation? `fedquilt boards` tells on the workstation"
-    if not address.tls:
+    if isinstance(said, Disconnected) and said.refused:
+        advice = said.advice
+    elif not address.tls:
         advice = "Does this broker want TLS (mqtts://) or a password (FEDQUILT_BROKER_PASSWORD)? Does it speak MQTT 5?"
     return Check("MQTT", "fail", reason, advice)
 
@@ -140,13 +141,20 @@ def _packets(most: int) -> Check:
     return graded("largest packet", most, CHUNK, 1024, said, advice)
 
 
-def _acl(transport: MqttTransport, address: BrokerAddress, federation: str) -> Check:
-    """Tries to write where no agent may, and where nobody reads."""
+def _rights(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:
+    """What we may write; an answer to the first question must not be taken for one to the second."""
     refused = _is_refused(transport, Topics(federation).inbox(PROBE))
     if refused is None:
-        return Check(
-            "ACL", "warn", f"no answer in {SECONDS:.0f} seconds", "The link is slow, or the broker busy; try again"
-        )
+        return [_unanswered("ACL")]
+    return [_acl(refused, address), *_own_topics(transport, address, federation)]
+
+
+def _unanswered(name: str) -> Check:
+    return Check(name, "warn", f"no answer in {SECONDS:.0f} seconds", "The link is slow, or the broker busy; try again")
+
+
+def _acl(refused: bool, address: BrokerAddress) -> Check:
+    """``refused``: a message was, to where no agent may write, and where nobody reads."""
     if refused:
         return Check("ACL", "ok", "the broker refused a message to another's topic")
     if cert_user(address) == _ALL_POWERFUL:
@@ -160,7 +168,10 @@ def _own_topics(transport: MqttTransport, address: BrokerAddress, federation: st
     user = cert_user(address)
     if not user or user in _NO_AGENTS:
         return []
-    if not _is_refused(transport, Topics(federation).telemetry(user)):
+    refused = _is_refused(transport, Topics(federation).telemetry(user))
+    if refused is None:
+        return [_unanswered("federation")]
+    if not refused:
         return [Check("federation", "ok", f"{user} may speak in {federation!r}")]
     advice = "Is its name right? `fedquilt federation init` gave it, agent.yaml and --federation repeat it"
     return [Check("federation", "fail", f"{user} may not speak in the federation {federation!r}", advice)]

@@ -24,13 +24,13 @@ _COUNTRY: Final = "cfg80211.ieee80211_regdom="
 
 
 class Wifi(BaseModel):
-    """A wireless network: a YAML file with these keys. ``password``: 8 to 63 characters, or a key of 64 hexadecimal
-    digits (IEEE 802.11i). ``country``: two letters, which radio rules hold."""
+    """A wireless network: a YAML file with these keys. ``password``: 8 to 63 printable ASCII characters, or a key of 64
+    hexadecimal digits (IEEE 802.11i). ``country``: two letters, which radio rules hold."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ssid: str = Field(min_length=1, max_length=32)
-    password: str | None = Field(None, min_length=8, max_length=64, pattern=r"^(.{0,63}|[0-9a-fA-F]{64})$")
+    password: str | None = Field(None, min_length=8, max_length=64, pattern=r"^([ -~]{0,63}|[0-9a-fA-F]{64})$")
     country: str | None = Field(None, pattern=r"^[A-Za-z]{2}$")
     hidden: bool = False
 
@@ -148,10 +148,12 @@ def read_wifi(path: Path) -> Wifi:
 
 def _words(error: Any) -> str:
     """What is wrong with a value, without it."""
+    if error["input"] is None:
+        return "is empty"
     if error["type"] == "string_type":
         return "put it in quotes, or YAML takes it for something else than text"
     if error["loc"] == ("password",) and error["type"] == "string_pattern_mismatch":
-        return "more than 63 characters, and no key of 64 hexadecimal digits"
+        return "neither 8 to 63 printable ASCII characters nor a key of 64 hexadecimal digits"
     return str(error["msg"])
 
 

@@ -167,14 +167,13 @@ def write_archive(card: Card, out: Path, tell: Tell) -> Flashed:
         fresh.replace(out)
     finally:
         fresh.unlink(missing_ok=True)
-    unused = (
-        []
-        if card.wifi is None and not card.keys
-        else [
-            "networks and logins are those that the board has: --wifi and --ssh-key are for cards, not for an archive"
-        ]
-    )
-    return Flashed(card.board, str(out), digests, unused)
+    return Flashed(card.board, str(out), digests, _unused(card))
+
+
+def _unused(card: Card) -> list[str]:
+    if card.wifi is None and not card.keys:
+        return []
+    return ["networks and logins are those that the board has: --wifi and --ssh-key are for cards, not for an archive"]
 
 
 def _add(archive: tarfile.TarFile, path: str, content: BinaryIO, size: int) -> None:

@@ -53,6 +53,7 @@ def _names(snapshot: Snapshot) -> dict[str, object]:
     return {
         "s": snapshot,
         "summary": view.summary(snapshot),
+        "waits": view.waits_for(snapshot),
         "dash": text.DASH,
         "boards": snapshot.boards[:BOARDS_SHOWN],
         "rows": snapshot.history[: -ROUNDS_SHOWN - 1 : -1],

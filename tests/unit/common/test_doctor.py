@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.unit.server.peers import running
@@ -22,12 +22,15 @@ from tests.unit.server.peers import running
 from fedquilt_common import cli
 from fedquilt_common.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.doctor import machine
-from fedquilt_common.doctor.broker import broker_checks, cert_end, cert_user
+from fedquilt_common.doctor.broker import _rights, broker_checks, cert_end, cert_user
 from fedquilt_common.doctor.check import Check, graded
 from fedquilt_common.doctor.training import torch
 from fedquilt_server.broker import broker_command, find_mosquitto, free_port
 from fedquilt_server.provisioning.authority import issue, load_identity
 from fedquilt_server.provisioning.federation import Federation, make_federation
+
+if TYPE_CHECKING:
+    from fedquilt_common.transport import MqttTransport
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +105,43 @@ def test_a_broker_that_takes_small_packets_only(tmp_path: Path) -> None:
         found = {check.name: check for check in broker_checks(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
     assert found["largest packet"].state == "warn"
     assert "wire.chunk to less than 130048 bytes" in found["largest packet"].advice
+
+
+def test_a_broker_for_tiny_packets(tmp_path: Path) -> None:
+    port = free_port()
+    command = broker_command(tmp_path, port)
+    with (tmp_path / "mosquitto.conf").open("a") as config:
+        config.write("max_packet_size 2000\n")
+    with running(command, port):
+        found = broker_checks(parse_broker_url(f"127.0.0.1:{port}"), "lab")[-1]
+    assert (found.name, found.state) == ("MQTT", "fail")
+    assert "Raise its max_packet_size" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("answers", "states_of"),
+    [
+        ([False, True], {"ACL": "warn"}),  # what comes later must not be taken for an answer to something else
+        ([True, False], {"ACL": "ok", "federation": "warn"}),
+        ([True, True], {"ACL": "ok", "federation": "fail"}),
+    ],
+)
+def test_a_broker_that_does_not_answer_is_not_judged(
+    answers: list[bool], states_of: dict[str, str], made: Federation
+) -> None:
+    """It refuses everything, some of it too late."""
+
+    class Slow:
+        refusals = 0
+
+        def publish(self, _topic: str, _payload: bytes) -> None:
+            self.refusals += 1
+
+        def drain(self, _seconds: float) -> bool:
+            return answers.pop(0)
+
+    transport = cast("MqttTransport", Slow())
+    assert states(_rights(transport, address_of(made, made.board_folder("pi")), "lab")) == states_of
 
 
 def test_nobody_there() -> None:

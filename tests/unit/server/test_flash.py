@@ -322,7 +322,9 @@ def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) 
         ("ssid: x\ncountry: Germany\n", "country"), ("- x\n", "must hold ssid"), ("ssid: x\npsk: y\n", "psk"),
         ("ssid: [\n", "wifi.yaml"), ("ssid: 1234\n", "ssid: put it in quotes"),
         ("ssid: x\npassword: 12345678\n", "password: put it in quotes"),
-        (f"ssid: x\npassword: {'g' * 64}\n", "password: more than 63 characters, and no key"),
+        (f"ssid: x\npassword: {'g' * 64}\n", "password: neither 8 to 63 printable"),
+        ("ssid: x\npassword: \"long\\nenough\"\n", "password: neither 8 to 63 printable"),
+        ("ssid:\n", "ssid: is empty"),
     ],
 )  # fmt: skip
 def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_a_folder_with_a_run_is_taken_up_only_when_asked(tmp_path: Path) -> None
         assert (run.id, run.epoch, run.started_at) == (identity, epoch + 1, started)
 
 
+def test_a_journal_of_before_counts_as_begun(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        assert not look_at(tmp_path).begun
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as db, db:
+        db.execute("DELETE FROM meta WHERE key = 'fresh'")
+    assert look_at(tmp_path).begun
+    assert run.id
+
+
 def test_another_experiment_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path):
         pass

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fedquilt_server.results import Result, RoundResult
-from fedquilt_server.show import LOOK_SECONDS, Patience, Progress, print_table
+from fedquilt_server.show import Patience, Progress, print_table
 from fedquilt_server.snapshot import Phase, RejectedReply, Snapshot, SnapshotBoard
 
 
@@ -41,30 +41,44 @@ def test_refusals_are_told_once_each_and_in_order(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("phase", "before", "after", "words"),
     [
-        ("waiting", 4.9, 5.0, "The run waits for clients 4\N{EN DASH}6, 9"),
-        ("training", 59.9, 60.0, "round 3 waits for a reply of clients 4\N{EN DASH}6, 9"),
+        ("waiting", 4.9, 5.0, "The run waits: clients 4\N{EN DASH}6, 9 are not there"),
+        ("training", 59.9, 60.0, "round 3 waits: clients 4\N{EN DASH}6, 9 have not replied"),
     ],
 )
 def test_a_run_that_waits_says_for_whom_and_says_it_once(phase: Phase, before: float, after: float, words: str) -> None:
     patience, now = Patience(), Snapshot(round=3, phase=phase, awaited=[4, 5, 6, 9], broker_connected=True)
-    told = [patience.look(now, at) for at in (0.0, before, after, 1000.0)]
-    assert told == ["", "", words, ""]
+    assert [patience.look(now, at) for at in (0.0, before, after, 1000.0)] == ["", "", words, ""]
     fewer = now.model_copy(update={"awaited": [9]})
     again = [patience.look(fewer, at) for at in (1001.0, 2000.0)]
-    assert again == ["", words.replace("clients 4\N{EN DASH}6, 9", "client 9") if phase == "waiting" else ""]
-    assert patience.look(now.model_copy(update={"awaited": []}), 9000.0) == ""
+    assert again == ["", "The run waits: client 9 is not there" if phase == "waiting" else ""]
+    next_round = now.model_copy(update={"round": 4})
+    assert [bool(patience.look(next_round, at)) for at in (3000.0, 4000.0)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"awaited": []}, {"phase": "finished"}, {"phase": "evaluating"}, {"broker_connected": False}]
+)
+def test_nobody_is_waited_for(changes: dict[str, object]) -> None:
+    known = Snapshot(round=3, phase="waiting", awaited=[1], broker_connected=True).model_copy(update=changes)
+    patience = Patience()
+    assert [patience.look(known, at) for at in (0.0, 5000.0)] == ["", ""]
 
 
 def test_what_is_followed_is_shown_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
-    rows = [RoundResult.model_validate({**zeros, "accuracy": 0.25 * number, "round": number}) for number in (1, 2)]
-    board = SnapshotBoard(Snapshot(rounds=2))
-    with Progress("", 2, 0.0) as progress, progress.following(lambda: board.current):
-        board.update(history=rows[:1])
-        time.sleep(2 * LOOK_SECONDS)
-        assert "round 1/2" in capsys.readouterr().err
-        board.update(history=rows)
-    assert capsys.readouterr().err == "round 2/2: accuracy 0.5000, 0.00 s\n"
+    rows = [RoundResult.model_validate({**zeros, "accuracy": 0.25 * number, "round": number}) for number in (1, 2, 3)]
+    board = SnapshotBoard(Snapshot(rounds=3, history=rows[:1]))
+    with Progress("", 3, 0.0) as progress:
+        progress.pass_over(1)
+        with progress.following(lambda: board.current):
+            board.update(history=rows[:2])
+            said, end = "", time.monotonic() + 10
+            while not said and time.monotonic() < end:
+                time.sleep(0.05)
+                said = capsys.readouterr().err
+            board.update(history=rows)
+    assert said == "round 2/3: accuracy 0.5000, 0.00 s\n"
+    assert capsys.readouterr().err == "round 3/3: accuracy 0.7500, 0.00 s\n"
 
 
 def test_both_accuracies_stand_in_lines_and_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,8 +82,8 @@ def test_what_is_not_known_is_a_dash(board: SnapshotBoard, web: httpx.Client) ->
 @pytest.mark.parametrize(
     ("phase", "awaited", "words"),
     [
-        ("waiting", [4, 5, 7], "Waits for clients 4–5, 7"),  # noqa: RUF001
-        ("training", [4], "No reply yet from client 4"),
+        ("waiting", [4, 5, 7], "Waits: clients 4–5, 7 are not there"),  # noqa: RUF001
+        ("training", [4], "Waits: client 4 has not replied"),
         ("training", [], ""),
         ("finished", [4], ""),
     ],
