@@ -146,7 +146,8 @@ def test_exit_codes_are_those_of_the_table() -> None:
 
 
 def test_a_simulation_with_a_broker_that_is_not_there_says_so(tmp_path: Path) -> None:
-    done = fedquilt("demo", "--broker", "mqtt://127.0.0.1:1", "--out", "run", where=tmp_path)
+    hurry = "import fedquilt_server.simulate as s; s.BROKER_SECONDS = 0.5"
+    done = fedquilt("demo", "--broker", "mqtt://127.0.0.1:1", "--out", "run", where=tmp_path, before=hurry)
     assert done.returncode == 3
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
