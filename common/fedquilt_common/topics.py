@@ -11,6 +11,9 @@ from fedquilt_common.errors import ProtocolError
 ROOT: Final = "fedquilt/v1"
 NAME_PATTERN: Final = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 NAME: Final = re.compile(NAME_PATTERN)
+COORDINATOR, WATCH = "coordinator", "watch"
+RESERVED: Final = (COORDINATOR, WATCH)
+"""Users of the broker's ACL that are no agents."""
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 Kind = Literal[

@@ -16,7 +16,7 @@ from typing import Any, Final
 from fedquilt_common.broker_url import BrokerAddress
 from fedquilt_common.doctor.check import Check, graded
 from fedquilt_common.errors import FedquiltError
-from fedquilt_common.topics import Topics
+from fedquilt_common.topics import COORDINATOR, RESERVED, Topics
 from fedquilt_common.transport import Connected, Disconnected, Incoming, MqttTransport, tls_context
 
 CHUNK: Final = 256 * 1024
@@ -25,9 +25,9 @@ SECONDS: Final = 10.0
 PROBE: Final = "doctor-probe"
 """An agent that there is not: whoever may write to its inbox may write to anybody's."""
 _DAY: Final = 86_400.0
-_WARN_DAYS, _FAIL_DAYS = 30.0, 0.0
-_ALL_POWERFUL: Final = "coordinator"
-_NO_AGENTS: Final = (_ALL_POWERFUL, "watch")
+WARN_DAYS: Final = 30.0
+"""A certificate that ends within it should be renewed."""
+_FAIL_DAYS: Final = 0.0
 
 
 def broker_checks(address: BrokerAddress, federation: str) -> list[Check]:
@@ -82,7 +82,7 @@ def _days(name: str, end: float) -> Check:
     days = (end - time.time()) / _DAY
     said = f"good for {days:.0f} more days" if days >= 0 else f"ran out {-days:.0f} days ago (by this machine's clock)"
     advice = "Renew it: `fedquilt provision BOARD --renew` or `fedquilt federation renew`; check the clock (`date`)"
-    return graded(name, days, _WARN_DAYS, _FAIL_DAYS, said, advice)
+    return graded(name, days, WARN_DAYS, _FAIL_DAYS, said, advice)
 
 
 @dataclass
@@ -157,7 +157,7 @@ def _acl(refused: bool, address: BrokerAddress) -> Check:
     """``refused``: a message was, to where no agent may write, and where nobody reads."""
     if refused:
         return Check("ACL", "ok", "the broker refused a message to another's topic")
-    if cert_user(address) == _ALL_POWERFUL:
+    if cert_user(address) == COORDINATOR:
         return Check("ACL", "ok", "not tried: the coordinator may write everything")
     advice = "Use the federation's ACL (`fedquilt federation init`), or keep the broker away from networks of others"
     return Check("ACL", "fail" if address.tls else "warn", "anybody here may write as anybody else", advice)
@@ -166,7 +166,7 @@ def _acl(refused: bool, address: BrokerAddress) -> Check:
 def _own_topics(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:
     """Whether a board may speak in this federation. An empty message is one that the coordinator passes over."""
     user = cert_user(address)
-    if not user or user in _NO_AGENTS:
+    if not user or user in RESERVED:
         return []
     refused = _is_refused(transport, Topics(federation).telemetry(user))
     if refused is None:

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedquilt_common.doctor.broker import WARN_DAYS
 from fedquilt_common.errors import FederationError
 from fedquilt_server.broker import find_mosquitto
 from fedquilt_server.provisioning.broker_files import broker_files, running_broker
@@ -33,8 +34,6 @@ Folder = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Days = Annotated[int, typer.Option(min=1, max=7300, help="Days for which the certificate is good.")]
 HERE = Path("federation")
-SOON = timedelta(days=30)
-"""A certificate that ends within it should be renewed (`provision BOARD --renew`)."""
 
 
 @group.command()
@@ -200,7 +199,7 @@ def _state(board: Board) -> str:
     if board.revoked is not None:
         return "revoked"
     left = board.until - datetime.now(timezone.utc)
-    return "expired" if left < timedelta() else "ends soon" if left < SOON else "good"
+    return "expired" if left < timedelta() else "ends soon" if left < timedelta(days=WARN_DAYS) else "good"
 
 
 def _label(kind: str) -> str:

@@ -23,7 +23,7 @@ from fedquilt_common.agent_config import AgentConfig, parse_clients
 from fedquilt_common.durable import new_private, sync, write_durably
 from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
 from fedquilt_common.locking import lock_folder
-from fedquilt_common.topics import check_name
+from fedquilt_common.topics import RESERVED, check_name
 from fedquilt_common.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_server.provisioning.authority import Identity, expiry, issue, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
@@ -31,7 +31,7 @@ from fedquilt_server.provisioning.broker_files import CONFIG, acl, installed_con
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.kinds import kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
-from fedquilt_server.provisioning.record import RECORD, RESERVED, Board, Record, Withdrawn, read_record, write_record
+from fedquilt_server.provisioning.record import RECORD, Board, Record, Withdrawn, read_record, write_record
 
 DAYS: Final = 5 * 365
 """How long a certificate is good unless told otherwise."""

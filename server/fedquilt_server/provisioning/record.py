@@ -13,9 +13,6 @@ from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.messages import Name
 from fedquilt_common.yaml_text import dump_yaml, load_yaml, read_text
 
-COORDINATOR, WATCH = "coordinator", "watch"
-RESERVED: Final = (COORDINATOR, WATCH)
-"""Users of the ACL that are no boards."""
 RECORD: Final = "federation.yaml"
 _HEAD: Final = "# Written by fedquilt; `fedquilt provision` and `revoke` change it.\n"
 

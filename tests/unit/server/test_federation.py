@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import ssl
 import stat
 import subprocess
@@ -423,67 +422,3 @@ def test_only_this_folders_broker_gets_the_signal(made: Federation, port: int, t
     assert "reads its files again" in made.reload()
     assert Knock(port, of(bundle(made, "pi-1"))).inside
     assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 8  # it runs already
-
-
-# -- the commands ----------------------------------------------------------------------------------------------
-
-
-def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    def said(*words: str) -> Any:
-        assert cli.run([*words, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    assert said("federation", "init", "--name", "lab", "--broker", "10.1.1.1", "--broker", "box")["broker"] == (
-        "mqtts://10.1.1.1:8883"
-    )
-    first = said("provision", "kitchen", "--kind", "pi4")
-    assert (first["clients"], first["state"], first["folder"]) == ("0", "good", "federation/boards/kitchen")
-    said("provision", "desk", "--kind", "jetson-nano", "--clients", "5,6", "--profile", "private")
-    assert said("revoke", "kitchen")["state"] == "revoked"
-    assert [(row["board"], row["state"]) for row in said("boards")] == [("desk", "good"), ("kitchen", "revoked")]
-    assert said("provision", "desk", "--renew")["kind"] == "jetson-nano"
-    assert cli.run(["federation", "renew", "--broker", "other.local", "--reload", "true"]) == 0
-    assert read_record(tmp_path / "federation").reload == "true"
-    assert read_record(tmp_path / "federation").hosts == ("other.local",)
-    for words, code in (
-        (["revoke", "kitchen"], 8), (["revoke", "nobody"], 8), (["provision", "desk", "--kind", "pi4"], 8),
-        (["boards", "--folder", "elsewhere"], 8), (["provision", "x"], 8), (["federation", "init", "--name", "a b"], 8),
-    ):  # fmt: skip
-        assert cli.run(words) == code, words
-    capsys.readouterr()
-    assert cli.run(["boards"]) == 0
-    assert "NVIDIA Jetson Nano" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("days", "state"), [(29, "ends soon"), (31, "good")])
-def test_boards_tells_whose_certificate_should_be_renewed(
-    days: int, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_federation(tmp_path / "f", "lab", ["localhost"]).provision("pi", "pi4", days=days)
-    assert cli.run(["boards", "--folder", str(tmp_path / "f"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["state"] == state
-
-
-@pytest.mark.parametrize("name", ["acl", "revoked.crl", "broker.key", "broker.crt", "ca.crt"])
-def test_a_broker_without_one_of_its_files_says_which(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
-    gone = federation.broker_folder / name
-    gone.unlink()
-    assert cli.run(["federation", "broker", "--folder", str(tmp_path / "f")]) == 8
-    assert f"{gone} is missing: `fedquilt federation renew`" in capsys.readouterr().err
-    assert cli.run(["federation", "renew", "--folder", str(tmp_path / "f")]) == 0
-    assert gone.exists()
-
-
-def test_init_alone_finds_names_for_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["federation", "init", "--folder", str(tmp_path / "f")]) == 0
-    told = capsys.readouterr().out
-    hosts = read_record(tmp_path / "f").hosts
-    assert hosts
-    assert not {"localhost", "127.0.0.1"} & set(hosts)
-    assert f"mqtts://{hosts[0]}:8883" in told
-    assert f"--cert {tmp_path}/f/coordinator/tls.crt" in told
