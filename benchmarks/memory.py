@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fedquilt_common.anatomy.trace import Blueprint
-    from fedquilt_common.sections import Training
-    from fedquilt_common.slicing import Slice
+    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.submodels.slices import Slice
+    from fedquilt_common.tracing.trace import Blueprint
     from fedquilt_common.types import Examples
 
 RESULTS = Path(__file__).parent / "results" / "memory.jsonl"
@@ -73,7 +73,7 @@ def measure(case: Case) -> int:
 
 def estimate(case: Case) -> int:
     """What this version of fedquilt expects of it, in bytes."""
-    from fedquilt_common.estimate import memory_to_train
+    from fedquilt_common.tracing.memory_estimate import memory_to_train
 
     _, blueprint, part = planned(case)
     return memory_to_train(blueprint, part, training(case)).total
@@ -81,9 +81,9 @@ def estimate(case: Case) -> int:
 
 def planned(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
     """The model, how it is cut, and the case's part of it."""
-    from fedquilt_common.anatomy.trace import blueprint_for
     from fedquilt_common.models import build_model
-    from fedquilt_common.submodels import prefix
+    from fedquilt_common.submodels.selection import prefix
+    from fedquilt_common.tracing.trace import blueprint_for
 
     build = build_model(case.model, case.params, case.shape, case.classes)
     blueprint = blueprint_for(build, examples(1, case).x)
@@ -92,7 +92,7 @@ def planned(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
 
 def training(case: Case) -> Training:
     """One epoch, with momentum where the optimiser has it."""
-    from fedquilt_common.sections import Training
+    from fedquilt_common.experiment.sections import Training
 
     momentum = 0.9 if case.optimiser == "sgd" else 0.0
     return Training(
@@ -102,9 +102,9 @@ def training(case: Case) -> Training:
 
 def train_once(case: Case) -> int:
     """What ``measure`` runs in its process."""
-    from fedquilt_common.codec import FileArrays, write_arrays
-    from fedquilt_common.learner import TorchLearner, set_up_torch
-    from fedquilt_common.memory import TRAINING, return_freed_memory
+    from fedquilt_common.process.malloc import TRAINING, return_freed_memory
+    from fedquilt_common.training.learner import TorchLearner, set_up_torch
+    from fedquilt_common.wire.codec import FileArrays, write_arrays
 
     set_up_torch(1)
     return_freed_memory(TRAINING)

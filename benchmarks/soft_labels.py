@@ -81,10 +81,10 @@ def local(kind: str, seed: int) -> dict[str, float]:
 def _alone(kind: str, seed: int) -> dict[str, float]:
     from fedquilt_common.datasets import load_dataset
     from fedquilt_common.datasets.shares import shares, take
-    from fedquilt_common.experiment import Experiment
-    from fedquilt_common.learner import TorchLearner, set_up_torch
+    from fedquilt_common.experiment.experiment import Experiment
     from fedquilt_common.models import build_model
     from fedquilt_common.seeds import derive_seed
+    from fedquilt_common.training.learner import TorchLearner, set_up_torch
 
     set_up_torch()
     made = Experiment.model_validate(experiment("fedmd", "mse", kind, seed, 1, {}))

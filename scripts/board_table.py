@@ -6,11 +6,11 @@ python scripts/board_table.py
 
 from __future__ import annotations
 
-from fedquilt_common.anatomy.trace import blueprint_for
-from fedquilt_common.estimate import memory_to_train
+from fedquilt_common.experiment.sections import Training
 from fedquilt_common.models import build_model
-from fedquilt_common.sections import Training
-from fedquilt_common.slicing import full_slice
+from fedquilt_common.submodels.slices import full_slice
+from fedquilt_common.tracing.memory_estimate import memory_to_train
+from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_server.provisioning.kinds import KINDS
 
 RESERVED = 600

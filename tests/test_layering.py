@@ -22,11 +22,9 @@ IO_MODULES = frozenset({
     "torch", "urllib",
 })  # fmt: skip
 IO_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
-TORCH_USERS = ("fedquilt_common.learner", "fedquilt_common.descent", "fedquilt_common.optimisers",
-               "fedquilt_common.precision", "fedquilt_common.scores", "fedquilt_common.losses",
-               "fedquilt_common.penalties", "fedquilt_common.doctor.training",
-               "fedquilt_common.anatomy", "fedquilt_common.models", "fedquilt_common.datasets",
-               "fedquilt_common.algorithms")  # fmt: skip
+TORCH_USERS = tuple(f"fedquilt_common.{room}" for room in (
+    "training", "tracing", "models", "datasets", "algorithms", "doctor.training",
+))  # fmt: skip
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -93,7 +91,84 @@ class A:
     assert imports(text, "a.b.c", lazy=False) == eager
     assert imports("from . import x", "a.b", is_package=True) == {"a.b.x"}
     names = {module for module, _ in sources()}
-    assert {"fedquilt_common.algorithms.fedavg", "fedquilt_server.machine", "fedquilt_client.agent"} <= names
+    assert {"fedquilt_common.algorithms.fedavg", "fedquilt_server.round.machine", "fedquilt_client.agent"} <= names
+
+
+# Who may import whom, type-only imports included: each sub-package or top-level module of a side, and all that it
+# may import from. A room that needs another one gets a line here, and the graph must stay free of cycles.
+COMMON = {
+    "errors": "",
+    "seeds": "",
+    "types": "",
+    "process": "",
+    "augment": "errors",
+    "user_imports": "errors",
+    "files": "errors",
+    "wire": "errors files types",
+    "experiment": "errors files types wire",
+    "submodels": "errors types wire",
+    "algorithm_api": "submodels types",
+    "models": "errors types user_imports",
+    "tracing": "errors experiment models submodels",
+    "training": "algorithm_api errors experiment seeds submodels tracing types",
+    "aggregation": "algorithm_api errors submodels types wire",
+    "datasets": "algorithm_api errors experiment seeds types user_imports",
+    "algorithms": "aggregation algorithm_api augment errors seeds submodels training types user_imports",
+    "doctor": "errors experiment training types wire",
+    "cli": "errors",
+}
+SERVER = {
+    "round": "",
+    "lab": "",
+    "experiment_file": "",
+    "status": "round",
+    "runs": "lab round status",
+    "coordinator": "round runs status",
+    "web": "status",
+    "simulate": "runs status",
+    "provisioning": "simulate",
+    "tools": "simulate status",
+    "cli": "coordinator experiment_file runs simulate status web",
+}
+
+
+def room_of(module: str) -> str:
+    """``fedquilt_common.wire.codec`` -> ``fedquilt_common.wire``."""
+    return ".".join(module.split(".")[:2])
+
+
+def arrows() -> dict[str, set[str]]:
+    """Every arrow between two rooms of the same side."""
+    files, found = dict(sources()), {}
+    for module, path in files.items():
+        for name in imports_of(module, path):
+            target = next((part for part in prefixes(name) if part in files), module)
+            side = module.split(".")[0]
+            if room_of(target) != room_of(module) and target.startswith(f"{side}.") and module != side:
+                found.setdefault(room_of(module), set()).add(room_of(target))
+    return found
+
+
+def prefixes(name: str) -> list[str]:
+    """``a.b.c`` -> ``a.b.c``, ``a.b``, ``a``."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+@pytest.mark.parametrize(("side", "allowed"), [("fedquilt_common", COMMON), ("fedquilt_server", SERVER)])
+def test_rooms_import_what_the_plan_says_and_nothing_else(side: str, allowed: dict[str, str]) -> None:
+    drawn = {f"{side}.{room}": {f"{side}.{to}" for to in line.split()} for room, line in allowed.items()}
+    assert {room_of(module) for module, _ in sources() if module.startswith(f"{side}.")} == set(drawn)
+    found = {room: targets for room, targets in arrows().items() if room.startswith(f"{side}.")}
+    assert found == {room: targets for room, targets in drawn.items() if targets}
+
+
+def test_rooms_form_no_cycle() -> None:
+    waiting = arrows()
+    while waiting:
+        ground = {room for room, targets in waiting.items() if not targets & set(waiting)}
+        assert ground, f"these rooms import each other in a circle: {sorted(waiting)}"
+        waiting = {room: targets for room, targets in waiting.items() if room not in ground}
 
 
 @pytest.mark.parametrize(
@@ -122,12 +197,12 @@ def test_only_the_command_finds_the_other_side_by_name() -> None:
 
 
 def test_only_the_transport_knows_paho() -> None:
-    assert users_of("paho") == {"fedquilt_common.transport"}
+    assert users_of("paho") == {"fedquilt_common.wire.mqtt"}
 
 
 def test_only_what_trains_or_evaluates_knows_torch() -> None:
     users = users_of("torch") | users_of("opacus") | users_of("torchvision")
-    assert "fedquilt_common.learner" in users
+    assert "fedquilt_common.training.learner" in users
     assert {user for user in users if not any(is_below(user, allowed) for allowed in TORCH_USERS)} == set()
 
 
@@ -136,8 +211,10 @@ def test_nobody_unpickles() -> None:
 
 
 def test_the_machine_does_no_io() -> None:
-    path = PACKAGES["fedquilt_server"] / "machine.py"
-    assert {name for name in imports_of("fedquilt_server.machine", path) if name.split(".")[0] in IO_MODULES} == set()
+    path = PACKAGES["fedquilt_server"] / "round" / "machine.py"
+    assert {
+        name for name in imports_of("fedquilt_server.round.machine", path) if name.split(".")[0] in IO_MODULES
+    } == set()
     calls = {n.func.id for n in ast.walk(ast.parse(path.read_text()))
              if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}  # fmt: skip
     assert calls & IO_CALLS == set()
@@ -147,7 +224,7 @@ def test_nothing_below_the_machine_does_io_either() -> None:
     """What the machine imports of fedquilt, and what that imports when it is loaded."""
     files = dict(sources())
     seen: set[str] = set()
-    waiting = ["fedquilt_server.machine"]
+    waiting = ["fedquilt_server.round.machine"]
     while waiting:
         module = waiting.pop()
         if module in seen:
@@ -156,7 +233,7 @@ def test_nothing_below_the_machine_does_io_either() -> None:
         names = imports_of(module, files[module], lazy=False)
         assert {name for name in names if name.split(".")[0] in IO_MODULES} == set(), module
         waiting += [m for name in names for m in (name, name.rpartition(".")[0]) if m in files]
-    assert {"fedquilt_server.events", "fedquilt_common.types"} <= seen
+    assert {"fedquilt_server.round.events", "fedquilt_common.types"} <= seen
 
 
 @pytest.mark.parametrize(("module", "path"), [pytest.param(m, p, id=m) for m, p in sources()])
@@ -164,21 +241,23 @@ def test_no_file_is_too_long(module: str, path: Path) -> None:
     assert len(path.read_text().splitlines()) <= LONGEST_FILE, module
 
 
-HEAVY = ("torch", "sklearn", "scipy", "fastapi", "uvicorn", "fedquilt_server", "fedquilt_common.learner")
+HEAVY = ("torch", "sklearn", "scipy", "fastapi", "uvicorn", "fedquilt_server", "fedquilt_common.training.learner")
 
 
-@pytest.mark.parametrize("module", ["fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_common.experiment"])
+@pytest.mark.parametrize(
+    "module", ["fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_common.experiment.experiment"]
+)
 def test_an_idle_agent_loads_nothing_heavy(module: str) -> None:
     assert loaded_by(module) == set()
 
 
-@pytest.mark.parametrize("module", ["fedquilt_server.cli", "fedquilt_server.coordinator"])
+@pytest.mark.parametrize("module", ["fedquilt_server.cli", "fedquilt_server.coordinator.coordinator"])
 def test_a_waiting_coordinator_has_not_loaded_torch(module: str) -> None:
     assert not {"torch", "sklearn"} & loaded_by(module)
 
 
 def test_what_is_loaded_would_be_seen() -> None:
-    assert {"torch", "fedquilt_common.learner"} <= loaded_by("fedquilt_common.learner")
+    assert {"torch", "fedquilt_common.training.learner"} <= loaded_by("fedquilt_common.training.learner")
 
 
 def loaded_by(module: str) -> set[str]:

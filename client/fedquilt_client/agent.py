@@ -17,43 +17,43 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from fedquilt_client import board
+from fedquilt_client import hardware as board
 from fedquilt_client.capacity import lower_limit
 from fedquilt_client.downloads import Downloads
-from fedquilt_client.pool import (
-    Died,
-    Finished,
-    GaveUp,
-    JobEvent,
-    OutOfMemory,
-    Progressed,
-    Spoke,
-    WorkerEvent,
-    WorkerPool,
-)
 from fedquilt_client.reports import failed, telemetry, too_much
 from fedquilt_client.store import AgentStore, RunStore, StoredReply
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker import Job
+from fedquilt_client.worker_pool import (
+    JobEvent,
+    JobFailed,
+    JobFinished,
+    JobOutOfMemory,
+    JobProgress,
+    WorkerEvent,
+    WorkerExited,
+    WorkerMessage,
+    WorkerPool,
+)
 from fedquilt_common import __version__
 from fedquilt_common.errors import PayloadError, ProtocolError
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.messages import (
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.wire.messages import (
     AgentPresence,
     CoordinatorPresence,
     EndMessage,
-    Missing,
+    MissingMessage,
     PatchMessage,
-    Receipt,
+    ReceiptMessage,
     RoundMessage,
     RunMessage,
-    Stop,
+    StopMessage,
     TaskMessage,
     parse,
     parse_inbox,
 )
-from fedquilt_common.topics import Address, Topics, check_name
-from fedquilt_common.transport import Connected, Deliver, Disconnected, Message, Transport, Will
+from fedquilt_common.wire.topics import Address, Topics, check_name
+from fedquilt_common.wire.transport import Connected, Deliver, Disconnected, MqttMessage, Transport, Will
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Agent:
     def __init__(self, settings: AgentSettings, make_transport: MakeTransport) -> None:
         self.settings = settings
         self.topics = Topics(settings.federation)
-        self._events: queue.SimpleQueue[Message | Connected | Disconnected | WorkerEvent] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[MqttMessage | Connected | Disconnected | WorkerEvent] = queue.SimpleQueue()
         name = check_name(settings.name, "agent")
         self._store = AgentStore(settings.state)
         self._boot = self._store.next_boot()
@@ -139,14 +139,14 @@ class Agent:
             self._send_telemetry()
 
     def _repair(self) -> None:
-        self._pool.end_the_stubborn()
+        self._pool.kill_unresponsive()
         if self._current is not None and self._connected:
             self._current.downloads.repair()
             self._current.uploads.advance()
 
-    def _take(self, event: Message | Connected | Disconnected | WorkerEvent) -> None:
+    def _take(self, event: MqttMessage | Connected | Disconnected | WorkerEvent) -> None:
         match event:
-            case Message():
+            case MqttMessage():
                 self._take_message(event)
                 event.ack()
             case Connected(session_present):
@@ -156,7 +156,7 @@ class Agent:
             case Disconnected():
                 self._connected = False
                 log.warning("%s. %s; trying again", event.reason, event.advice)
-            case Died() | Spoke():
+            case WorkerExited() | WorkerMessage():
                 self._take_job_event(self._pool.handle(event))
 
     def _on_connected(self, session_present: bool) -> None:
@@ -178,7 +178,7 @@ class Agent:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def _take_message(self, message: Message) -> None:
+    def _take_message(self, message: MqttMessage) -> None:
         try:
             address = self.topics.parse(message.topic)
             if address.kind in ("slices", "soft-labels"):
@@ -188,11 +188,11 @@ class Agent:
         except ProtocolError as error:
             log.warning("ignored: %s", error)
 
-    def _take_chunk(self, address: Address, message: Message) -> None:
+    def _take_chunk(self, address: Address, message: MqttMessage) -> None:
         if self._current is not None and self._current.downloads.take(address, message.header, message.payload):
             self._plan()
 
-    def _take_words(self, address: Address, message: Message) -> None:
+    def _take_words(self, address: Address, message: MqttMessage) -> None:
         topic, payload = message.topic, message.payload
         match address.kind:
             case "run":
@@ -267,24 +267,24 @@ class Agent:
         if back and self._current is not None:
             self._current.uploads.hurry()
 
-    def _on_inbox(self, message: Receipt | Missing | Stop) -> None:
+    def _on_inbox(self, message: ReceiptMessage | MissingMessage | StopMessage) -> None:
         current = self._current
         if current is None or current.store.run.run != message.run:
             return  # about a run that is over
         match message:
-            case Missing():
+            case MissingMessage():
                 current.uploads.missing(message)
-            case Stop():
+            case StopMessage():
                 self._on_stop(current, message)
-            case Receipt():
+            case ReceiptMessage():
                 self._on_receipt(current, message)
 
-    def _on_receipt(self, current: _Current, receipt: Receipt) -> None:
+    def _on_receipt(self, current: _Current, receipt: ReceiptMessage) -> None:
         reply = current.uploads.receipt(receipt)
         if reply is not None and receipt.outcome != "accepted":
             log.warning("client %d, round %d: %s: %s", reply.client, reply.round, receipt.outcome, receipt.reason)
 
-    def _on_stop(self, current: _Current, stop: Stop) -> None:
+    def _on_stop(self, current: _Current, stop: StopMessage) -> None:
         """Leave the tasks of an exchange that has closed without us."""
         clients, exchange = set(stop.clients), (stop.round, stop.exchange)
         if current.round is None or (current.round.round, current.round.exchange) != exchange:
@@ -353,10 +353,10 @@ class Agent:
             return
         job = event.job
         match event:
-            case Progressed(_, value):
+            case JobProgress(_, value):
                 self._progress[job.client] = value
                 return
-            case Finished(_, done):
+            case JobFinished(_, done):
                 self._progress.pop(job.client, None)
                 reply = StoredReply(
                     current.store.run.run, job.client, job.round, job.exchange, job.fingerprint,
@@ -364,11 +364,11 @@ class Agent:
                 )  # fmt: skip
                 drafts = current.store.drafts(job.client, job.round, job.exchange)
                 current.uploads.offer(current.store.commit(reply, drafts, job.since, memory=done.memory))
-            case OutOfMemory(_, need):
+            case JobOutOfMemory(_, need):
                 limit = lower_limit(current.store.limit, need)
                 log.warning("%s", too_much(job, need, limit))
                 self._pool.submit(job)
-            case GaveUp(_, reason):
+            case JobFailed(_, reason):
                 self._progress.pop(job.client, None)
                 self._given_up.add((job.client, job.fingerprint))
                 self._report_failure(current, job, reason)

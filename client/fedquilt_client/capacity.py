@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from fedquilt_common.durable import write_durably
+from fedquilt_common.files.durable import write_durably
 
 RESERVE: Final = 0.05
 """The part of what is free that is left alone: the agent itself and the system go on needing memory."""

@@ -14,16 +14,17 @@ import typer
 from pydantic import ValidationError
 
 from fedquilt_client.agent import Agent, AgentSettings
-from fedquilt_client.links import MakeTransport, behind_link
+from fedquilt_client.link_setup import MakeTransport, wrap_transport
 from fedquilt_client.slots import Slot, take_slot
-from fedquilt_common.agent_config import AgentConfig, parse_clients, read_agent_config
-from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.memory import return_freed_memory
-from fedquilt_common.stopping import StopSignal
-from fedquilt_common.supervised import supervised
-from fedquilt_common.topics import Topics
-from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
+from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients, read_agent_config
+from fedquilt_common.process.malloc import return_freed_memory
+from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.process.watchdog import report_liveness
+from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Deliver, Transport, Will
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -90,9 +91,9 @@ def agent(
     stop = StopSignal()
     make: MakeTransport = transport
     if settings.link is not None:
-        make = behind_link(settings.link, made.name, min(made.clients), Topics(made.federation), transport)
+        make = wrap_transport(settings.link, made.name, min(made.clients), Topics(made.federation), transport)
     turns = _Turns(stop)
-    with supervised(lambda: (turns.count, [one.bytes_sent for one in transports])):
+    with report_liveness(lambda: (turns.count, [one.bytes_sent for one in transports])):
         Agent(made, make).execute(turns)
     if slot is not None:
         slot.lock.close()

@@ -10,10 +10,10 @@ from typing import Final
 import psutil
 
 from fedquilt_client.store import RunStore
-from fedquilt_common.chunks import Assembly, ChunkHeader
-from fedquilt_common.messages import PatchMessage
-from fedquilt_common.topics import Address, Topics
-from fedquilt_common.transport import Transport
+from fedquilt_common.wire.chunks import Assembly, ChunkHeader
+from fedquilt_common.wire.messages import PatchMessage
+from fedquilt_common.wire.topics import Address, Topics
+from fedquilt_common.wire.transport import Transport
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from fedquilt_client.cli import default_state
 from fedquilt_client.store import Damaged, KeptMemory, kept_memories
-from fedquilt_common.codec import FileArrays, write_arrays
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
+from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 memory_app = typer.Typer(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedquilt_client.board import Vitals
+from fedquilt_client.hardware import Vitals
 from fedquilt_client.worker import Job
-from fedquilt_common.messages import Failed, Telemetry
+from fedquilt_common.wire.messages import FailedMessage, Telemetry
 
 
 def telemetry(agent: str, boot: int, now: Vitals, progress: Mapping[int, float]) -> Telemetry:
@@ -21,9 +21,11 @@ def telemetry(agent: str, boot: int, now: Vitals, progress: Mapping[int, float])
     )
 
 
-def failed(agent: str, run: str, job: Job, reason: str) -> Failed:
+def failed(agent: str, run: str, job: Job, reason: str) -> FailedMessage:
     """A task that cannot be done."""
-    return Failed(agent=agent, run=run, client=job.client, round=job.round, exchange=job.exchange, reason=reason[:500])
+    return FailedMessage(
+        agent=agent, run=run, client=job.client, round=job.round, exchange=job.exchange, reason=reason[:500]
+    )
 
 
 def too_much(job: Job, need: int, limit: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from fedquilt_common.errors import ExperimentError, FolderInUseError
-from fedquilt_common.locking import lock_folder
+from fedquilt_common.files.locking import lock_folder
 
 
 @dataclass(frozen=True)

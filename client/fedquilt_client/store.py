@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedquilt_common.chunks import Blob
-from fedquilt_common.durable import write_durably
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.locking import lock_folder
-from fedquilt_common.messages import RunMessage
-from fedquilt_common.topics import check_name
-from fedquilt_common.types import Moment
+from fedquilt_common.files.durable import write_durably
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.types import ExchangeId
+from fedquilt_common.wire.chunks import Blob
+from fedquilt_common.wire.messages import RunMessage
+from fedquilt_common.wire.topics import check_name
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class RunStore:
         stem = f"{client}-{round}.{exchange}"
         return Drafts(folder / f"{stem}.reply", folder / f"{stem}.memory")
 
-    def commit(self, reply: StoredReply, drafts: Drafts, since: Moment | None, *, memory: bool) -> StoredReply:
+    def commit(self, reply: StoredReply, drafts: Drafts, since: ExchangeId | None, *, memory: bool) -> StoredReply:
         """Make a reply, and the client's private memory after it, true in one step.
 
         ``since``: the reply after which the memory was taken; ``memory``: there is a new one among the drafts.
@@ -156,7 +156,7 @@ class RunStore:
         """The reply's bytes."""
         return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size, reply.head)
 
-    def memory(self, client: int, since: Moment | None) -> Path | None:
+    def memory(self, client: int, since: ExchangeId | None) -> Path | None:
         """The client's private memory as it was after the reply ``since``; None where it had none."""
         record = self._read(client)
         if since is not None and list(since) not in [version[:2] for version in record["memories"]]:
@@ -222,12 +222,14 @@ def _kept_in(home: Path, damaged: Damaged) -> Iterator[KeptMemory]:
             damaged(RunFolderError(f"{place}: cannot be read, so what client {place.parent.name} kept is not known"))
 
 
-def _file_of(record: Mapping[str, Any], since: Moment | None) -> str | None:
+def _file_of(record: Mapping[str, Any], since: ExchangeId | None) -> str | None:
     """Of the memory after the reply ``since``."""
     return next((file for *moment, file in record["memories"] if since is not None and moment == list(since)), None)
 
 
-def _recorded(known: Mapping[str, Any], reply: StoredReply, since: Moment | None, after: str | None) -> dict[str, Any]:
+def _recorded(
+    known: Mapping[str, Any], reply: StoredReply, since: ExchangeId | None, after: str | None
+) -> dict[str, Any]:
     """What ``committed.json`` says after ``reply``.
 
     Kept are the memories of its round, and the one from which that round began: the coordinator may begin it again.

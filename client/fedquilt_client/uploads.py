@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_client.store import StoredReply
-from fedquilt_common.chunks import Blob, ChunkHeader, read_chunk
-from fedquilt_common.messages import Missing, Receipt, bitmap_indices
-from fedquilt_common.topics import Topics
-from fedquilt_common.transport import Transport
+from fedquilt_common.wire.chunks import Blob, ChunkHeader, read_chunk
+from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, bitmap_indices
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Uploads:
             os.close(descriptor)
         return True
 
-    def missing(self, request: Missing) -> None:
+    def missing(self, request: MissingMessage) -> None:
         """Send the chunks that the coordinator lacks."""
         current = self._current
         if current is None or request.digest != current.reply.digest:
@@ -129,7 +129,7 @@ class Uploads:
         current.sent, current.pause = True, self._first_pause
         current.probe_at = time.monotonic() + current.pause
 
-    def receipt(self, receipt: Receipt) -> StoredReply | None:
+    def receipt(self, receipt: ReceiptMessage) -> StoredReply | None:
         """A verdict; returns the reply when it was ours and under way."""
         current = self._current
         if current is None or receipt.digest != current.reply.digest:

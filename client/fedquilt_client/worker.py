@@ -19,16 +19,17 @@ from typing import Any, TextIO
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_client.capacity import free_capacity, read_limit
-from fedquilt_common.codec import FileArrays, write_arrays
-from fedquilt_common.durable import sync
+from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import FedquiltError, SliceError
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.memory import TRAINING, give_back, keep_freed_memory, return_freed_memory
-from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
-from fedquilt_common.quilt import Assembled
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.files.durable import sync
+from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.slicing import Anatomy, IndexSet, Slice
-from fedquilt_common.types import Moment, Reply, Scalar, Task
+from fedquilt_common.submodels.patch_layout import AssembledArrays
+from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
+from fedquilt_common.types import ExchangeId, Scalar
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
 
 PROGRESS_SECONDS = 0.5
 PLENTY = 1 << 30
@@ -48,7 +49,7 @@ class Job(BaseModel):
     kind: str
     scalars: dict[str, Scalar]
     fingerprint: str
-    since: Moment | None = None
+    since: ExchangeId | None = None
     labels: bool = False
     patches: list[Path]
     slices: list[SliceMessage] = Field(default_factory=list)
@@ -62,7 +63,7 @@ class Job(BaseModel):
     sharing: int = 1
 
 
-class Done(BaseModel):
+class JobResult(BaseModel):
     """A finished job: digest and size of its reply, how many of its bytes are the head of soft labels, and whether
     there is new private memory."""
 
@@ -90,7 +91,7 @@ class Worker:
         """One job; what goes wrong becomes an event with a reason, unless nobody wants the job any more."""
         try:
             done = self._done(job)
-            give_back()
+            trim_heap()
             self._say(job.number, "done", **done.model_dump())
         except Exception as error:
             if job.number in self.cancelled:  # that its patches are gone by now, for one, is no failure
@@ -102,8 +103,8 @@ class Worker:
         self._out.write(json.dumps({"number": number, "event": event, **fields}) + "\n")
         self._out.flush()
 
-    def _done(self, job: Job) -> Done:
-        from fedquilt_client.site import TaskSite
+    def _done(self, job: Job) -> JobResult:
+        from fedquilt_client.context import TaskContext
 
         if _is_scarce(job):
             return_freed_memory(TRAINING)
@@ -111,7 +112,7 @@ class Worker:
             keep_freed_memory()
         board = self._board_for(job)
         seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
-        site = TaskSite(
+        ctx = TaskContext(
             board,
             job.client,
             job.round,
@@ -124,17 +125,17 @@ class Worker:
         if job.labels and board.run.public is not None:
             _ = board.public  # labels of other samples than the coordinator's must not even be made
         task = _task(job, board)
-        reply = board.algorithm.work(task, site)
-        if site.memory_changed:
-            write_arrays(job.memory_out, site.memory)
+        reply = board.algorithm.work(task, ctx)
+        if ctx.memory_changed:
+            write_arrays(job.memory_out, ctx.memory)
             sync(job.memory_out)
         said = _header(job, board.run, reply)
         blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, said, labels=job.labels)
         sync(job.reply)
-        return Done(digest=blob.digest, size=blob.size, memory=site.memory_changed, head=blob.head)
+        return JobResult(digest=blob.digest, size=blob.size, memory=ctx.memory_changed, head=blob.head)
 
     def _board_for(self, job: Job) -> Any:
-        from fedquilt_client.site import BoardRun
+        from fedquilt_client.context import BoardRun
 
         version = (job.run_file, job.run_file.stat().st_mtime_ns)
         if self._run_file != version:
@@ -192,7 +193,7 @@ def _task(job: Job, board: Any) -> Task:
         return Task(job.kind, FileArrays(job.patches[0]) if job.patches else {}, job.scalars)
     slices = [_slice(board.anatomy, one) for one in job.slices]
     mine = slices[job.slice]
-    arrays = Assembled(mine, slices, job.patches, board.experiment.wire.down)
+    arrays = AssembledArrays(mine, slices, job.patches, board.experiment.wire.down)
     return Task(job.kind, arrays, job.scalars, slice=mine)
 
 

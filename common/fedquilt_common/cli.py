@@ -20,14 +20,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "coordinator": ("fedquilt_server.cli", "Run an experiment's coordinator against a broker."),
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
     "memory": ("fedquilt_client.memory_cli", "See and export what clients keep on this board."),
-    "model": ("fedquilt_server.model_cli", "Look at a model and its sub-models."),
+    "model": ("fedquilt_server.tools.model_cli", "Look at a model and its sub-models."),
     "federation": ("fedquilt_server.provisioning.cli", "Make a federation's certificates, and run its broker."),
     "provision": ("fedquilt_server.provisioning.cli", "Give a board an identity and its configuration."),
     "revoke": ("fedquilt_server.provisioning.cli", "Withdraw a board's identity."),
     "boards": ("fedquilt_server.provisioning.cli", "List the boards that have an identity."),
     "flash": ("fedquilt_server.provisioning.flash_cli", "Make a stock image a board's own, for its first start."),
     "doctor": ("fedquilt_common.doctor.cli", "Look at all that a run needs, and say what is missing."),
-    "bench": ("fedquilt_server.bench_cli", "Measure rounds without training, and what narrow links cost."),
+    "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and what narrow links cost."),
 }
 EXTRAS = {"fedquilt_server": "server", "fedquilt_client": "client"}
 INTERRUPTED = 130

@@ -12,18 +12,19 @@ from typing import Annotated
 
 import typer
 
-from fedquilt_common.broker_url import BROKER_PASSWORD, parse_broker_url
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.experiment_file import load_experiment, parse_experiment
-from fedquilt_common.memory import return_freed_memory
-from fedquilt_common.stopping import StopSignal
-from fedquilt_common.transport import Deliver, MqttTransport, Transport, Will
-from fedquilt_server.coordinator import Coordinator
-from fedquilt_server.display import show_finished
-from fedquilt_server.run import Run
-from fedquilt_server.show import Progress, print_table, print_words
-from fedquilt_server.simulate import make_plan, run_simulation
-from fedquilt_server.snapshot import SnapshotBoard
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.process.malloc import return_freed_memory
+from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.transport import Deliver, Transport, Will
+from fedquilt_server.coordinator.coordinator import Coordinator
+from fedquilt_server.coordinator.display import show_finished
+from fedquilt_server.experiment_file import load_experiment, parse_experiment
+from fedquilt_server.runs.run import Run
+from fedquilt_server.simulate.simulate import make_plan, run_simulation
+from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.status.terminal import ProgressDisplay, print_message, print_table
 from fedquilt_server.web.server import PageServer
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -73,19 +74,19 @@ def simulate(
 def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, as_json: bool, linger: float) -> None:
     plan = make_plan(experiment, out, broker, port, linger)
     stop = StopSignal()
-    with Progress(plan.page_url, experiment.rounds, linger) as progress:
+    with ProgressDisplay(plan.page_url, experiment.rounds, linger) as progress:
         done = run_simulation(plan, progress.show, stop)
         if done is not None:
             progress.finish(done.result.rounds)
     if done is None:
-        print_words(f"Interrupted. The same command goes on from here; the run folder is {out}")
+        print_message(f"Interrupted. The same command goes on from here; the run folder is {out}")
         raise typer.Exit(stop.exit_code)
     if as_json:
         typer.echo(done.result.model_dump_json(indent=2))
     else:
         print_table(done.result)
     rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
-    print_words(f"{rounds} rounds, {speed:.3g} a second. The run folder is {out}")
+    print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {out}")
 
 
 def _fresh_folder() -> Path:
@@ -117,20 +118,20 @@ def coordinator(
     address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
     loaded = load_experiment(experiment, set_ or ())
     return_freed_memory()
-    board = SnapshotBoard()
+    board = StatusStore()
     stop = StopSignal()
     server = PageServer(board, host, port) if page else None
     if server is not None:
         server.start()
-    progress = Progress(server.url if server else "", loaded.rounds, linger if server else 0.0)
+    progress = ProgressDisplay(server.url if server else "", loaded.rounds, linger if server else 0.0)
 
     def transport(deliver: Deliver, will: Will) -> Transport:
         return MqttTransport(address, f"fedquilt-{federation}-coordinator", deliver, will=will)
 
     try:
-        with progress, progress.following(lambda: board.current):
+        with progress, progress.follow(lambda: board.current):
             run = Run(loaded, out or Path("runs") / loaded.name, resume=resume)
-            progress.pass_over(run.machine.done)
+            progress.skip_rounds(run.machine.done)
             if run.closed:
                 show_finished(run, board)
             else:
@@ -149,7 +150,7 @@ def _finished(run: Run, as_json: bool) -> None:
         typer.echo(run.result().model_dump_json(indent=2))
     else:
         print_table(run.result())
-    print_words(f"The run folder is {run.folder}")
+    print_message(f"The run folder is {run.folder}")
 
 
 def _linger(seconds: float, stop: Callable[[], bool]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fedquilt_server.results import RoundResult
-from fedquilt_server.snapshot import BoardStatus, RejectedReply, Snapshot, SnapshotBoard
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, Snapshot, StatusStore
 from fedquilt_server.web.server import PageServer
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -93,12 +93,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def board() -> SnapshotBoard:
-    return SnapshotBoard(rich_snapshot())
+def board() -> StatusStore:
+    return StatusStore(rich_snapshot())
 
 
 @pytest.fixture
-def server(board: SnapshotBoard) -> Iterator[PageServer]:
+def server(board: StatusStore) -> Iterator[PageServer]:
     with PageServer(board) as running:
         yield running
 
@@ -155,7 +155,7 @@ def test_curves_are_drawn(visit: Visit, chart: str) -> None:
     assert visit.page.evaluate(PIXELS_OF_CURVE, chart) > 200
 
 
-def test_page_follows_the_run(visit: Visit, board: SnapshotBoard) -> None:
+def test_page_follows_the_run(visit: Visit, board: StatusStore) -> None:
     visit.expect("round", "21")
     visit.wait_points("accuracy-chart", 20)
     board.update(round=22, phase="evaluating", history=[*board.current.history, row(21)])
@@ -166,7 +166,7 @@ def test_page_follows_the_run(visit: Visit, board: SnapshotBoard) -> None:
     assert visit.errors == []
 
 
-def test_personal_accuracy_has_a_tile_a_curve_and_a_column(visit: Visit, board: SnapshotBoard) -> None:
+def test_personal_accuracy_has_a_tile_a_curve_and_a_column(visit: Visit, board: StatusStore) -> None:
     visit.wait_points("accuracy-chart", 20)
     assert visit.page.get_by_test_id("personal").count() == 0
     own = [one.model_copy(update={"global_accuracy": one.accuracy, "personal_accuracy": 0.9 + one.round / 1000})
@@ -190,7 +190,7 @@ def test_page_shows_boards_and_rejections(visit: Visit) -> None:
     assert visit.page.title() == "21 · digits-fedavg · fedquilt"
 
 
-def test_hostile_text_is_not_run(visit: Visit, board: SnapshotBoard) -> None:
+def test_hostile_text_is_not_run(visit: Visit, board: StatusStore) -> None:
     evil = BoardStatus(agent=HOSTILE, kind=HOSTILE, last_seen=1.0)
     reply = RejectedReply(at=1.0, agent=HOSTILE, client=1, round=1, reason=HOSTILE)
     board.update(name=HOSTILE, message=HOSTILE, boards=[evil], rejections=[reply])
@@ -209,11 +209,11 @@ def test_nothing_is_asked_of_another_host(visit: Visit, server: PageServer) -> N
     assert visit.errors == []
 
 
-def test_lost_connection_is_told_and_mended(visit: Visit, server: PageServer, board: SnapshotBoard) -> None:
+def test_lost_connection_is_told_and_mended(visit: Visit, server: PageServer, board: StatusStore) -> None:
     port = int(server.url.rstrip("/").rpartition(":")[2])
     server.stop()
     visit.expect("banner", "Connection to the coordinator lost")
-    fresh = SnapshotBoard(rich_snapshot().model_copy(update={"round": 3, "history": [row(1), row(2)]}))
+    fresh = StatusStore(rich_snapshot().model_copy(update={"round": 3, "history": [row(1), row(2)]}))
     with PageServer(fresh, port=port):
         visit.expect("round", "3")
         visit.wait_points("accuracy-chart", 2)
@@ -221,7 +221,7 @@ def test_lost_connection_is_told_and_mended(visit: Visit, server: PageServer, bo
         visit.page.close()
 
 
-def test_a_silent_stream_is_opened_anew(visit: Visit, board: SnapshotBoard) -> None:
+def test_a_silent_stream_is_opened_anew(visit: Visit, board: StatusStore) -> None:
     """What a dead network does: the stream stays open and tells nothing. Here the clock leaps instead."""
     visit.page.evaluate("() => { const real = Date.now; Date.now = () => real() + 20000; }")
     visit.expect("live", "lost")
@@ -231,7 +231,7 @@ def test_a_silent_stream_is_opened_anew(visit: Visit, board: SnapshotBoard) -> N
     assert sum(url.endswith("/events") for url in visit.requests) == 2
 
 
-def test_the_end_of_a_run_is_no_lost_connection(visit: Visit, server: PageServer, board: SnapshotBoard) -> None:
+def test_the_end_of_a_run_is_no_lost_connection(visit: Visit, server: PageServer, board: StatusStore) -> None:
     board.update(phase="finished")
     visit.expect("phase", "finished")
     server.stop()

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
-from fedquilt_common.broker_url import BrokerAddress
 from fedquilt_common.errors import BrokerMissingError
-from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
-from fedquilt_common.transport import Connected, Disconnected, Incoming, Message, MqttTransport, Transport, Will
-from fedquilt_server.broker import broker_command, free_port, wait_listening
+from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MqttMessage, Transport, Will
+from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 
 HOST = "127.0.0.1"
 _numbers = itertools.count()
@@ -35,7 +36,7 @@ class Inbox:
         self._changed = threading.Condition()
 
     def __call__(self, incoming: Incoming) -> None:
-        if self.acks and isinstance(incoming, Message):
+        if self.acks and isinstance(incoming, MqttMessage):
             incoming.ack()
         with self._changed:
             self.items.append(incoming)
@@ -56,8 +57,8 @@ class Peer:
     _syncs: Iterator[int] = field(default_factory=itertools.count)
 
     @property
-    def messages(self) -> list[Message]:
-        return [m for m in self.inbox.items if isinstance(m, Message) and not m.topic.startswith("sync/")]
+    def messages(self) -> list[MqttMessage]:
+        return [m for m in self.inbox.items if isinstance(m, MqttMessage) and not m.topic.startswith("sync/")]
 
     @property
     def payloads(self) -> list[bytes]:
@@ -91,8 +92,8 @@ class Peer:
         if not self.inbox.acks:
             self._synced(topic, word)[0].ack()
 
-    def _synced(self, topic: str, word: bytes) -> list[Message]:
-        return [m for m in self.inbox.items if isinstance(m, Message) and (m.topic, m.payload) == (topic, word)]
+    def _synced(self, topic: str, word: bytes) -> list[MqttMessage]:
+        return [m for m in self.inbox.items if isinstance(m, MqttMessage) and (m.topic, m.payload) == (topic, word)]
 
     def says(self, topic: str, payload: bytes = b"x", *, header: bytes = b"", retain: bool = False) -> None:
         """Publish, and return once the broker has it."""

@@ -17,21 +17,22 @@ import pytest
 from numpy.typing import NDArray
 from tests.contract.cases import CASES, Case
 
+from fedquilt_common.algorithm_api import Algorithm, Learner, State, Task
 from fedquilt_common.algorithms import ALGORITHMS
-from fedquilt_common.anatomy.trace import Blueprint, blueprint_for
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import shares
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.learner import TorchLearner, set_up_torch
+from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.slicing import Anatomy, Slice, cut, full_slice
-from fedquilt_common.types import Algorithm, Arrays, Dataset, Examples, Learner, Moment, Profile, State, Task
-from fedquilt_server.events import Checkpoint, Command, Event, Finish, Joined, Replied, Resumed, Send
-from fedquilt_server.exchange import Policy
-from fedquilt_server.lab import RunLab
-from fedquilt_server.machine import Machine
-from fedquilt_server.workbench import Workbench
+from fedquilt_common.submodels.slices import Anatomy, Slice, cut, full_slice
+from fedquilt_common.tracing.trace import Blueprint, blueprint_for
+from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.types import Arrays, Dataset, Examples, ExchangeId, Profile
+from fedquilt_server.lab.context import RoundContext
+from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.round.events import Checkpoint, Command, Event, Finish, Joined, Replied, Resumed, Send
+from fedquilt_server.round.machine import Machine
+from fedquilt_server.round.policy import Policy
 
 CLIENTS = 4
 KINDS = ("strong", "strong", "medium", "weak")
@@ -40,7 +41,7 @@ NAMES = pytest.mark.parametrize("name", sorted(ALGORITHMS))
 
 
 @dataclass(frozen=True)
-class Site:
+class ClientContext:
     """One client's site for one task."""
 
     client: int
@@ -71,7 +72,7 @@ class Fleet:
     cramped: bool = True
     measures: bool = False
     public_samples: int | None = None
-    memories: dict[tuple[int, Moment], dict[str, NDArray[Any]]] = field(default_factory=dict)
+    memories: dict[tuple[int, ExchangeId], dict[str, NDArray[Any]]] = field(default_factory=dict)
     """Of each client after each of its replies."""
     tasks_done: int = 0
 
@@ -118,9 +119,9 @@ class Fleet:
         cut = shares(self.experiment, self.dataset, 0.25)
         return [(self.dataset.train.take(share.train), self.dataset.train.take(share.test)) for share in cut]
 
-    def lab(self, round: int, fleet: Mapping[int, Profile]) -> RunLab:
+    def ctx(self, round: int, fleet: Mapping[int, Profile]) -> RoundContext:
         count = self.clients
-        return RunLab(round, fleet, self.experiment.seed, 99, count, count, self.bench, self.measures)
+        return RoundContext(round, fleet, self.experiment.seed, 99, count, count, self.bench, self.measures)
 
     @property
     def public(self) -> NDArray[Any]:
@@ -133,7 +134,7 @@ class Fleet:
 
     def first_state(self) -> State:
         model = self.learner.init(derive_seed(self.experiment.seed, "model"))
-        return self.algorithm.init(model, self.lab(0, {}))
+        return self.algorithm.init(model, self.ctx(0, {}))
 
     def do(self, client: int, task: Task, send: Send) -> tuple[Replied, Arrays]:
         """One task as a board does it; its memory is committed with the reply."""
@@ -146,8 +147,10 @@ class Fleet:
         anatomy = self.blueprint.anatomy
         train, test = self.data[client]
         public = self.public
-        site = Site(client, send.round, seed, train, self.learner, memory, anatomy, test, public, cramped=self.cramped)
-        reply = self.algorithm.work(task, site)
+        ctx = ClientContext(
+            client, send.round, seed, train, self.learner, memory, anatomy, test, public, cramped=self.cramped
+        )
+        reply = self.algorithm.work(task, ctx)
         assert all(least <= reply.metrics[name] <= most for name, (least, most) in task.metrics.items())
         self.memories[client, (send.round, send.exchange)] = memory
         digest = f"{client}-{send.round}.{send.exchange}"
@@ -181,7 +184,7 @@ class Driver:
 
     def _new_machine(self, state: State, done: int) -> Machine:
         policy = Policy(self.rounds, self.fleet.clients, self.fleet.clients)
-        return Machine(self.fleet.algorithm, policy, state, self.fleet.lab, lambda e: self.replies[e.digest], done)
+        return Machine(self.fleet.algorithm, policy, state, self.fleet.ctx, lambda e: self.replies[e.digest], done)
 
     def happen(self, event: Event) -> None:
         self.journal.append(event)
@@ -253,10 +256,10 @@ def test_it_learns(name: str) -> None:
     case = CASES[name]
     fleet = Fleet(make(name, case.fields), model=case.model, public_samples=case.public)
     fleet.measures = hasattr(fleet.algorithm, "holdout")
-    before = fleet.algorithm.evaluate(fleet.first_state(), fleet.lab(0, {})).get("accuracy", 0.0)
+    before = fleet.algorithm.evaluate(fleet.first_state(), fleet.ctx(0, {})).get("accuracy", 0.0)
     driver = Driver(fleet, case.rounds)
     state = driver.run()
-    after = driver.scores or fleet.algorithm.evaluate(state, fleet.lab(case.rounds, {}))
+    after = driver.scores or fleet.algorithm.evaluate(state, fleet.ctx(case.rounds, {}))
     assert before < 0.3
     if fleet.measures:
         assert after["personal_accuracy"] > case.personal
@@ -266,7 +269,7 @@ def test_it_learns(name: str) -> None:
     assert after["accuracy"] > (case.accuracy if "global_accuracy" in after or not fleet.measures else case.personal)
     if "global_accuracy" in after:
         assert after["global_accuracy"] == after["accuracy"]
-        central = fleet.algorithm.evaluate(state, fleet.lab(case.rounds, {}))["accuracy"]
+        central = fleet.algorithm.evaluate(state, fleet.ctx(case.rounds, {}))["accuracy"]
         assert abs(after["global_accuracy"] - central) < 0.1  # other samples of the same data set
 
 

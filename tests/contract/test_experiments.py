@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import Experiment, agent_specs
-from fedquilt_common.experiment_file import load_experiment
-from fedquilt_common.patches import Plan, plan
-from fedquilt_common.quilt import patch_size
-from fedquilt_common.types import ClientId, Profile, Task
-from fedquilt_server.lab import RunLab
-from fedquilt_server.run import Run
-from fedquilt_server.workbench import Workbench
+from fedquilt_common.experiment.experiment import Experiment, agent_specs
+from fedquilt_common.submodels.patch_layout import patch_size
+from fedquilt_common.types import ClientId, Profile
+from fedquilt_server.coordinator.publications import PublicationPlan, plan_publications
+from fedquilt_server.experiment_file import load_experiment
+from fedquilt_server.lab.context import RoundContext
+from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.runs.run import Run
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "deploy" / "experiments").glob("*.yaml"))
 DATA = Path(os.environ.get("FEDQUILT_DATA", "nowhere"))
@@ -34,7 +35,7 @@ def tasks_of(experiment: Experiment, round: int) -> tuple[Mapping[ClientId, Task
     """(tasks of the first exchange of ``round``, entries of the global model)."""
     bench = Workbench(experiment)
     part = experiment.participation
-    lab = RunLab(
+    lab = RoundContext(
         round, fleet_of(experiment), experiment.seed, experiment.rounds, experiment.data.clients, part.per_round,
         bench,
     )  # fmt: skip
@@ -43,7 +44,7 @@ def tasks_of(experiment: Experiment, round: int) -> tuple[Mapping[ClientId, Task
     return next(algorithm.round(state, lab)), sum(x.size for x in state.arrays.values())
 
 
-def sizes(made: Plan, whole: int) -> list[int]:
+def sizes(made: PublicationPlan, whole: int) -> list[int]:
     return [
         4 * whole if one.patch is None else patch_size(one.patch, made.slices[0].part.anatomy.arrays, "fp32")
         for one in made.patches
@@ -66,7 +67,7 @@ def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: 
     experiment = load_experiment(next(path for path in EXPERIMENTS if path.stem == f"digits-{name}"))
     assert experiment.data.clients == 20
     tasks, whole = tasks_of(experiment, round)
-    made = plan(tasks)
+    made = plan_publications(tasks)
     published = sizes(made, whole)
     assert sum(published) <= 4 * whole
     for group in made.groups:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedquilt_common.transport import Connected, Will
+from fedquilt_common.wire.transport import Connected, Will
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Peer, Side

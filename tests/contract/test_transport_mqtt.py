@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedquilt_common.broker_url import BrokerAddress
 from fedquilt_common.errors import BrokerUnreachableError
-from fedquilt_common.transport import (
+from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.mqtt import (
     HELD_BYTES,
     HELD_MESSAGES,
     LARGEST_PACKET,
     PACKET_OVERHEAD,
-    QUEUED_BYTES,
     QUEUED_MESSAGES,
     RECEIVE_MAXIMUM,
-    Connected,
-    Incoming,
-    Message,
     MqttTransport,
-    Will,
 )
-from fedquilt_server.broker import free_port
+from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage, Will
+from fedquilt_common.wire.window import QUEUED_BYTES
+from fedquilt_server.simulate.mosquitto import free_port
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Broker, MqttSide, Peer, Start
@@ -272,7 +269,7 @@ def test_a_session_is_forgotten_after_its_expiry(start: Start, mqtt: Mqtt) -> No
 def test_closing_without_a_broker_is_quick(
     start: Start, mqtt: Mqtt, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedquilt_common.transport._FAREWELL", 0.2)
+    monkeypatch.setattr("fedquilt_common.wire.mqtt._FAREWELL", 0.2)
     broker = start()
     peer = mqtt(broker).peer().connect()
     if frozen:
@@ -290,7 +287,7 @@ class Busy:
     """A receiver that acknowledges only when the test lets it."""
 
     def __init__(self, port: int) -> None:
-        self.taken: list[Message] = []
+        self.taken: list[MqttMessage] = []
         self.acknowledged = 0
         self._connected = threading.Event()
         self.transport = MqttTransport(BrokerAddress("127.0.0.1", port), "busy", self._deliver)
@@ -298,7 +295,7 @@ class Busy:
         assert self._connected.wait(10)
 
     def _deliver(self, incoming: Incoming) -> None:
-        if isinstance(incoming, Message):
+        if isinstance(incoming, MqttMessage):
             self.taken.append(incoming)
         elif isinstance(incoming, Connected):
             self._connected.set()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedquilt_common.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.errors import BrokerUnreachableError
-from fedquilt_common.transport import MqttTransport
+from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
+from fedquilt_common.wire.mqtt import MqttTransport
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Broker, MqttSide, Start

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.deploy.boards import ROOT, Machine, Playbooks, build_image, run, start, why_not
+from tests.support.boards import ROOT, Machine, Playbooks, build_image, run, start, why_not
 
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.kinds import KINDS

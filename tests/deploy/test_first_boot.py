@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.deploy.boards import PATIENCE, ROOT, Machine, build_image, create, run, start, switch_on, why_not
-from tests.unit.server.cards import TOOLS, WHY_NOT, stock
+from tests.support.boards import PATIENCE, ROOT, Machine, build_image, create, run, start, switch_on, why_not
+from tests.support.cards import TOOLS, WHY_NOT, stock
 
 from fedquilt_server.provisioning.partitions import boot_partition
 

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from tests.e2e.compose_file import (
+from tests.support.compose_file import (
     AGENTS,
     DOCKERFILE,
     FILE,

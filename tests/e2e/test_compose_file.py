@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from tests.e2e.compose_file import (
+from tests.support.compose_file import (
     AGENTS,
     DOCKERFILE,
     ENOUGH_FOR_TORCH,
@@ -30,11 +30,11 @@ from tests.e2e.compose_file import (
     share,
 )
 
-from fedquilt_common.agent_config import AgentConfig, parse_clients
-from fedquilt_common.experiment_file import load_experiment
+from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
 from fedquilt_server.cli import app as server_app
-from fedquilt_server.results import RoundResult
-from fedquilt_server.snapshot import BoardStatus, Snapshot, SnapshotBoard
+from fedquilt_server.experiment_file import load_experiment
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web.metrics import SnapshotCollector
 
 
@@ -102,7 +102,7 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
     names = {name for expression in asked for name in re.findall(r"fedquilt_\w+", expression)}
     zeros = {field: 0 for field, told in RoundResult.model_fields.items() if told.is_required()}
     row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.5, "loss": 1.0})
-    board = SnapshotBoard(Snapshot(boards=[BoardStatus(agent="a", temperature=1.0, memory_used=1)], history=[row]))
+    board = StatusStore(Snapshot(boards=[BoardStatus(agent="a", temperature=1.0, memory_used=1)], history=[row]))
     offered = {sample.name for metric in SnapshotCollector(board).collect() for sample in metric.samples}
     assert names
     assert names <= offered

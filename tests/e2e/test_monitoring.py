@@ -14,9 +14,9 @@ import httpx
 import pytest
 import yaml
 
-from fedquilt_server.broker import free_port
-from fedquilt_server.results import RoundResult
-from fedquilt_server.snapshot import BoardStatus, Snapshot, SnapshotBoard
+from fedquilt_server.simulate.mosquitto import free_port
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web.server import PageServer
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
@@ -34,7 +34,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
     row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.25})
     boards = [BoardStatus(agent="pi", memory_used=1 << 20, temperature=51.5, last_seen=1.0)]
-    board = SnapshotBoard(Snapshot(name="x", run="x-1", broker_connected=True, round=3, history=[row], boards=boards))
+    board = StatusStore(Snapshot(name="x", run="x-1", broker_connected=True, round=3, history=[row], boards=boards))
     with PageServer(board) as page:
         config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
         (job,) = config["scrape_configs"]

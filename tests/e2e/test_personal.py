@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.e2e.runs import EXPERIMENTS, PATIENCE, await_round, command, ear, kill, memories, simulate
+from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, ear, kill, memories, simulate
 
-from fedquilt_common.codec import FileArrays
+from fedquilt_common.wire.codec import FileArrays
 
 SHORT = ("--set", "rounds=4", "--set", "evaluate_every=2")
 FEDREB = EXPERIMENTS / "digits-fedreb.yaml"

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedquilt_common.codec import FileArrays
+from fedquilt_common.wire.codec import FileArrays
 
 EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
 ROUNDS = 8

@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.runs import EXPERIMENTS, FEDQUILT, PATIENCE, await_round, command, ear, kill, memories, simulate
+from tests.support.runs import EXPERIMENTS, FEDQUILT, PATIENCE, await_round, command, ear, kill, memories, simulate
 
-from fedquilt_common.codec import FileArrays
-from fedquilt_server.broker import broker_command, free_port
+from fedquilt_common.wire.codec import FileArrays
+from fedquilt_server.simulate.mosquitto import broker_command, free_port
 
 LABELS = 200 * 10 + 2 * 10 * 4
 """Bytes: a code for each public sample and class, and the range of each class."""

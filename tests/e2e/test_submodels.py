@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.e2e.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, simulate
+from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, simulate
 
 
 def check_report(found: dict[str, Any], name: str, rounds: int) -> None:
@@ -57,7 +57,7 @@ def test_static_batch_norm_is_collected_on_the_clients_after_the_last_round(tmp_
     raw |= {"model": {"name": "mine:small"}, "rounds": 2, "fleet": fleet}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
     found = simulate(tmp_path / "mine.yaml", tmp_path, PYTHONPATH=str(tmp_path))
-    from fedquilt_common.codec import FileArrays
+    from fedquilt_common.wire.codec import FileArrays
 
     model = FileArrays(tmp_path / "run" / "global.safetensors")
     assert int(model["3.num_batches_tracked"]) == 1

@@ -11,28 +11,28 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
-from fedquilt_common.chunks import Blob, ChunkHeader
-from fedquilt_common.codec import FileArrays, write_arrays
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
-from fedquilt_common.messages import (
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import Arrays
+from fedquilt_common.wire.chunks import Blob, ChunkHeader
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.messages import (
     REPLY_KEY,
     AgentPresence,
-    Missing,
-    Receipt,
+    MissingMessage,
+    ReceiptMessage,
     ReplyHeader,
     RoundMessage,
     bitmap_indices,
     parse_inbox,
 )
-from fedquilt_common.topics import Topics
-from fedquilt_common.transport import Deliver, Message, Transport, Will
-from fedquilt_common.types import Arrays
-from fedquilt_server.bench import bench_experiment
-from fedquilt_server.coordinator import Coordinator
-from fedquilt_server.run import Run
-from fedquilt_server.snapshot import SnapshotBoard
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
+from fedquilt_server.coordinator.coordinator import Coordinator
+from fedquilt_server.runs.run import Run
+from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.tools.bench import bench_experiment
 
 CHUNK = 4096
 TOPICS = Topics("lab")
@@ -78,15 +78,15 @@ class Player:
         self.name = name
         self.folder = folder
         self.transport = make_transport(f"agent-{name}", self._take)
-        self.inbox: list[Receipt | Missing] = []
+        self.inbox: list[ReceiptMessage | MissingMessage] = []
         self.round: RoundMessage | None = None
         self.ended = False
         self.sent: dict[str, Parcel] = {}
-        self._incoming: list[Message] = []
+        self._incoming: list[MqttMessage] = []
         self._slices: dict[str, dict[int, bytes]] = {}
 
     def _take(self, incoming: object) -> None:
-        if isinstance(incoming, Message):
+        if isinstance(incoming, MqttMessage):
             self._incoming.append(incoming)
 
     def arrive(self, clients: tuple[int, ...], boot: int = 1) -> None:
@@ -106,7 +106,7 @@ class Player:
             self._hear(message)
             message.ack()
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: MqttMessage) -> None:
         kind = TOPICS.parse(message.topic).kind
         if kind == "slices" and message.payload:
             header = ChunkHeader.decode(message.header)
@@ -119,15 +119,15 @@ class Player:
             self._obey(parse_inbox(message.payload, message.topic))
 
     def _obey(self, said: object) -> None:
-        assert isinstance(said, Receipt | Missing)
+        assert isinstance(said, ReceiptMessage | MissingMessage)
         self.inbox.append(said)
-        if isinstance(said, Missing) and said.digest in self.sent:
+        if isinstance(said, MissingMessage) and said.digest in self.sent:
             parcel = self.sent[said.digest]
             self.send_chunks(parcel, [parcel.headers[i] for i in bitmap_indices(said.bitmap, len(parcel.headers))])
 
     @property
-    def receipts(self) -> list[Receipt]:
-        return [said for said in self.inbox if isinstance(said, Receipt)]
+    def receipts(self) -> list[ReceiptMessage]:
+        return [said for said in self.inbox if isinstance(said, ReceiptMessage)]
 
     def model(self) -> FileArrays | None:
         """The open exchange's model once all of it is here."""
@@ -185,7 +185,7 @@ class Stage:
         self.scratch = folder / "agents"
         self.scratch.mkdir(parents=True)
         self.broker = MemoryBroker()
-        self.board = SnapshotBoard()
+        self.board = StatusStore()
         self.players = {name: self.player(name) for name in FLEET}
         self.ways: dict[int, Turn] = {}
         """How a client sends its reply when not in order and all at once."""

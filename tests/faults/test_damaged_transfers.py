@@ -6,16 +6,16 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.memory_transport import MemoryTransport
 
-from fedquilt_common.chunks import Blob
-from fedquilt_common.memory_transport import MemoryTransport
-from fedquilt_common.messages import EndMessage, RoundMessage
-from fedquilt_common.topics import Topics
 from fedquilt_common.types import Arrays, Precision
-from fedquilt_server.display import show_finished
-from fedquilt_server.run import Run
-from fedquilt_server.snapshot import SnapshotBoard
-from fedquilt_server.store import BlobStore
+from fedquilt_common.wire.chunks import Blob
+from fedquilt_common.wire.messages import EndMessage, RoundMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.coordinator.display import show_finished
+from fedquilt_server.runs.blob_store import BlobStore
+from fedquilt_server.runs.run import Run
+from fedquilt_server.status.snapshot import StatusStore
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Parcel, Player, Stage
@@ -120,7 +120,7 @@ def test_the_counts_of_the_page_survive_the_coordinator(stage: Stage) -> None:
     stage.play()
     shown = stage.board.current
     assert (shown.accepted, shown.rejected, shown.late) == (6, 2, 0)
-    later = SnapshotBoard()
+    later = StatusStore()
     run = Run(stage.experiment, stage.folder, resume=True)
     show_finished(run, later)
     run.release()

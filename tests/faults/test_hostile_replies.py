@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fedquilt_common.messages import Failed, RoundMessage
-from fedquilt_common.topics import Topics
+from fedquilt_common.wire.messages import FailedMessage, RoundMessage
+from fedquilt_common.wire.topics import Topics
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Parcel, Player, Stage
@@ -129,7 +129,7 @@ def words(message: Any) -> bytes:
     return json.dumps(message).encode()
 
 
-FAILED = Failed(agent="pi", run="x", client=0, round=2, exchange=0, reason="out of memory")
+FAILED = FailedMessage(agent="pi", run="x", client=0, round=2, exchange=0, reason="out of memory")
 CASES: dict[str, Case] = {
     "sent twice": Case(twice, "a reply of this client has been counted", "duplicate"),
     "truncated chunk": Case(truncated, r"chunk 1 has \d+ bytes instead of"),

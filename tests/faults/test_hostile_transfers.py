@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedquilt_common.chunks import ChunkHeader
-from fedquilt_common.messages import Missing, RoundMessage
-from fedquilt_common.topics import Topics
-from fedquilt_server.floods import NOISE_PER_EXCHANGE
+from fedquilt_common.wire.chunks import ChunkHeader
+from fedquilt_common.wire.messages import MissingMessage, RoundMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.coordinator.rate_limit import NOISE_PER_EXCHANGE
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
@@ -50,7 +50,7 @@ def test_lost_chunks_are_asked_for_and_the_reply_counts_once(lost: set[int], sta
     stage.play()
     assert stage.sha256 == undisturbed
     assert counted(stage) == [(3, 0, 0, 0), (3, 0, 0, 0)]
-    asked = [said for said in stage.players["pi"].inbox if isinstance(said, Missing)]
+    asked = [said for said in stage.players["pi"].inbox if isinstance(said, MissingMessage)]
     assert [said.round for said in asked] == [1, 2]
 
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedquilt_common.broker_url import BrokerAddress
-from fedquilt_common.experiment import dump_experiment
-from fedquilt_common.messages import RoundMessage
-from fedquilt_common.transport import Connected, Deliver, MqttTransport, Transport
-from fedquilt_server.broker import broker_command, free_port, wait_listening
+from fedquilt_common.experiment.experiment import dump_experiment
+from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.messages import RoundMessage
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.transport import Connected, Deliver, Transport
+from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedquilt_common.transport import Deliver, Message
-from fedquilt_server.events import Replied
+from fedquilt_common.wire.transport import Deliver, MqttMessage
+from fedquilt_server.round.events import Replied
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Stage
 
-    from fedquilt_server.coordinator import Coordinator
+    from fedquilt_server.coordinator.coordinator import Coordinator
 
 
 class DiedError(BaseException):
@@ -55,7 +55,7 @@ class Reaper:
         """A point before and one after the acknowledgement of each message."""
 
         def watched(incoming: object) -> None:
-            if isinstance(incoming, Message):
+            if isinstance(incoming, MqttMessage):
                 incoming = replace(incoming, ack=self._ack(incoming.ack))
             deliver(incoming)  # type: ignore[arg-type]
 

@@ -12,16 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedquilt_common.aggregation.rebalance import rebalance_examples, threshold_of
+from fedquilt_common.algorithm_api import Reply, State
 from fedquilt_common.algorithms import make_algorithm
-from fedquilt_common.anatomy.trace import anatomy_of
 from fedquilt_common.augment import repeat
-from fedquilt_common.heads import TwoHeads, with_second, without_second
-from fedquilt_common.learner import TorchLearner
-from fedquilt_common.losses import balanced_softmax, cross_entropy
-from fedquilt_common.rebalance import rebalanced, threshold_of
-from fedquilt_common.sections import Training
-from fedquilt_common.slicing import Anatomy
-from fedquilt_common.types import Examples, Reply, State
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.submodels.heads import TwoHeads, add_second_head, split_second_head
+from fedquilt_common.submodels.slices import Anatomy
+from fedquilt_common.tracing.trace import anatomy_of
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.losses import balanced_softmax, cross_entropy
+from fedquilt_common.types import Examples
 
 NAME = "f_fedreb_fedrod.json"
 Vectors = Callable[[str], Any]
@@ -53,7 +54,9 @@ def test_the_rebalanced_data_set(case: str, rule: str, vectors: Vectors) -> None
     assert threshold == golden["thresholds"][rule]
     expected = golden["rebalanced"][rule]
     y = np.repeat(np.arange(len(counts)), counts)
-    made = rebalanced(Examples(np.arange(len(y))[:, None], y), threshold, lambda x, _: -1 - x, np.random.default_rng(0))
+    made = rebalance_examples(
+        Examples(np.arange(len(y))[:, None], y), threshold, lambda x, _: -1 - x, np.random.default_rng(0)
+    )
     found, own = made.examples, made.examples.x[:, 0] >= 0
     assert np.bincount(found.y, minlength=len(counts)).tolist() == expected["class_counts"]
     assert np.bincount(found.y[~own], minlength=len(counts)).tolist() == expected["augmented_per_class"]
@@ -67,11 +70,14 @@ def test_exact_means_and_medians_are_rounded_half_up() -> None:
     assert [threshold_of(np.array([2, 3]), rule) for rule in ("mean", "median")] == [3, 3]
     assert threshold_of(np.array([2, 3]), "mean", "half-even") == 2
     assert threshold_of(np.array([0, 4, 4]), 17) == 17
-    assert len(rebalanced(Examples(np.zeros((4, 1)), np.zeros(4)), 17, repeat, np.random.default_rng(0)).examples) == 17
+    assert (
+        len(rebalance_examples(Examples(np.zeros((4, 1)), np.zeros(4)), 17, repeat, np.random.default_rng(0)).examples)
+        == 17
+    )
 
 
 @dataclass(frozen=True)
-class Lab:
+class ServerContext:
     anatomy: Anatomy
     measures: bool = False
 
@@ -90,7 +96,7 @@ def test_split_aggregation(threshold: str, weights: str, expected: str | None, v
         for place, (base, head, original, effective, balanced) in enumerate(zip(
             *(golden[name] for name in ("base_in", "head_in", "D_o", "D_e", "D_r")), strict=True))
     }  # fmt: skip
-    state = algorithm.merge(State(replies[0].arrays), replies, Lab(anatomy_of(net(), (3,))))
+    state = algorithm.merge(State(replies[0].arrays), replies, ServerContext(anatomy_of(net(), (3,))))
     np.testing.assert_allclose(state.arrays[BASE], golden["base_out"], atol=1e-5)
     head = golden[expected] if expected else np.tensordot(
         golden["gamma_head_alg3_rebalanced_size"], np.array(golden["head_in"]), 1)  # fmt: skip
@@ -108,17 +114,17 @@ def test_one_batch_of_each_phase(freeze: bool, variant: str, vectors: Vectors) -
     training = Training(epochs=1, batch=2, lr=golden["lr"], momentum=golden["momentum"])
     learner = TorchLearner(net, training, 3)
     start = {BASE: array(golden["base"]), HEAD: array(golden["H1"])}
-    arranged = with_second(start, {HEAD: array(golden["H2"])})
+    arranged = add_second_head(start, {HEAD: array(golden["H2"])})
     original, balanced = (Examples(array(golden[f"x_{x}"]), np.array(golden[f"y_{x}"])) for x in "or")
     phases = algorithm.phases(original, balanced, arranged, frozenset({HEAD}))
     expected = golden[variant]
     for schedule, after in (([0], "after_phase1"), ([0, 1], "after_phase2")):
         trained = learner.train_in_turn(arranged, phases, schedule, seed=0, part=TwoHeads(1))
-        model, second = without_second(trained.arrays)
+        model, second = split_second_head(trained.arrays)
         for found, name in ((model[BASE], "base"), (model[HEAD], "H1"), (second[HEAD], "H2")):
             np.testing.assert_allclose(found, expected[after][name], atol=1e-6)
         assert trained.loss == pytest.approx(expected[f"loss_phase{len(schedule)}"], abs=1e-6)
-    shared, own = learner.predict(with_second(model, second), original, TwoHeads(1))
+    shared, own = learner.predict(add_second_head(model, second), original, TwoHeads(1))
     np.testing.assert_allclose(shared, expected["global_logits_after"], atol=1e-5)
     np.testing.assert_allclose(shared + own, expected["personal_logits_after"], atol=1e-5)
 
@@ -137,7 +143,7 @@ def test_the_balanced_softmax(counts: str, loss: str, vectors: Vectors) -> None:
 
 
 @dataclass
-class Site:
+class ClientContext:
     data: Examples
     learner: TorchLearner
     anatomy: Anatomy
@@ -158,17 +164,17 @@ def test_one_step_of_fedrod(vectors: Vectors) -> None:
     def loss(outputs: Any, targets: Any) -> Any:
         return generic(outputs[0], targets) + cross_entropy(outputs[0].detach() + outputs[1], targets)
 
-    arranged = with_second({BASE: array(shared["base"]), HEAD: array(shared["H1"])}, {HEAD: array(shared["H2"])})
+    arranged = add_second_head({BASE: array(shared["base"]), HEAD: array(shared["H1"])}, {HEAD: array(shared["H2"])})
     trained = learner.train(arranged, data, seed=0, loss=loss, part=TwoHeads(1, detached=True))
-    model, own = without_second(trained.arrays)
+    model, own = split_second_head(trained.arrays)
     for found, name in ((model[BASE], "base"), (model[HEAD], "head"), (own[HEAD], "personal_head")):
         np.testing.assert_allclose(found, golden[name], atol=1e-6)
     assert trained.loss == pytest.approx(golden["loss_bsm"] + golden["loss_personal"], abs=1e-6)
 
     # the algorithm's own loss is this one, with counts from its own samples
-    site: Any = Site(data, learner, anatomy_of(net(), (3,)), {HEAD: array(shared["H2"])})
+    ctx: Any = ClientContext(data, learner, anatomy_of(net(), (3,)), {HEAD: array(shared["H2"])})
     outputs = [torch.randn(2, 3, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     targets = torch.tensor([0, 0])
-    own_loss = algorithm.loss(site)(outputs, targets)
+    own_loss = algorithm.loss(ctx)(outputs, targets)
     by_hand = balanced_softmax(np.array([2, 0, 0]))(outputs[0], targets) + cross_entropy(sum(outputs), targets)
     assert own_loss.item() == pytest.approx(by_hand.item())

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedquilt_common.algorithms import ALGORITHMS
-from fedquilt_common.learner import TorchLearner
-from fedquilt_common.sections import Training
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 
 

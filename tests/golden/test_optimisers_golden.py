@@ -11,16 +11,17 @@ import pytest
 from numpy.typing import NDArray
 from torch import nn
 
+from fedquilt_common.algorithm_api import Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
-from fedquilt_common.learner import TorchLearner
-from fedquilt_common.sections import Training
-from fedquilt_common.types import Examples, Reply, State, Task
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.types import Examples
 
 PARAMETERS = frozenset({"weight", "bias"})
 
 
 @dataclass(frozen=True)
-class Lab:
+class ServerContext:
     """What the two server halves look at."""
 
     parameters: frozenset[str] = PARAMETERS
@@ -29,7 +30,7 @@ class Lab:
 
 
 @dataclass
-class Site:
+class ClientContext:
     """What FedDyn's client half looks at."""
 
     data: Examples
@@ -58,17 +59,17 @@ def test_feddyn_is_the_papers(vectors: Callable[[str], Any]) -> None:
     algorithm: Any = make_algorithm("feddyn", {"alpha": paper["alpha"]}, ())
     data = [Examples(np.array(x, np.float32), np.array(y))
             for x, y in zip(golden["data_x"], golden["data_y"], strict=True)]  # fmt: skip
-    sites = [Site(d, TorchLearner(lambda: nn.Linear(3, 2),
+    sites = [ClientContext(d, TorchLearner(lambda: nn.Linear(3, 2),
                                   Training(epochs=official["epochs"], batch=len(d), lr=official["lr"]), 2))
              for d in data]  # fmt: skip
-    state: State = algorithm.init(shaped(golden["w0"]), Lab())
+    state: State = algorithm.init(shaped(golden["w0"]), ServerContext())
     for expected in paper["rounds"]:
         task = Task("train", state.arrays)
         replies: dict[int, Reply] = {c: algorithm.train(task, sites[c]) for c in expected["selected"]}
         for place, client in enumerate(expected["selected"]):
             near(flat(replies[client].arrays), expected["client_params"][place])
-        state = algorithm.merge(state, replies, Lab())
-        near([flat(site.memory) if site.memory else np.zeros(8) for site in sites], expected["grad_memory"])
+        state = algorithm.merge(state, replies, ServerContext())
+        near([flat(ctx.memory) if ctx.memory else np.zeros(8) for ctx in sites], expected["grad_memory"])
         near(flat(state.extra), expected["server_h"])
         near(flat(state.arrays), expected["theta_next"])
 
@@ -98,12 +99,12 @@ def test_fedadagrad_without_its_first_second_moment(vectors: Callable[[str], Any
 def run(algorithm: Any, golden: Any, expected: Any, *, from_zero: bool = False) -> None:
     """The vectors' fake training: client m adds 0.01 * (m + 1) * (t + 1), and a ramp over each array."""
     ramp = 0.001 * np.array([0, 1, 2, 3, 4, 5, 0, 1])
-    state: State = algorithm.init(shaped(golden["w0"]), Lab())
+    state: State = algorithm.init(shaped(golden["w0"]), ServerContext())
     if from_zero:
         state = State(state.arrays, {name: 0 * x if name[0] == "v" else x for name, x in state.extra.items()})
     for t, after in enumerate(expected):
         now = flat(state.arrays)
         replies = {m: Reply(shaped(now + 0.01 * (m + 1) * (t + 1) + ramp), size)
                    for m, size in enumerate((4, 2, 3))}  # fmt: skip
-        state = algorithm.merge(state, replies, Lab())
+        state = algorithm.merge(state, replies, ServerContext())
         near(flat(state.arrays), after)

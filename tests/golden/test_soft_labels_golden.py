@@ -10,20 +10,20 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedquilt_common.aggregation.soft_labels import (
+    confidence_weights,
+    dequantise,
+    dissenting_labels,
+    quantise,
+    sharpen,
+    softmax,
+    weighted_sum,
+)
+from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.algorithms.cfedakd import CFedAKD
 from fedquilt_common.algorithms.fedakd import FedAKD
 from fedquilt_common.algorithms.fedmd import FedMD
-from fedquilt_common.losses import DISTILLATION, divergence
-from fedquilt_common.soft_labels import (
-    confidence,
-    dequantised,
-    dissent,
-    quantised,
-    sharpened,
-    softmax,
-    weighted,
-)
-from fedquilt_common.types import Reply
+from fedquilt_common.training.losses import DISTILLATION, divergence
 
 
 @pytest.fixture(scope="module")
@@ -42,32 +42,32 @@ def replies(golden: Any, logits: NDArray[np.float32], encode: Any) -> dict[int, 
 
 
 def test_fedmd_takes_the_plain_mean(golden: Any, logits: NDArray[np.float32]) -> None:
-    found = FedMD().agree(replies(golden, logits, FedMD().encode))["logits"]
+    found = FedMD().aggregate_labels(replies(golden, logits, FedMD().encode))["logits"]
     np.testing.assert_allclose(found, golden["fedmd_plain_mean(official)"], atol=1e-5)
 
 
 def test_fedakd_weighs_by_accuracy(golden: Any, logits: NDArray[np.float32]) -> None:
-    found = FedAKD().agree(replies(golden, logits, FedAKD().encode))["logits"]
+    found = FedAKD().aggregate_labels(replies(golden, logits, FedAKD().encode))["logits"]
     np.testing.assert_allclose(found, golden["fedakd_accuracy_weighted(official)"], atol=1e-5)
 
 
 def test_cfedakd_quantises_each_class_over_the_samples(golden: Any, logits: NDArray[np.float32]) -> None:
     expected = golden["quantiser_variants_own"]["per_class_over_samples(code)"]
     for client, codes in enumerate(expected["local_uint8_round"]):
-        assert quantised(logits[client])["codes"].tolist() == codes
-    cut_off = {**quantised(logits[0]), "codes": np.array(expected["local_uint8_trunc"][0], np.uint8)}
-    np.testing.assert_allclose(dequantised(cut_off), expected["client0_roundtrip_with_min_max_restored"], atol=1e-5)
-    again = dequantised(quantised(logits[0]))
+        assert quantise(logits[client])["codes"].tolist() == codes
+    cut_off = {**quantise(logits[0]), "codes": np.array(expected["local_uint8_trunc"][0], np.uint8)}
+    np.testing.assert_allclose(dequantise(cut_off), expected["client0_roundtrip_with_min_max_restored"], atol=1e-5)
+    again = dequantise(quantise(logits[0]))
     assert np.abs(again - logits[0]).max() <= expected["one_step_bound"] / 2 + 1e-6
 
 
 def test_cfedakd_means_the_labels_not_the_codes(golden: Any, logits: NDArray[np.float32]) -> None:
     """The published code averages codes of different scales; ours must agree with FedAKD up to the quantisation."""
     one = CFedAKD()
-    agreed = one.decode(one.agree(replies(golden, logits, one.encode)))
+    mean_labels = one.decode(one.aggregate_labels(replies(golden, logits, one.encode)))
     exact = np.array(golden["fedakd_accuracy_weighted(official)"])
     steps = np.ptp(logits, axis=1).max(axis=0) / 255
-    assert (np.abs(agreed - exact) <= steps + 1e-5).all()
+    assert (np.abs(mean_labels - exact) <= steps + 1e-5).all()
 
 
 @pytest.mark.parametrize(("name", "key"), [("mae", "MAE(code)"), ("mse", "MSE(thesis)"), ("kl", "KL_batchmean_T1")])
@@ -82,7 +82,7 @@ def test_distillation_losses(name: str, key: str, golden: Any, logits: NDArray[n
 def test_dsfl_reduces_the_entropy_of_the_mean(temperature: str, golden: Any, logits: NDArray[np.float32]) -> None:
     mean = np.mean([softmax(one) for one in logits], axis=0)
     expected = golden["dsfl_era_own"]["temperature"][temperature]
-    np.testing.assert_allclose(sharpened(mean, float(temperature)), expected, atol=1e-5)
+    np.testing.assert_allclose(sharpen(mean, float(temperature)), expected, atol=1e-5)
 
 
 def test_feddf_learns_from_the_mean_of_the_logits(golden: Any, logits: NDArray[np.float32]) -> None:
@@ -93,12 +93,12 @@ def test_feddf_learns_from_the_mean_of_the_logits(golden: Any, logits: NDArray[n
 
 def test_fedet_weighs_clients_by_the_variance_of_their_logits(golden: Any, logits: NDArray[np.float32]) -> None:
     fedet = golden["fed_et_own"]
-    weights = confidence(logits)
+    weights = confidence_weights(logits)
     np.testing.assert_allclose(weights, fedet["alpha_weights"], atol=1e-5)
-    consensus = weighted(logits, weights)
+    consensus = weighted_sum(logits, weights)
     np.testing.assert_allclose(consensus, fedet["consensus_logits"], atol=1e-5)
     label = consensus.argmax(axis=1)
     assert label.tolist() == fedet["consensus_label"]
-    others, heard = dissent(logits, label)
+    others, heard = dissenting_labels(logits, label)
     np.testing.assert_allclose(others[heard], np.array(fedet["diversity_logits"])[heard], atol=1e-5)
     assert heard.tolist() == np.array(fedet["disagree_mask"]).any(axis=0).tolist()

@@ -17,18 +17,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithms.adaptivefl import Tables
+from fedquilt_common.algorithms.families.partial_training import masked_loss
 from fedquilt_common.algorithms.fedrolex import FedRolex
 from fedquilt_common.algorithms.heterofl import HeteroFL
-from fedquilt_common.algorithms.partial import masked_loss
-from fedquilt_common.anatomy.cost import cost_of
-from fedquilt_common.anatomy.trace import blueprint_for
-from fedquilt_common.averages import Piece, sew
 from fedquilt_common.models import build_model
 from fedquilt_common.models.static_norm import Scaler
-from fedquilt_common.pool import make_pool, nested_in
-from fedquilt_common.slicing import Anatomy, ArrayAnatomy, Group, IndexSet, Segment, Slice, cut
-from fedquilt_common.submodels import channels, window
+from fedquilt_common.submodels.adaptivefl_pool import make_pool, nested_members
+from fedquilt_common.submodels.selection import channels, window
+from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, IndexSet, Segment, Slice, cut
+from fedquilt_common.tracing.cost import cost_of
+from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_common.types import Arrays
 
 FOLDER = Path(__file__).parents[3] / "shared" / "golden"
@@ -140,18 +140,18 @@ def small_net(before: Arrays) -> Anatomy:
 
 def sewn(before: Arrays, case: dict[str, Any], betas: list[float], algorithm: Any, weights: list[float]) -> Arrays:
     """What our average makes of the returned pieces; what was sent must be what we would have sent."""
-    lab = at_round(small_net(before), case.get("round", 0))
+    ctx = at_round(small_net(before), case.get("round", 0))
     pieces = {}
     for client, beta in enumerate(betas):
-        part = algorithm.part(lab, beta)
+        part = algorithm.part(ctx, beta)
         sent = cut(before, part)
         for name, values in arrays_of(case["local_sent"][client]).items():
             np.testing.assert_array_equal(sent[name], values, err_msg=name)
         held = None
         if "label_split" in case:
             held = np.isin(np.arange(before["linear.bias"].size), case["label_split"][client])
-        pieces[client] = Piece(arrays_of(case["local_returned"][client]), part, weights[client], held)
-    return sew(before, pieces)
+        pieces[client] = SubModelUpdate(arrays_of(case["local_returned"][client]), part, weights[client], held)
+    return aggregate(before, pieces)
 
 
 ROLLING, STATIC = FedRolex(direction="backward", rounding="ceil"), HeteroFL()
@@ -178,13 +178,13 @@ def test_pieces_of_a_conv_net_are_averaged_entry_by_entry(name: str) -> None:
 def test_entries_that_nobody_trained_keep_their_value_exactly() -> None:
     name = "conv_rolex_round4_betas_half_half_quarter"
     before, case = arrays_of(B["conv_global_before"]), B[name]["round"]
-    lab = at_round(small_net(before), case["round"])
+    ctx = at_round(small_net(before), case["round"])
     after = sewn(before, case, B[name]["betas"], ROLLING, [1.0] * 3)
     untouched = 0
     for array, x in before.items():
         trained = np.zeros(x.shape, bool)
         for beta in B[name]["betas"]:
-            trained[np.ix_(*(everything(s) for s in ROLLING.part(lab, beta).selectors[array]))] = True
+            trained[np.ix_(*(everything(s) for s in ROLLING.part(ctx, beta).selectors[array]))] = True
         np.testing.assert_array_equal(after[array][~trained], x[~trained])
         untouched += int((~trained).sum())
     assert untouched > 0
@@ -257,7 +257,7 @@ def test_table_1_is_reproduced_exactly(vgg16: Any) -> None:
 def test_which_members_are_nested_in_which(vgg16: Any) -> None:
     pool = make_pool(vgg16.anatomy, {"M": 0.66, "S": 0.40}, (8, 6, 4))
     for member in pool:
-        inside = {pool[place].name for place in nested_in(pool, member.part)}
+        inside = {pool[place].name for place in nested_members(pool, member.part)}
         assert inside == set(C["nested_in"][member.name])
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from fedquilt_common import averages
-from fedquilt_common.averages import mean
-from fedquilt_common.codec import FileArrays, write_arrays
+from fedquilt_common.aggregation import averages
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.types import Reply
+from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 Arrays = dict[str, NDArray[Any]]
 SHARED = Path(os.environ.get("FEDQUILT_SHARED", Path(__file__).resolve().parents[3] / "shared"))

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt_common.chunks import MAX_CHUNKS, MAX_HEAD, Assembly, Blob, ChunkHeader, digest_file, read_chunk
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.wire.chunks import MAX_CHUNKS, MAX_HEAD, Assembly, Blob, ChunkHeader, digest_file, read_chunk
 
 DIGEST = "5e" * 32
 

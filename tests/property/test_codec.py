@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from fedquilt_common.codec import (
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.types import Precision
+from fedquilt_common.wire.codec import (
     FileArrays,
     block,
     from_bf16,
@@ -24,8 +26,6 @@ from fedquilt_common.codec import (
     wire_dtype,
     write_arrays,
 )
-from fedquilt_common.errors import PayloadError
-from fedquilt_common.types import Precision
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).filter(lambda name: name != "__metadata__")
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedquilt_common.codec import MAX_HEADER, FileArrays, write_arrays
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.wire.codec import MAX_HEADER, FileArrays, write_arrays
 
 SMALL = 4 * 1024 * 1024
 

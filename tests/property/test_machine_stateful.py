@@ -16,10 +16,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.averages import mean
-from fedquilt_common.types import Arrays, ClientId, Lab, Profile, Reply, Round, State, Task
-from fedquilt_server.events import (
+from fedquilt_common.types import Arrays, ClientId, Profile
+from fedquilt_server.lab.context import RoundContext
+from fedquilt_server.round.events import (
     Checkpoint,
     Event,
     Finish,
@@ -32,9 +34,8 @@ from fedquilt_server.events import (
     decode_event,
     encode_event,
 )
-from fedquilt_server.exchange import Policy
-from fedquilt_server.lab import RunLab
-from fedquilt_server.machine import Machine
+from fedquilt_server.round.machine import Machine
+from fedquilt_server.round.policy import Policy
 
 CLIENTS = 4
 SPLIT = {"pi": (0, 1), "jetson": (2, 3), "thief": (0, 3)}
@@ -54,7 +55,7 @@ class Watched(FedAvg):
     two: bool = False
     seen: list[dict[ClientId, Reply]] = field(default_factory=list)
 
-    def round(self, state: State, lab: Lab) -> Round:
+    def round(self, state: State, lab: ServerContext) -> Round:
         replies = yield {client: Task("train", state.arrays) for client in lab.select()}
         self.seen.append(dict(replies))
         if self.two:
@@ -69,8 +70,8 @@ def load(event: Replied) -> Arrays:
     return {"w": np.full(3, int(event.digest) / 3, np.float32)}
 
 
-def lab(number: int, fleet: Mapping[ClientId, Profile]) -> Lab:
-    return RunLab(number, fleet, 7, 99, 99, 3, no_model())
+def lab(number: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
+    return RoundContext(number, fleet, 7, 99, 99, 3, no_model())
 
 
 @dataclass

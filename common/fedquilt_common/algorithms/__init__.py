@@ -6,6 +6,7 @@ import keyword
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from fedquilt_common.algorithm_api import Algorithm
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
 from fedquilt_common.algorithms.all_large import AllLarge
 from fedquilt_common.algorithms.cfedakd import CFedAKD
@@ -30,8 +31,7 @@ from fedquilt_common.algorithms.fedrod import FedROD
 from fedquilt_common.algorithms.fedrolex import FedRolex
 from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.algorithms.scalefl import ScaleFL
-from fedquilt_common.names import resolve
-from fedquilt_common.types import Algorithm
+from fedquilt_common.user_imports import resolve
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,

@@ -14,11 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.averages import Piece, sew
-from fedquilt_common.pool import LARGE, Member, make_pool, member_of, nested_in
-from fedquilt_common.slicing import cut, relative
-from fedquilt_common.submodels import check_widths, evaluate_levels
-from fedquilt_common.types import Arrays, ClientId, Lab, Reply, Round, Shapes, Site, State, Task
+from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
+from fedquilt_common.algorithm_api import ClientContext, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithms.families.levels import evaluate_levels
+from fedquilt_common.submodels.adaptivefl_pool import LARGE, Member, find_member, make_pool, nested_members
+from fedquilt_common.submodels.selection import check_widths
+from fedquilt_common.submodels.slices import cut, relative
+from fedquilt_common.types import Arrays, ClientId, Shapes
 
 FITS = "fits"
 NOTHING_FITS = -1
@@ -52,73 +54,75 @@ class AdaptiveFL:
                 "by all sub-models: choose a later start or a smaller tau"
             )
 
-    def pool(self, lab: Lab | Site) -> tuple[Member, ...]:
+    def pool(self, ctx: ServerContext | ClientContext) -> tuple[Member, ...]:
         """The model pool; raises SliceError when the model does not have such sub-models."""
-        return make_pool(lab.anatomy, self.levels, self.starts)
+        return make_pool(ctx.anatomy, self.levels, self.starts)
 
     # -- server ------------------------------------------------------------------------------------
 
-    def init(self, model: Arrays, lab: Lab) -> State:
-        size = len(self.pool(lab))
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        size = len(self.pool(ctx))
         return State(model, {
-            "curiosity": np.ones((len(self.levels) + 1, lab.clients), np.float32),
-            "resources": np.ones((size, lab.clients), np.float32),
+            "curiosity": np.ones((len(self.levels) + 1, ctx.clients), np.float32),
+            "resources": np.ones((size, ctx.clients), np.float32),
         })  # fmt: skip
 
-    def round(self, state: State, lab: Lab) -> Round:
-        pool = self.pool(lab)
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        pool = self.pool(ctx)
         tables = Tables.of(state.extra, pool, len(self.starts), self.bonus)
-        sent = dict(sorted(self._dispatched(tables, pool, lab)))
+        sent = dict(sorted(self._dispatched(tables, pool, ctx)))
         replies = yield {client: _task(state.arrays, pool, place) for client, place in sent.items()}
         refused = {client: _fitting(reply, pool) for client, reply in replies.items() if not len(reply.arrays)}
         smaller = {client: place for client, place in refused.items() if place != NOTHING_FITS}
         again = (yield {c: _task(state.arrays, pool, p) for c, p in smaller.items()}) if smaller else {}
         answers = {**{c: (sent[c], r) for c, r in replies.items()}, **{c: (smaller[c], r) for c, r in again.items()}}
-        back = {c: member_of(pool, nested_in(pool, pool[place].part), reply.arrays)
+        back = {c: find_member(pool, nested_members(pool, pool[place].part), reply.arrays)
                 for c, (place, reply) in sorted(answers.items()) if len(reply.arrays)}  # fmt: skip
         for client in sorted(replies):
             tables.update(client, sent[client], back.get(client))
-        pieces = {c: Piece(answers[c][1].arrays, pool[place].part, answers[c][1].weight) for c, place in back.items()}
-        arrays = sew(state.arrays, pieces) if pieces else state.arrays
+        pieces = {
+            c: SubModelUpdate(answers[c][1].arrays, pool[place].part, answers[c][1].weight) for c, place in back.items()
+        }
+        arrays = aggregate(state.arrays, pieces) if pieces else state.arrays
         everything = [*(sent[c] for c in replies), *(smaller[c] for c in again)]
         return State(arrays, tables.arrays, _report(pool, sent, back, everything))
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
-        first = [m for m in reversed(self.pool(lab)) if m.name.endswith("1")]
-        return evaluate_levels(state.arrays, lab, [(member.name, member.part) for member in first])
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        first = [m for m in reversed(self.pool(ctx)) if m.name.endswith("1")]
+        return evaluate_levels(state.arrays, ctx, [(member.name, member.part) for member in first])
 
-    def _dispatched(self, tables: Tables, pool: Sequence[Member], lab: Lab) -> Iterator[tuple[ClientId, int]]:
+    def _dispatched(self, tables: Tables, pool: Sequence[Member], ctx: ServerContext) -> Iterator[tuple[ClientId, int]]:
         """(client, member) pairs: members are drawn uniformly, then a client for each by its reward."""
-        left = sorted(lab.fleet)
-        for _ in range(min(lab.per_round, len(left))):
-            place = int(lab.rng.integers(len(pool)))
-            client = left[int(lab.rng.choice(len(left), p=tables.probabilities(pool[place].level, left)))]
+        left = sorted(ctx.fleet)
+        for _ in range(min(ctx.per_round, len(left))):
+            place = int(ctx.rng.integers(len(pool)))
+            client = left[int(ctx.rng.choice(len(left), p=tables.probabilities(pool[place].level, left)))]
             left.remove(client)
             yield client, place
 
     # -- client ------------------------------------------------------------------------------------
 
-    def work(self, task: Task, site: Site) -> Reply:
-        pool = self.pool(site)
+    def work(self, task: Task, ctx: ClientContext) -> Reply:
+        pool = self.pool(ctx)
         assert task.slice is not None  # noqa: S101 - every task of ours has one
-        for place in nested_in(pool, task.slice):
+        for place in nested_members(pool, task.slice):
             member = pool[place].part
-            if site.fits(member):
+            if ctx.fits(member):
                 arrays = cut(task.arrays, relative(member, task.slice))
-                trained = site.learner.train(arrays, site.data, seed=site.seed, part=member)
+                trained = ctx.learner.train(arrays, ctx.data, seed=ctx.seed, part=member)
                 metrics = {"loss": trained.loss, "train_seconds": trained.seconds}
-                return Reply(trained.arrays, len(site.data), metrics)
-        return Reply({}, 1.0, {FITS: _largest_fitting(pool, site)})
+                return Reply(trained.arrays, len(ctx.data), metrics)
+        return Reply({}, 1.0, {FITS: _largest_fitting(pool, ctx)})
 
 
-def _largest_fitting(pool: Sequence[Member], site: Site) -> int:
-    by_size = sorted(range(len(pool)), key=lambda place: -pool[place].part.entries)
-    return next((place for place in by_size if site.fits(pool[place].part)), NOTHING_FITS)
+def _largest_fitting(pool: Sequence[Member], ctx: ClientContext) -> int:
+    kinds_by_width = sorted(range(len(pool)), key=lambda place: -pool[place].part.entries)
+    return next((place for place in kinds_by_width if ctx.fits(pool[place].part)), NOTHING_FITS)
 
 
 def _task(arrays: Arrays, pool: Sequence[Member], place: int) -> Task:
     """Train the member or one nested in it; an empty reply says that none of them fits."""
-    nested = nested_in(pool, pool[place].part)
+    nested = nested_members(pool, pool[place].part)
     allowed: list[Shapes] = [pool[inner].part.shapes for inner in nested]
     return Task("train", arrays, slice=pool[place].part, expect=(*allowed, {}))
 

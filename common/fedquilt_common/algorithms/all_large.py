@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from fedquilt_common.algorithm_api import Reply, ServerContext, State
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.types import ClientId, Lab, Reply, State
+from fedquilt_common.types import ClientId
 
 
 @dataclass(frozen=True)
 class AllLarge(FedAvg):
     """No hyper-parameters."""
 
-    def merge(self, state: State, replies: Mapping[ClientId, Reply], lab: Lab) -> State:
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         trained = {str(client): 1.0 for client in sorted(replies)}
-        return replace(super().merge(state, replies, lab), report={"trained": trained})
+        return replace(super().merge(state, replies, ctx), report={"trained": trained})

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from fedquilt_common.aggregation.soft_labels import Logits, dequantise, mean_labels, quantise
+from fedquilt_common.algorithm_api import Reply, ServerContext
 from fedquilt_common.algorithms.fedakd import FedAKD
-from fedquilt_common.soft_labels import Logits, agreed, dequantised, quantised
-from fedquilt_common.types import Arrays, ClientId, Lab, Reply, Shapes
+from fedquilt_common.types import Arrays, ClientId, Shapes
 
 
 @dataclass(frozen=True)
@@ -20,20 +21,20 @@ class CFedAKD(FedAKD):
     """It has FedAKD's fields."""
 
     def encode(self, logits: Logits) -> Arrays:
-        return quantised(logits)
+        return quantise(logits)
 
     def decode(self, arrays: Arrays) -> Logits:
-        return dequantised(arrays)
+        return dequantise(arrays)
 
-    def shapes(self, lab: Lab) -> Shapes:
-        return {"codes": (len(lab.public), lab.classes), "range": (2, lab.classes)}
+    def shapes(self, ctx: ServerContext) -> Shapes:
+        return {"codes": (len(ctx.public), ctx.classes), "range": (2, ctx.classes)}
 
     @property
     def dtypes(self) -> Mapping[str, str]:
         return {"codes": "uint8"}
 
-    def agree(self, replies: Mapping[ClientId, Reply]) -> Arrays:
+    def aggregate_labels(self, replies: Mapping[ClientId, Reply]) -> Arrays:
         whole = {
-            client: replace(reply, arrays={"labels": dequantised(reply.arrays)}) for client, reply in replies.items()
+            client: replace(reply, arrays={"labels": dequantise(reply.arrays)}) for client, reply in replies.items()
         }
-        return quantised(agreed(whole, self.by_accuracy)["labels"])
+        return quantise(mean_labels(whole, self.by_accuracy)["labels"])

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from fedquilt_common.averages import mean
-from fedquilt_common.slicing import Slice, cut
-from fedquilt_common.submodels import DEFAULT_WIDTHS, Widths, by_size, check_widths, level_of, prefix
-from fedquilt_common.types import Arrays, ClientId, Lab, Reply, Round, Site, State, Task
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.algorithm_api import ClientContext, Reply, Round, ServerContext, State, Task
+from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of, prefix
+from fedquilt_common.submodels.slices import Slice, cut
+from fedquilt_common.types import Arrays, ClientId
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,18 @@ class Decoupled:
         if self.data not in ("own", "affordable"):
             raise ValueError(f"data = {self.data!r}: must be own or affordable")
 
-    def init(self, model: Arrays, lab: Lab) -> State:
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
         smaller = {
             f"{level}/{name}": array
-            for level, part in self._parts(lab).items() if not part.is_full
+            for level, part in self._parts(ctx).items() if not part.is_full
             for name, array in cut(model, part).items()
         }  # fmt: skip
         return State(model, smaller)
 
-    def round(self, state: State, lab: Lab) -> Round:
-        parts = self._parts(lab)
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        parts = self._parts(ctx)
         models = {level: self._model(state, level, part) for level, part in parts.items()}
-        levels = {client: self._level(client, lab) for client in sorted(lab.select())}
+        levels = {client: self._level(client, ctx) for client in sorted(ctx.select())}
         whole = {level: Task("train", models[level], {"level": level}) for level in models}
         replies = yield {client: whole[level] for client, level in levels.items()}
         for level in models:
@@ -55,29 +56,29 @@ class Decoupled:
         trained = {str(client): self.widths[levels[client]] for client in sorted(replies)}
         return self._state(models, parts, trained)
 
-    def work(self, task: Task, site: Site) -> Reply:
-        part = prefix(site.anatomy, self.widths[str(task.scalars["level"])], "floor")
-        trained = site.learner.train(task.arrays, site.data, seed=site.seed, part=part)
-        return Reply(trained.arrays, len(site.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+    def work(self, task: Task, ctx: ClientContext) -> Reply:
+        part = prefix(ctx.anatomy, self.widths[str(task.scalars["level"])], "floor")
+        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, part=part)
+        return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
-        parts = self._parts(lab)
-        scores = {level: lab.evaluate(self._model(state, level, part), part) for level, part in parts.items()}
-        full = scores[by_size(self.widths)[0]]
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        parts = self._parts(ctx)
+        scores = {level: ctx.evaluate(self._model(state, level, part), part) for level, part in parts.items()}
+        full = scores[kinds_by_width(self.widths)[0]]
         measure = "accuracy" if "accuracy" in full else "r2"
         named = {f"{measure}_{level}": score[measure] for level, score in scores.items()}
         return {**full, **named, f"average_{measure}": sum(named.values()) / len(named)}
 
-    def _parts(self, lab: Lab) -> dict[str, Slice]:
-        return {level: prefix(lab.anatomy, self.widths[level], "floor") for level in by_size(self.widths)}
+    def _parts(self, ctx: ServerContext) -> dict[str, Slice]:
+        return {level: prefix(ctx.anatomy, self.widths[level], "floor") for level in kinds_by_width(self.widths)}
 
-    def _level(self, client: ClientId, lab: Lab) -> str:
-        levels = by_size(self.widths)
-        own = level_of(lab.fleet[client].kind, levels)
+    def _level(self, client: ClientId, ctx: ServerContext) -> str:
+        levels = kinds_by_width(self.widths)
+        own = level_of(ctx.fleet[client].kind, levels)
         if self.data == "own":
             return own
         affordable = levels[levels.index(own) :]
-        return affordable[int(lab.rng.integers(len(affordable)))]
+        return affordable[int(ctx.rng.integers(len(affordable)))]
 
     def _model(self, state: State, level: str, part: Slice) -> Arrays:
         if part.is_full:
@@ -85,7 +86,7 @@ class Decoupled:
         return {name: state.extra[f"{level}/{name}"] for name in part.shapes}
 
     def _state(self, models: Mapping[str, Arrays], parts: Mapping[str, Slice], trained: dict[str, float]) -> State:
-        whole = models[by_size(self.widths)[0]]
+        whole = models[kinds_by_width(self.widths)[0]]
         extra: dict[str, NDArray[Any]] = {
             f"{level}/{name}": models[level][name]
             for level, part in parts.items() if not part.is_full

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedquilt_common.aggregation.client_evaluation import evaluation_reply
+from fedquilt_common.algorithm_api import ClientContext, Reply, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.evaluation import counted
-from fedquilt_common.penalties import near
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.types import Arrays, Reply, Site, Task
+from fedquilt_common.training.penalties import proximal_penalty
+from fedquilt_common.types import Arrays
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,20 @@ class Ditto(FedAvg):
         if self.personal_epochs is not None and self.personal_epochs < 1:
             raise ValueError("personal_epochs must be 1 or more; leave it out for as many as training.epochs")
 
-    def train(self, task: Task, site: Site) -> Reply:
-        own = site.learner.train(
-            site.memory or task.arrays,
-            site.data,
-            seed=derive_seed(site.seed, "personal"),
-            penalty=near(task.arrays, self.lambda_),
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        own = ctx.learner.train(
+            ctx.memory or task.arrays,
+            ctx.data,
+            seed=derive_seed(ctx.seed, "personal"),
+            penalty=proximal_penalty(task.arrays, self.lambda_),
             epochs=self.personal_epochs,
         )
-        site.memory.update(own.arrays)
-        trained = site.learner.train(task.arrays, site.data, seed=site.seed)
+        ctx.memory.update(own.arrays)
+        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed)
         metrics = {"loss": trained.loss, "personal_loss": own.loss, "train_seconds": own.seconds + trained.seconds}
-        return Reply(trained.arrays, len(site.data), metrics)
+        return Reply(trained.arrays, len(ctx.data), metrics)
 
-    def test(self, arrays: Arrays, site: Site) -> Reply:
-        of_global = site.learner.predict(arrays, site.test)[-1]
-        of_own = site.learner.predict(site.memory, site.test)[-1] if site.memory else of_global
-        return counted(site.test.y, of_global, of_own)
+    def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
+        of_global = ctx.learner.predict(arrays, ctx.test)[-1]
+        of_own = ctx.learner.predict(ctx.memory, ctx.test)[-1] if ctx.memory else of_global
+        return evaluation_reply(ctx.test.y, of_global, of_own)

@@ -13,11 +13,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedquilt_common.algorithms.own_model import OwnModel
-from fedquilt_common.losses import cross_entropy
+from fedquilt_common.aggregation.soft_labels import Logits, check_can_distil, mean_labels, sharpen, softmax
+from fedquilt_common.algorithm_api import Loss, Reply, ServerContext, State, Task
+from fedquilt_common.algorithms.families.own_model import OwnModel
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.soft_labels import Logits, agreed, check_distils, sharpened, softmax
-from fedquilt_common.types import Arrays, ClientId, Examples, Lab, Loss, Reply, Shapes, State, Task
+from fedquilt_common.training.losses import cross_entropy
+from fedquilt_common.types import Arrays, ClientId, Examples, Shapes
 
 
 @dataclass(frozen=True)
@@ -47,27 +48,29 @@ class DSFL(OwnModel):
     def decode(self, arrays: Arrays) -> Logits:
         return np.asarray(arrays["probabilities"])
 
-    def shapes(self, lab: Lab) -> Shapes:
-        return {"probabilities": (len(lab.public), lab.classes)}
+    def shapes(self, ctx: ServerContext) -> Shapes:
+        return {"probabilities": (len(ctx.public), ctx.classes)}
 
-    def agree(self, replies: Mapping[ClientId, Reply]) -> Arrays:
-        mean = agreed(replies, self.by_accuracy)["probabilities"]
-        return {"probabilities": sharpened(mean, self.temperature) if self.aggregation == "era" else mean}
+    def aggregate_labels(self, replies: Mapping[ClientId, Reply]) -> Arrays:
+        mean = mean_labels(replies, self.by_accuracy)["probabilities"]
+        return {"probabilities": sharpen(mean, self.temperature) if self.aggregation == "era" else mean}
 
-    def init(self, model: Arrays, lab: Lab) -> State:
-        check_distils(lab, self)
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        check_can_distil(ctx, self)
         return State(model)
 
-    def closed(self, state: State, labels: Arrays, lab: Lab) -> State:
-        seed, data = derive_seed(lab.seed, "distil", lab.round), Examples(lab.public, self.decode(labels))
-        return State(self.distilled(lab.learner, state.arrays, data, seed).arrays)
+    def next_state(self, state: State, labels: Arrays, ctx: ServerContext) -> State:
+        seed, data = derive_seed(ctx.seed, "distil", ctx.round), Examples(ctx.public, self.decode(labels))
+        return State(self.distil(ctx.learner, state.arrays, data, seed).arrays)
 
-    def evaluated(self, state: State, lab: Lab) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]:
-        own = yield from super().evaluated(state, lab)
+    def evaluate_clients(
+        self, state: State, ctx: ServerContext
+    ) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]:
+        own = yield from super().evaluate_clients(state, ctx)
         if not own.scores:
             return own
-        of_all = self.evaluate(state, lab)
+        of_all = self.evaluate(state, ctx)
         return replace(own, scores={**own.scores, **of_all, "global_accuracy": of_all["accuracy"]})
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
-        return lab.evaluate(state.arrays)
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        return ctx.evaluate(state.arrays)

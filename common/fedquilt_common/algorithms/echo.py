@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedquilt_common.algorithm_api import ClientContext, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.types import Lab, Reply, Site, State, Task
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Echo(FedAvg):
 
     step: float = 0.5
 
-    def work(self, task: Task, site: Site) -> Reply:
+    def work(self, task: Task, ctx: ClientContext) -> Reply:
         return Reply({name: x + np.asarray(self.step, x.dtype) for name, x in task.arrays.items()})
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         return {}

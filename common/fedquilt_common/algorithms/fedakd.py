@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from fedquilt_common.aggregation.soft_labels import mixup
+from fedquilt_common.algorithm_api import ClientContext, ServerContext, Task
 from fedquilt_common.algorithms.fedmd import FedMD
-from fedquilt_common.soft_labels import mixup
-from fedquilt_common.types import Lab, Scalar, Site, Task
+from fedquilt_common.types import Scalar
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ class FedAKD(FedMD):
         if self.alpha is not None and not 0 < self.alpha < float("inf"):
             raise ValueError("alpha must be a positive number; leave it out for one that each round draws")
 
-    def draw(self, lab: Lab) -> Mapping[str, Scalar]:
-        seed = int(lab.rng.integers(1 << 62))
-        alpha = self.alpha if self.alpha is not None else 1.0 - float(lab.rng.random())
-        return {"seed": seed, "alpha": alpha, "lambda": float(lab.rng.beta(alpha, alpha))}
+    def draw(self, ctx: ServerContext) -> Mapping[str, Scalar]:
+        seed = int(ctx.rng.integers(1 << 62))
+        alpha = self.alpha if self.alpha is not None else 1.0 - float(ctx.rng.random())
+        return {"seed": seed, "alpha": alpha, "lambda": float(ctx.rng.beta(alpha, alpha))}
 
-    def samples(self, task: Task, site: Site) -> NDArray[Any]:
-        return mixup(site.public, int(task.scalars["seed"]), float(task.scalars["lambda"]))
+    def samples(self, task: Task, ctx: ClientContext) -> NDArray[Any]:
+        return mixup(ctx.public, int(task.scalars["seed"]), float(task.scalars["lambda"]))

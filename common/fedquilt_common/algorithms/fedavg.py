@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedquilt_common.averages import mean
-from fedquilt_common.evaluation import EVALUATE, NOTHING, counted, measured
-from fedquilt_common.types import Arrays, ClientId, Lab, Penalty, Reply, Round, Site, State, Task
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, NOTHING, evaluate_on_clients, evaluation_reply
+from fedquilt_common.algorithm_api import ClientContext, Penalty, Reply, Round, ServerContext, State, Task
+from fedquilt_common.types import Arrays, ClientId
 
 
 @dataclass(frozen=True)
@@ -21,38 +22,38 @@ class FedAvg:
     holdout: ClassVar[float] = 0.0
     """The part of its samples that each client keeps for testing, where the experiment does not say."""
 
-    def init(self, model: Arrays, lab: Lab) -> State:
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
         return State(model)
 
-    def round(self, state: State, lab: Lab) -> Round:
-        replies = yield dict.fromkeys(lab.select(), self.ask(state, lab))
-        return (yield from measured(self.merge(state, replies, lab), lab))
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        replies = yield dict.fromkeys(ctx.select(), self.ask(state, ctx))
+        return (yield from evaluate_on_clients(self.merge(state, replies, ctx), ctx))
 
-    def ask(self, state: State, lab: Lab) -> Task:
+    def ask(self, state: State, ctx: ServerContext) -> Task:
         """What the clients of a round are to train."""
         return Task("train", state.arrays)
 
-    def merge(self, state: State, replies: Mapping[ClientId, Reply], lab: Lab) -> State:
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         """The new state from what the clients have trained."""
         return State(mean(replies, like=state.arrays))
 
-    def work(self, task: Task, site: Site) -> Reply:
+    def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:
-            return self.test(task.arrays, site) if len(site.test) else NOTHING
-        return self.train(task, site)
+            return self.test(task.arrays, ctx) if len(ctx.test) else NOTHING
+        return self.train(task, ctx)
 
-    def train(self, task: Task, site: Site) -> Reply:
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
         """A client's part of a round."""
-        trained = site.learner.train(task.arrays, site.data, seed=site.seed, penalty=self.penalty())
-        return Reply(trained.arrays, len(site.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, penalty=self.penalty())
+        return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
-    def test(self, arrays: Arrays, site: Site) -> Reply:
+    def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
         """How the global model ``arrays`` and the client's own do on its test samples; here they are the same."""
-        logits = site.learner.predict(arrays, site.test)[-1]
-        return counted(site.test.y, logits, logits)
+        logits = ctx.learner.predict(arrays, ctx.test)[-1]
+        return evaluation_reply(ctx.test.y, logits, logits)
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
-        return lab.evaluate(state.arrays)
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        return ctx.evaluate(state.arrays)
 
     def penalty(self) -> Penalty | None:
         """What the client adds to its loss; FedAvg adds nothing."""

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithms.private_head import PrivateHead
-from fedquilt_common.evaluation import counted
-from fedquilt_common.heads import Head, leave, pick
-from fedquilt_common.types import Arrays, Examples, Reply, Site, Task
+from fedquilt_common.aggregation.client_evaluation import evaluation_reply
+from fedquilt_common.algorithm_api import ClientContext, Reply, Task
+from fedquilt_common.algorithms.families.private_head import PrivateHead
+from fedquilt_common.submodels.heads import Head, drop_arrays, pick_arrays
+from fedquilt_common.types import Arrays, Examples
 
 
 @dataclass(frozen=True)
@@ -36,24 +37,24 @@ class FedBABU(PrivateHead):
         if self.tunes not in ("head", "whole"):
             raise ValueError(f"tunes = {self.tunes!r}: must be head or whole")
 
-    def train(self, task: Task, site: Site) -> Reply:
-        body = leave(task.arrays, self.names(site)).keys()
-        trained = site.learner.train(task.arrays, site.data, seed=site.seed, only=body)
-        sent = pick(trained.arrays, self._sent(trained.arrays, self.names(site)))
-        return Reply(sent, len(site.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        body = drop_arrays(task.arrays, self.names(ctx)).keys()
+        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, only=body)
+        sent = pick_arrays(trained.arrays, self._sent(trained.arrays, self.names(ctx)))
+        return Reply(sent, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
-    def test(self, arrays: Arrays, site: Site) -> Reply:
+    def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
         if self.tunes == "whole":
-            return self._tested(arrays, site, site.data, site.test, None)
-        data, test = (site.learner.features(arrays, some, self.head_layers) for some in (site.data, site.test))
-        return self._tested(pick(arrays, self.names(site)), site, data, test, Head(self.head_layers))
+            return self._tested(arrays, ctx, ctx.data, ctx.test, None)
+        data, test = (ctx.learner.features(arrays, some, self.head_layers) for some in (ctx.data, ctx.test))
+        return self._tested(pick_arrays(arrays, self.names(ctx)), ctx, data, test, Head(self.head_layers))
 
     def _tested(
-        self, arrays: Mapping[str, NDArray[Any]], site: Site, data: Examples, test: Examples, part: Head | None
+        self, arrays: Mapping[str, NDArray[Any]], ctx: ClientContext, data: Examples, test: Examples, part: Head | None
     ) -> Reply:
         """Of the model, or its head alone on the base's features."""
-        learner = site.learner
-        tuned = learner.train(arrays, data, seed=site.seed, part=part, epochs=self.tune_epochs)
-        site.memory.update(tuned.arrays)
+        learner = ctx.learner
+        tuned = learner.train(arrays, data, seed=ctx.seed, part=part, epochs=self.tune_epochs)
+        ctx.memory.update(tuned.arrays)
         (of_global,), (of_own,) = (learner.predict(one, test, part) for one in (arrays, tuned.arrays))
-        return counted(test.y, of_global, of_own)
+        return evaluation_reply(test.y, of_global, of_own)

@@ -13,19 +13,20 @@ from typing import Literal
 
 import numpy as np
 
-from fedquilt_common.algorithms.prototypes import (
+from fedquilt_common.aggregation.soft_labels import Logits, check_can_distil, client_weights
+from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State
+from fedquilt_common.algorithms.families.prototypes import (
     Prototypes,
-    averaged,
-    first_models,
-    opinions,
-    packed,
+    average_prototypes,
+    client_logits,
+    initial_models,
+    pack_models,
     scores_of,
-    unpacked,
+    unpack_models,
 )
-from fedquilt_common.losses import divergence
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.soft_labels import Logits, check_distils, voices
-from fedquilt_common.types import Arrays, ClientId, Examples, Lab, Reply, Round, State
+from fedquilt_common.training.losses import divergence
+from fedquilt_common.types import Arrays, ClientId, Examples
 
 WATCHED = 5
 """One public sample in so many is not learned from, but decides when to stop."""
@@ -54,40 +55,40 @@ class FedDF(Prototypes):
     def by_accuracy(self) -> bool:
         return self.weighting == "accuracy"
 
-    def init(self, model: Arrays, lab: Lab) -> State:
-        check_distils(lab, self)
-        return _state(first_models(model, lab))
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        check_can_distil(ctx, self)
+        return _state(initial_models(model, ctx))
 
-    def round(self, state: State, lab: Lab) -> Round:
-        models = _models(state, lab)
-        replies = yield self.ask(models, lab)
-        means = averaged(models, replies, lab)
-        return _state(self.students(means, self.ensemble(replies, lab), lab) if self.kd_epochs else means)
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        models = _models(state, ctx)
+        replies = yield self.ask(models, ctx)
+        means = average_prototypes(models, replies, ctx)
+        return _state(self.students(means, self.ensemble(replies, ctx), ctx) if self.kd_epochs else means)
 
-    def students(self, means: Sequence[Arrays], labels: Logits, lab: Lab) -> list[Arrays]:
+    def students(self, means: Sequence[Arrays], labels: Logits, ctx: ServerContext) -> list[Arrays]:
         """Each kind's mean after it has learned the labels, shape (n, classes), of the public samples."""
-        order = np.random.Generator(np.random.PCG64(derive_seed(lab.seed, "watched"))).permutation(len(labels))
-        data, watched = Examples(lab.public, labels), len(labels) // WATCHED
+        order = np.random.Generator(np.random.PCG64(derive_seed(ctx.seed, "watched"))).permutation(len(labels))
+        data, watched = Examples(ctx.public, labels), len(labels) // WATCHED
         seen, rest = np.sort(order[watched:]), np.sort(order[:watched])
         how = {"anneal": True, "watch": data.take(rest) if watched else None, "patience": self.patience}
         return [
-            self.student(learner, arrays, data.take(seen), divergence, lab, number, **how)
-            for number, (learner, arrays) in enumerate(zip(lab.prototypes, means, strict=True))
+            self.student(learner, arrays, data.take(seen), divergence, ctx, number, **how)
+            for number, (learner, arrays) in enumerate(zip(ctx.prototypes, means, strict=True))
         ]
 
-    def ensemble(self, replies: Mapping[ClientId, Reply], lab: Lab) -> Logits:
+    def ensemble(self, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> Logits:
         """The mean of the clients' logits, shape (n, classes)."""
-        weights = voices(replies, self.by_accuracy)
-        labels: Logits = np.average(opinions(replies, lab), axis=0, weights=weights).astype(np.float32)
+        weights = client_weights(replies, self.by_accuracy)
+        labels: Logits = np.average(client_logits(replies, ctx), axis=0, weights=weights).astype(np.float32)
         return labels
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
-        return scores_of(_models(state, lab), lab)
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        return scores_of(_models(state, ctx), ctx)
 
 
 def _state(models: list[Arrays]) -> State:
-    return State(models[0], packed(models[1:]))
+    return State(models[0], pack_models(models[1:]))
 
 
-def _models(state: State, lab: Lab) -> list[Arrays]:
-    return [state.arrays, *unpacked(state.extra, len(lab.prototypes) - 1)]
+def _models(state: State, ctx: ServerContext) -> list[Arrays]:
+    return [state.arrays, *unpack_models(state.extra, len(ctx.prototypes) - 1)]

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.algorithm_api import ClientContext, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.averages import mean
-from fedquilt_common.penalties import along, both, near
-from fedquilt_common.types import ClientId, Lab, Reply, Site, State, Task
+from fedquilt_common.training.penalties import both, linear_penalty, proximal_penalty
+from fedquilt_common.types import ClientId
 
 
 @dataclass(frozen=True)
@@ -30,24 +31,24 @@ class FedDyn(FedAvg):
         if not 0 < self.alpha < float("inf"):
             raise ValueError("alpha must be a positive number; without the regularizer use `name: fedavg`")
 
-    def init(self, model: Mapping[str, NDArray[Any]], lab: Lab) -> State:
-        return State(model, {name: np.zeros(model[name].shape, np.float32) for name in model if name in lab.parameters})
+    def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
+        return State(model, {name: np.zeros(model[name].shape, np.float32) for name in model if name in ctx.parameters})
 
-    def merge(self, state: State, replies: Mapping[ClientId, Reply], lab: Lab) -> State:
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         alike = {client: replace(reply, weight=1.0) for client, reply in replies.items()}
         arrays, extra = mean(alike, like=state.arrays), dict[str, NDArray[Any]]()
         for name in state.extra:
             moved = np.asarray(arrays[name], np.float64) - state.arrays[name]
-            h = state.extra[name] - self.alpha / lab.clients * len(replies) * moved
+            h = state.extra[name] - self.alpha / ctx.clients * len(replies) * moved
             arrays[name] = (arrays[name] - h / self.alpha).astype(arrays[name].dtype)
             extra[name] = h.astype(np.float32)
         return State(arrays, extra)
 
-    def train(self, task: Task, site: Site) -> Reply:
-        theta = {name: np.asarray(task.arrays[name]) for name in task.arrays if name in site.learner.parameters}
-        gradient = {name: site.memory.get(name, np.zeros_like(x)) for name, x in theta.items()}
-        penalty = both(along({name: -g for name, g in gradient.items()}), near(theta, self.alpha))
-        trained = site.learner.train(task.arrays, site.data, seed=site.seed, penalty=penalty)
-        site.memory.update({name: g - np.float32(self.alpha) * (trained.arrays[name] - theta[name])
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        theta = {name: np.asarray(task.arrays[name]) for name in task.arrays if name in ctx.learner.parameters}
+        gradient = {name: ctx.memory.get(name, np.zeros_like(x)) for name, x in theta.items()}
+        penalty = both(linear_penalty({name: -g for name, g in gradient.items()}), proximal_penalty(theta, self.alpha))
+        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, penalty=penalty)
+        ctx.memory.update({name: g - np.float32(self.alpha) * (trained.arrays[name] - theta[name])
                             for name, g in gradient.items()})  # fmt: skip
-        return Reply(trained.arrays, len(site.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+        return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedquilt_common.algorithms.partial import PartialTraining
-from fedquilt_common.slicing import Slice
-from fedquilt_common.submodels import by_size, evaluate_levels, prefix, random_subset
-from fedquilt_common.types import Lab, State
+from fedquilt_common.algorithm_api import ServerContext, State
+from fedquilt_common.algorithms.families.levels import evaluate_levels
+from fedquilt_common.algorithms.families.partial_training import PartialTraining
+from fedquilt_common.submodels.selection import kinds_by_width, prefix, random_subset
+from fedquilt_common.submodels.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,9 @@ class FederatedDropout(PartialTraining):
 
     mask_absent_classes: bool = False
 
-    def part(self, lab: Lab, width: float) -> Slice:
-        return random_subset(lab.anatomy, width, lab.rng)
+    def part(self, ctx: ServerContext, width: float) -> Slice:
+        return random_subset(ctx.anatomy, width, ctx.rng)
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
-        levels = [(kind, prefix(lab.anatomy, self.widths[kind], "floor")) for kind in by_size(self.widths)]
-        return evaluate_levels(state.arrays, lab, levels)
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        levels = [(kind, prefix(ctx.anatomy, self.widths[kind], "floor")) for kind in kinds_by_width(self.widths)]
+        return evaluate_levels(state.arrays, ctx, levels)

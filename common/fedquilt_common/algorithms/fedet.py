@@ -14,12 +14,27 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithms.prototypes import Prototypes, averaged, first_models, opinions, packed, unpacked
-from fedquilt_common.averages import mean
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.aggregation.soft_labels import (
+    check_can_distil,
+    client_weights,
+    confidence_weights,
+    dissenting_labels,
+    softmax,
+    weighted_sum,
+)
+from fedquilt_common.algorithm_api import Learner, Reply, Round, ServerContext, State
+from fedquilt_common.algorithms.families.prototypes import (
+    Prototypes,
+    average_prototypes,
+    client_logits,
+    initial_models,
+    pack_models,
+    unpack_models,
+)
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.heads import check_head_layers
-from fedquilt_common.soft_labels import check_distils, confidence, dissent, softmax, voices, weighted
-from fedquilt_common.types import Arrays, ClientId, Examples, Lab, Learner, Reply, Round, State
+from fedquilt_common.submodels.heads import check_head_layers
+from fedquilt_common.types import Arrays, ClientId, Examples
 
 
 @dataclass(frozen=True)
@@ -49,30 +64,32 @@ class FedET(Prototypes):
     def by_accuracy(self) -> bool:
         return self.weighting == "accuracy"
 
-    def init(self, model: Arrays, lab: Lab) -> State:
-        check_distils(lab, self)
-        models = first_models(model, lab)
-        for small, learner in zip(models, lab.prototypes, strict=True):
-            self._check(model, small, lab.learner, learner)
-        return State(model, packed(models))
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        check_can_distil(ctx, self)
+        models = initial_models(model, ctx)
+        for small, learner in zip(models, ctx.prototypes, strict=True):
+            self._check(model, small, ctx.learner, learner)
+        return State(model, pack_models(models))
 
-    def round(self, state: State, lab: Lab) -> Round:
-        models = unpacked(state.extra, len(lab.prototypes))
-        replies = yield self.ask(models, lab)
-        large = {**state.arrays, **self._mean_head(replies, lab)}
-        data = Examples(lab.public, self.targets(replies, lab))
-        large = dict(self.student(lab.learner, large, data, self.loss, lab, 0))
-        head = list(self._head(large, lab.learner).values())
-        small = [self._with_head(one, head, lab, kind) for kind, one in enumerate(averaged(models, replies, lab))]
-        return State(large, packed(small))
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        models = unpack_models(state.extra, len(ctx.prototypes))
+        replies = yield self.ask(models, ctx)
+        large = {**state.arrays, **self._mean_head(replies, ctx)}
+        data = Examples(ctx.public, self.targets(replies, ctx))
+        large = dict(self.student(ctx.learner, large, data, self.loss, ctx, 0))
+        head = list(self._head(large, ctx.learner).values())
+        small = [
+            self._with_head(one, head, ctx, kind) for kind, one in enumerate(average_prototypes(models, replies, ctx))
+        ]
+        return State(large, pack_models(small))
 
-    def targets(self, replies: Mapping[ClientId, Reply], lab: Lab) -> NDArray[np.float32]:
+    def targets(self, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> NDArray[np.float32]:
         """For each public sample, shape (n, 2 * classes): the class of the consensus, one-hot, and the probabilities of
         those who see another one, all 0 where nobody does."""
-        logits = opinions(replies, lab)
-        label = weighted(logits, self._weights(logits, replies)).argmax(axis=1)
-        others, heard = dissent(logits, label)
-        hard = np.eye(lab.classes, dtype=np.float32)[label]
+        logits = client_logits(replies, ctx)
+        label = weighted_sum(logits, self._weights(logits, replies)).argmax(axis=1)
+        others, heard = dissenting_labels(logits, label)
+        hard = np.eye(ctx.classes, dtype=np.float32)[label]
         return np.concatenate([hard, softmax(others) * heard[:, None]], axis=1, dtype=np.float32)
 
     def loss(self, outputs: Any, targets: Any) -> Any:
@@ -87,33 +104,33 @@ class FedET(Prototypes):
             functional.log_softmax(outputs, dim=1), others, reduction="batchmean"
         )
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
-        small = unpacked(state.extra, len(lab.prototypes))
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        small = unpack_models(state.extra, len(ctx.prototypes))
         each = [
-            lab.evaluate(arrays, learner=one)["accuracy"] for arrays, one in zip(small, lab.prototypes, strict=True)
+            ctx.evaluate(arrays, learner=one)["accuracy"] for arrays, one in zip(small, ctx.prototypes, strict=True)
         ]
-        return {**lab.evaluate(state.arrays), **{f"accuracy_{number}": value for number, value in enumerate(each)}}
+        return {**ctx.evaluate(state.arrays), **{f"accuracy_{number}": value for number, value in enumerate(each)}}
 
     def _weights(self, logits: NDArray[Any], replies: Mapping[ClientId, Reply]) -> NDArray[np.float64]:
         if self.weighting == "variance":
-            return confidence(logits)
-        return np.repeat(voices(replies, self.by_accuracy)[:, None], logits.shape[1], axis=1)
+            return confidence_weights(logits)
+        return np.repeat(client_weights(replies, self.by_accuracy)[:, None], logits.shape[1], axis=1)
 
     def _head(self, arrays: Arrays, learner: Learner) -> dict[str, NDArray[Any]]:
         """The arrays of a model's head, in the order of its layers."""
         return {name: arrays[name] for name in learner.head(self.head_layers)}
 
-    def _mean_head(self, replies: Mapping[ClientId, Reply], lab: Lab) -> dict[str, NDArray[Any]]:
+    def _mean_head(self, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> dict[str, NDArray[Any]]:
         """The mean of all clients' heads under the large model's names, all alike."""
-        names = lab.learner.head(self.head_layers)
+        names = ctx.learner.head(self.head_layers)
         heads = {}
         for client, reply in replies.items():
-            head = self._head(reply.arrays, lab.prototypes[lab.prototype_of(client)])
+            head = self._head(reply.arrays, ctx.prototypes[ctx.prototype_of(client)])
             heads[client] = Reply(dict(zip(names, head.values(), strict=True)))
         return mean(heads)
 
-    def _with_head(self, arrays: Arrays, head: list[NDArray[Any]], lab: Lab, kind: int) -> Arrays:
-        names = lab.prototypes[kind].head(self.head_layers)
+    def _with_head(self, arrays: Arrays, head: list[NDArray[Any]], ctx: ServerContext, kind: int) -> Arrays:
+        names = ctx.prototypes[kind].head(self.head_layers)
         return {**arrays, **dict(zip(names, head, strict=True))}
 
     def _check(self, large: Arrays, small: Arrays, server: Learner, client: Learner) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedquilt_common.algorithms.own_model import OwnModel, check_loss
-from fedquilt_common.losses import DISTILLATION
-from fedquilt_common.types import Loss
+from fedquilt_common.algorithm_api import Loss
+from fedquilt_common.algorithms.families.own_model import OwnModel, check_loss
+from fedquilt_common.training.losses import DISTILLATION
 
 
 @dataclass(frozen=True)

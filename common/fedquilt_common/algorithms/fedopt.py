@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.algorithm_api import Reply, ServerContext, State
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.averages import mean
-from fedquilt_common.types import ClientId, Lab, Reply, State
+from fedquilt_common.types import ClientId
 
 _Values = NDArray[np.float64]
 
@@ -41,13 +42,13 @@ class FedOPT(FedAvg):
         if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
             raise ValueError("beta1 and beta2 must be from 0 up to, not including, 1")
 
-    def init(self, model: Mapping[str, NDArray[Any]], lab: Lab) -> State:
-        names = [name for name in model if name in lab.parameters]
+    def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
+        names = [name for name in model if name in ctx.parameters]
         first = {f"m/{name}": np.zeros(model[name].shape, np.float32) for name in names}
         second = {f"v/{name}": np.full(model[name].shape, self.tau**2, np.float32) for name in names}
         return State(model, {**first, **second})
 
-    def merge(self, state: State, replies: Mapping[ClientId, Reply], lab: Lab) -> State:
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         arrays, extra = mean(replies, like=state.arrays), dict[str, NDArray[Any]]()
         for name in arrays:
             if f"m/{name}" in state.extra:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedquilt_common.algorithms.private_head import PrivateHead
-from fedquilt_common.heads import own_head
-from fedquilt_common.types import Reply, Site, Task
+from fedquilt_common.algorithm_api import ClientContext, Reply, Task
+from fedquilt_common.algorithms.families.private_head import PrivateHead, client_head
 
 
 @dataclass(frozen=True)
 class FedPer(PrivateHead):
     """``head_layers`` are the paper's K_P personalization layers."""
 
-    def train(self, task: Task, site: Site) -> Reply:
-        arrays = {**task.arrays, **own_head(task.arrays, site, self.head_layers)}
-        return self.replied(site.learner.train(arrays, site.data, seed=site.seed), site)
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        arrays = {**task.arrays, **client_head(task.arrays, ctx, self.head_layers)}
+        return self.reply_arrays(ctx.learner.train(arrays, ctx.data, seed=ctx.seed), ctx)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedquilt_common.algorithm_api import Penalty
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.types import Penalty
 
 
 @dataclass(frozen=True)

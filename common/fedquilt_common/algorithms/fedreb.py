@@ -16,30 +16,30 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.averages import mean
-from fedquilt_common.evaluation import counted
-from fedquilt_common.heads import (
-    SECOND,
-    TwoHeads,
-    check_head_layers,
-    head_names,
-    of_both_heads,
-    own_head,
-    whole,
-    with_second,
-    without_second,
-)
-from fedquilt_common.losses import class_counts, cross_entropy
-from fedquilt_common.rebalance import (
-    Rebalanced,
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.aggregation.client_evaluation import evaluation_reply
+from fedquilt_common.aggregation.rebalance import (
+    RebalancedExamples,
     Rounding,
     Rule,
     check_threshold,
-    rebalanced,
+    rebalance_examples,
     threshold_of,
 )
-from fedquilt_common.types import Arrays, ClientId, Examples, Lab, Phase, Reply, Site, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Reply, ServerContext, State, Task, TrainingPhase
+from fedquilt_common.algorithms.families.private_head import client_head, predict_with_both_heads
+from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.submodels.heads import (
+    SECOND,
+    TwoHeads,
+    add_second_head,
+    check_head_layers,
+    head_names,
+    split_second_head,
+    whole,
+)
+from fedquilt_common.training.losses import class_counts, cross_entropy
+from fedquilt_common.types import Arrays, ClientId, Examples
 
 _SIZE: Final = (1.0, 1e12)
 
@@ -77,15 +77,15 @@ class FedReb(FedAvg):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(allowed)}")
 
-    def init(self, model: Mapping[str, NDArray[Any]], lab: Lab) -> State:
-        head_names(lab.anatomy, self.head_layers)
+    def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
+        head_names(ctx.anatomy, self.head_layers)
         return State(model)
 
-    def ask(self, state: State, lab: Lab) -> Task:
+    def ask(self, state: State, ctx: ServerContext) -> Task:
         return Task("train", state.arrays, metrics={"effective": _SIZE, "rebalanced": _SIZE})
 
-    def merge(self, state: State, replies: Mapping[ClientId, Reply], lab: Lab) -> State:
-        head = head_names(lab.anatomy, self.head_layers)
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
+        head = head_names(ctx.anatomy, self.head_layers)
         base = {name: state.arrays[name] for name in state.arrays if name not in head}
         averaged = mean(replies, like=base)
         weighed = {client: replace(r, weight=self.head_weight(r)) for client, r in replies.items()}
@@ -96,38 +96,40 @@ class FedReb(FedAvg):
         """What a client's head counts in the average."""
         return reply.weight if self.head_weights == "original" else reply.metrics[self.head_weights]
 
-    def train(self, task: Task, site: Site) -> Reply:
-        balanced = self.rebalance(site)
-        arranged = with_second(task.arrays, own_head(task.arrays, site, self.head_layers))
-        phases = self.phases(site.data, balanced.examples, arranged, head_names(site.anatomy, self.head_layers))
-        epochs = site.learner.epochs
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        balanced = self.rebalance(ctx)
+        arranged = add_second_head(task.arrays, client_head(task.arrays, ctx, self.head_layers))
+        phases = self.phases(ctx.data, balanced.examples, arranged, head_names(ctx.anatomy, self.head_layers))
+        epochs = ctx.learner.epochs
         schedule = [0] * epochs + [1] * epochs if self.order == "phases" else [0, 1] * epochs
         heads = TwoHeads(self.head_layers)
-        trained = site.learner.train_in_turn(arranged, phases, schedule, seed=site.seed, part=heads)
-        model, own = without_second(trained.arrays)
-        site.memory.update(own)
+        trained = ctx.learner.train_in_turn(arranged, phases, schedule, seed=ctx.seed, part=heads)
+        model, own = split_second_head(trained.arrays)
+        ctx.memory.update(own)
         sizes = {"effective": float(balanced.effective), "rebalanced": float(len(balanced.examples))}
         metrics = {"loss": trained.loss, "train_seconds": trained.seconds, **sizes}
-        return Reply(model, len(site.data), metrics)
+        return Reply(model, len(ctx.data), metrics)
 
-    def rebalance(self, site: Site) -> Rebalanced:
+    def rebalance(self, ctx: ClientContext) -> RebalancedExamples:
         """The client's rebalanced data set, the same in every round."""
         from fedquilt_common.augment import augmentation
 
-        threshold = threshold_of(class_counts(site), self.threshold, self.rounding, distinct=self.distinct)
-        change = augmentation(self.augmentation, site.data.x)
-        return rebalanced(site.data, threshold, change, np.random.default_rng(site.lasting_seed))
+        threshold = threshold_of(class_counts(ctx), self.threshold, self.rounding, distinct=self.distinct)
+        change = augmentation(self.augmentation, ctx.data.x)
+        return rebalance_examples(ctx.data, threshold, change, np.random.default_rng(ctx.lasting_seed))
 
-    def phases(self, original: Examples, balanced: Examples, arranged: Arrays, head: frozenset[str]) -> list[Phase]:
+    def phases(
+        self, original: Examples, balanced: Examples, arranged: Arrays, head: frozenset[str]
+    ) -> list[TrainingPhase]:
         """Algorithm 2: what each of the two optimisers updates, and from which loss."""
         of_shared = {whole(name) for name in head}
         first = arranged.keys() - of_shared if self.freeze_head else arranged.keys()
         second = {name for name in arranged if not name.startswith(f"{SECOND}.")}
-        return [Phase(original, together, only=first), Phase(balanced, shared, only=second)]
+        return [TrainingPhase(original, together, only=first), TrainingPhase(balanced, shared, only=second)]
 
-    def test(self, arrays: Arrays, site: Site) -> Reply:
-        of_shared, of_own = of_both_heads(arrays, site, self.head_layers)
-        return counted(site.test.y, of_shared, of_shared + of_own)
+    def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
+        of_shared, of_own = predict_with_both_heads(arrays, ctx, self.head_layers)
+        return evaluation_reply(ctx.test.y, of_shared, of_shared + of_own)
 
 
 def together(outputs: Any, targets: Any) -> Any:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedquilt_common.algorithms.private_head import PrivateHead
-from fedquilt_common.heads import Head, leave, own_head
+from fedquilt_common.algorithm_api import ClientContext, Reply, Task
+from fedquilt_common.algorithms.families.private_head import PrivateHead, client_head
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.types import Reply, Site, Task
+from fedquilt_common.submodels.heads import Head, drop_arrays
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class FedRep(PrivateHead):
         if self.body_epochs < 1 or (self.head_epochs is not None and self.head_epochs < 1):
             raise ValueError("head_epochs and body_epochs must be 1 or more")
 
-    def train(self, task: Task, site: Site) -> Reply:
-        learner, layers = site.learner, self.head_layers
-        features = learner.features(task.arrays, site.data, layers)
-        own = own_head(task.arrays, site, layers)
-        head = learner.train(own, features, seed=site.seed, part=Head(layers), epochs=self.head_epochs)
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        learner, layers = ctx.learner, self.head_layers
+        features = learner.features(task.arrays, ctx.data, layers)
+        own = client_head(task.arrays, ctx, layers)
+        head = learner.train(own, features, seed=ctx.seed, part=Head(layers), epochs=self.head_epochs)
         body = learner.train(
             {**task.arrays, **head.arrays},
-            site.data,
-            seed=derive_seed(site.seed, "body"),
-            only=leave(task.arrays, self.names(site)).keys(),
+            ctx.data,
+            seed=derive_seed(ctx.seed, "body"),
+            only=drop_arrays(task.arrays, self.names(ctx)).keys(),
             epochs=self.body_epochs,
         )
-        return self.replied(body, site, head.seconds)
+        return self.reply_arrays(body, ctx, head.seconds)

@@ -12,19 +12,13 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from fedquilt_common.aggregation.client_evaluation import evaluation_reply
+from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, ServerContext, State, Task
+from fedquilt_common.algorithms.families.private_head import client_head, predict_with_both_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.evaluation import counted
-from fedquilt_common.heads import (
-    TwoHeads,
-    check_head_layers,
-    head_names,
-    of_both_heads,
-    own_head,
-    with_second,
-    without_second,
-)
-from fedquilt_common.losses import balanced_softmax, class_counts, cross_entropy
-from fedquilt_common.types import Arrays, Lab, Loss, Reply, Site, State, Task
+from fedquilt_common.submodels.heads import TwoHeads, add_second_head, check_head_layers, head_names, split_second_head
+from fedquilt_common.training.losses import balanced_softmax, class_counts, cross_entropy
+from fedquilt_common.types import Arrays
 
 
 @dataclass(frozen=True)
@@ -40,25 +34,25 @@ class FedROD(FedAvg):
     def __post_init__(self) -> None:
         check_head_layers(self.head_layers)
 
-    def init(self, model: Mapping[str, NDArray[Any]], lab: Lab) -> State:
-        head_names(lab.anatomy, self.head_layers)
+    def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
+        head_names(ctx.anatomy, self.head_layers)
         return State(model)
 
-    def train(self, task: Task, site: Site) -> Reply:
-        arranged = with_second(task.arrays, own_head(task.arrays, site, self.head_layers))
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        arranged = add_second_head(task.arrays, client_head(task.arrays, ctx, self.head_layers))
         heads = TwoHeads(self.head_layers, detached=True)
-        trained = site.learner.train(arranged, site.data, seed=site.seed, loss=self.loss(site), part=heads)
-        model, own = without_second(trained.arrays)
-        site.memory.update(own)
-        return Reply(model, len(site.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+        trained = ctx.learner.train(arranged, ctx.data, seed=ctx.seed, loss=self.loss(ctx), part=heads)
+        model, own = split_second_head(trained.arrays)
+        ctx.memory.update(own)
+        return Reply(model, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
-    def test(self, arrays: Arrays, site: Site) -> Reply:
-        generic, added = of_both_heads(arrays, site, self.head_layers)
-        return counted(site.test.y, generic, generic + added)
+    def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
+        generic, added = predict_with_both_heads(arrays, ctx, self.head_layers)
+        return evaluation_reply(ctx.test.y, generic, generic + added)
 
-    def loss(self, site: Site) -> Loss:
+    def loss(self, ctx: ClientContext) -> Loss:
         """The generic head's loss and the personal head's."""
-        generic = balanced_softmax(class_counts(site)) if self.balanced else cross_entropy
+        generic = balanced_softmax(class_counts(ctx)) if self.balanced else cross_entropy
 
         def both(outputs: Any, targets: Any) -> Any:
             logits, added = outputs

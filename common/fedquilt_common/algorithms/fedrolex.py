@@ -12,10 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fedquilt_common.algorithms.partial import PartialTraining
-from fedquilt_common.slicing import Group, Slice
-from fedquilt_common.submodels import Rounding, window
-from fedquilt_common.types import Lab, Reply
+from fedquilt_common.algorithm_api import Reply, ServerContext
+from fedquilt_common.algorithms.families.partial_training import PartialTraining
+from fedquilt_common.submodels.selection import Rounding, window
+from fedquilt_common.submodels.slices import Group, Slice
 
 Weighting = Literal["none", "samples", "model_size", "updates", "hybrid"]
 
@@ -44,8 +44,8 @@ class FedRolex(PartialTraining):
         if not 0 <= self.overlap <= 1:
             raise ValueError(f"overlap = {self.overlap!r}: must be between 0 and 1")
 
-    def part(self, lab: Lab, width: float) -> Slice:
-        return window(lab.anatomy, width, self.rounding, lambda group: self.start(group, width, lab.round - 1))
+    def part(self, ctx: ServerContext, width: float) -> Slice:
+        return window(ctx.anatomy, width, self.rounding, lambda group: self.start(group, width, ctx.round - 1))
 
     def start(self, group: Group, width: float, rounds: int) -> int:
         """First channel of the window after ``rounds`` rounds; each group goes round at its own size."""

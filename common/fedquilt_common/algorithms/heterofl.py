@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedquilt_common.algorithms.partial import PartialTraining
-from fedquilt_common.slicing import Slice
-from fedquilt_common.submodels import Rounding, prefix
-from fedquilt_common.types import Lab
+from fedquilt_common.algorithm_api import ServerContext
+from fedquilt_common.algorithms.families.partial_training import PartialTraining
+from fedquilt_common.submodels.selection import Rounding, prefix
+from fedquilt_common.submodels.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -25,5 +25,5 @@ class HeteroFL(PartialTraining):
         if self.rounding not in ("floor", "ceil"):
             raise ValueError(f"rounding = {self.rounding!r}: must be floor or ceil")
 
-    def part(self, lab: Lab, width: float) -> Slice:
-        return prefix(lab.anatomy, width, self.rounding)
+    def part(self, ctx: ServerContext, width: float) -> Slice:
+        return prefix(ctx.anatomy, width, self.rounding)

@@ -11,19 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fedquilt_common.averages import Piece, sew
+from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
+from fedquilt_common.algorithm_api import ClientContext, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
-from fedquilt_common.slicing import Anatomy, Slice
-from fedquilt_common.submodels import (
-    DEFAULT_WIDTHS,
-    Widths,
-    by_size,
-    check_widths,
-    evaluate_levels,
-    level_of,
-    prefix,
-)
-from fedquilt_common.types import Arrays, ClientId, Lab, Reply, Round, Site, State, Task
+from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of, prefix
+from fedquilt_common.submodels.slices import Anatomy, Slice
+from fedquilt_common.types import Arrays, ClientId
 
 _NAMED: Final = re.compile(r"(?:^|\.)(stages|exits)\.(\d+)\.")
 
@@ -60,27 +54,30 @@ class ScaleFL:
         wide = prefix(anatomy, self.widths[kind], "floor")
         return Slice(anatomy, wide.kept, beyond(anatomy, self.exits[kind]))
 
-    def init(self, model: Arrays, lab: Lab) -> State:
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
         for kind in self.widths:
-            self.part(lab.anatomy, kind)
+            self.part(ctx.anatomy, kind)
         return State(model)
 
-    def round(self, state: State, lab: Lab) -> Round:
-        kinds = {client: self._kind(client, lab) for client in sorted(lab.select())}
-        parts = {kind: self.part(lab.anatomy, kind) for kind in set(kinds.values())}
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        kinds = {client: self._kind(client, ctx) for client in sorted(ctx.select())}
+        parts = {kind: self.part(ctx.anatomy, kind) for kind in set(kinds.values())}
         replies = yield {client: Task("train", state.arrays, slice=parts[kind]) for client, kind in kinds.items()}
-        pieces = {client: Piece(reply.arrays, parts[kinds[client]], reply.weight) for client, reply in replies.items()}
+        pieces = {
+            client: SubModelUpdate(reply.arrays, parts[kinds[client]], reply.weight)
+            for client, reply in replies.items()
+        }
         trained = {str(client): kinds[client] for client in sorted(replies)}
-        return State(sew(state.arrays, pieces), report={"trained": trained})
+        return State(aggregate(state.arrays, pieces), report={"trained": trained})
 
-    def work(self, task: Task, site: Site) -> Reply:
-        loss = self.loss if site.classes else None
-        trained = site.learner.train(task.arrays, site.data, seed=site.seed, loss=loss, part=task.slice)
-        return Reply(trained.arrays, len(site.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+    def work(self, task: Task, ctx: ClientContext) -> Reply:
+        loss = self.loss if ctx.classes else None
+        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)
+        return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
-    def evaluate(self, state: State, lab: Lab) -> dict[str, float]:
-        levels = [(kind, self.part(lab.anatomy, kind)) for kind in by_size(self.widths)]
-        return evaluate_levels(state.arrays, lab, levels)
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        levels = [(kind, self.part(ctx.anatomy, kind)) for kind in kinds_by_width(self.widths)]
+        return evaluate_levels(state.arrays, ctx, levels)
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         """Cross entropy of every exit, deeper ones weighing more, and the divergence from the deepest exit.
@@ -103,8 +100,8 @@ class ScaleFL:
             value = value + term * (place + 1) / total
         return value
 
-    def _kind(self, client: ClientId, lab: Lab) -> str:
-        return level_of(lab.fleet[client].kind, by_size(self.widths))
+    def _kind(self, client: ClientId, ctx: ServerContext) -> str:
+        return level_of(ctx.fleet[client].kind, kinds_by_width(self.widths))
 
 
 def beyond(anatomy: Anatomy, exits: int) -> frozenset[str]:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from fedquilt_common.names import resolve
 from fedquilt_common.types import Dataset
+from fedquilt_common.user_imports import resolve
 
 DATASETS: dict[str, str] = {
     "cifar10": "fedquilt_common.datasets.cifar10:load",

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets import FOLDER_VARIABLE, data_folder, load_dataset
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.sections import Public
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.sections import Public
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Dataset
 

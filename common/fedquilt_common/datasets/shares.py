@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.algorithm_api import Algorithm
 from fedquilt_common.datasets.partition import Scheme, partition_by
 from fedquilt_common.datasets.public import own_public
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import Experiment
+from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.types import Algorithm, Dataset, Examples
+from fedquilt_common.types import Dataset, Examples
 
 Indices = NDArray[np.int64]
 

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fedquilt_common.broker_url import BrokerAddress
 from fedquilt_common.doctor.check import Check, graded
 from fedquilt_common.errors import FedquiltError
-from fedquilt_common.topics import COORDINATOR, RESERVED, Topics
-from fedquilt_common.transport import Connected, Disconnected, Incoming, MqttTransport, tls_context
+from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.mqtt import MqttTransport, tls_context
+from fedquilt_common.wire.topics import COORDINATOR, RESERVED, Topics
+from fedquilt_common.wire.transport import Connected, Disconnected, Incoming
 
 CHUNK: Final = 256 * 1024
 """The default of ``wire.chunk``."""
@@ -189,7 +190,7 @@ def _is_refused(transport: MqttTransport, topic: str) -> bool | None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """The transport would warn of the refusal that is hoped for."""
-    log = logging.getLogger("fedquilt_common.transport")
+    log = logging.getLogger("fedquilt_common.wire.transport")
     level = log.level
     log.setLevel(logging.ERROR)
     try:

@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedquilt_common.agent_config import read_agent_config
-from fedquilt_common.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.doctor.broker import broker_checks
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.machine import machine_checks
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.agent_config import read_agent_config
+from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 UNWELL: Final = 10

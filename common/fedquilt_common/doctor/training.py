@@ -32,8 +32,8 @@ def _trains(precision: str) -> bool:
     import numpy as np
     from torch import nn
 
-    from fedquilt_common.learner import TorchLearner
-    from fedquilt_common.sections import Training
+    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.training.learner import TorchLearner
     from fedquilt_common.types import Examples
 
     training = Training.model_validate({"batch": 4, "precision": precision})

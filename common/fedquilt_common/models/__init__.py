@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.names import resolve, suggest
+from fedquilt_common.user_imports import resolve, suggest
 
 if TYPE_CHECKING:
     from torch import nn

@@ -18,7 +18,7 @@ from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 _SMALLEST = 8
 
 
-class Block(nn.Module):
+class PreActBlock(nn.Module):
     """Scaler, norm, ReLU and convolution, twice; a shortcut convolution where sizes change."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
@@ -65,7 +65,7 @@ def build(
     for stage, (size, count) in enumerate(zip(sizes, blocks, strict=True)):
         strides = [1 if stage == 0 else 2, *[1] * (count - 1)]
         layers[f"layer{stage + 1}"] = nn.Sequential(*(
-            Block(previous if number == 0 else size, size, stride) for number, stride in enumerate(strides)
+            PreActBlock(previous if number == 0 else size, size, stride) for number, stride in enumerate(strides)
         ))  # fmt: skip
         previous = size
     layers |= {"scale": Scaler(), "norm": StaticBatchNorm(previous), "relu": nn.ReLU()}

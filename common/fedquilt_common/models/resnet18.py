@@ -20,7 +20,7 @@ _STEM = 64
 _SMALLEST = 8
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """Two convolutions and a shortcut; the shortcut is a convolution where sizes change."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
@@ -76,4 +76,4 @@ def build(
 
 
 def _stage(channels: int, out: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(Block(channels, out, stride), Block(out, out, 1))
+    return nn.Sequential(BasicBlock(channels, out, stride), BasicBlock(out, out, 1))

@@ -22,7 +22,7 @@ from fedquilt_common.models.shapes import check_sizes
 
 
 @dataclass(frozen=True)
-class Row:
+class _Row:
     """A line of Table 3.4; ``size`` in thousands of parameters, ``optimiser`` and ``lr`` are the client's own."""
 
     d1: int
@@ -35,11 +35,11 @@ class Row:
 
 
 HARS: Final = (
-    Row(290, "relu", 0.1, 340, "adam", 1e-3, 291), Row(240, "elu", 0.25, 300, "adam", 1e-4, 242),
-    Row(200, "selu", 0.15, 270, "adam", 1e-5, 207), Row(93, "relu", 0.2, 200, "rmsprop", 1e-5, 131),
-    Row(99, "tanh", 0.1, 170, "rmsprop", 1e-4, 113), Row(90, "elu", 0.15, 120, "adam", 1e-3, 78),
-    Row(20, "relu", 0.25, 70, "rmsprop", 1e-3, 40), Row(7, "selu", 0.1, 30, "adam", 1e-4, 17),
-    Row(5, "tanh", 0.15, 10, "sgd", 1e-3, 5.5), Row(5, "tanh", 0.25, 8, "sgd", 1e-5, 4.5),
+    _Row(290, "relu", 0.1, 340, "adam", 1e-3, 291), _Row(240, "elu", 0.25, 300, "adam", 1e-4, 242),
+    _Row(200, "selu", 0.15, 270, "adam", 1e-5, 207), _Row(93, "relu", 0.2, 200, "rmsprop", 1e-5, 131),
+    _Row(99, "tanh", 0.1, 170, "rmsprop", 1e-4, 113), _Row(90, "elu", 0.15, 120, "adam", 1e-3, 78),
+    _Row(20, "relu", 0.25, 70, "rmsprop", 1e-3, 40), _Row(7, "selu", 0.1, 30, "adam", 1e-4, 17),
+    _Row(5, "tanh", 0.15, 10, "sgd", 1e-3, 5.5), _Row(5, "tanh", 0.25, 8, "sgd", 1e-5, 4.5),
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from fedquilt_common.models.tabular import check_number
 
 
 @dataclass(frozen=True)
-class Row:
+class _Row:
     """A line of Table 3.3; ``units`` are found from ``size``, the number of parameters."""
 
     filters: int
@@ -35,11 +35,11 @@ class Row:
 
 
 HARB: Final = (
-    Row(20, 5, 3, 3, 32, "relu", "adam", 1e-4, 28016), Row(20, 5, 1, 2, 20, "sigmoid", "adam", 7e-5, 7064),
-    Row(20, 9, 2, 2, 20, "relu", "adam", 4e-5, 11004), Row(10, 9, 2, 3, 32, "relu", "rmsprop", 1e-5, 23556),
-    Row(20, 9, 2, 3, 5, "sigmoid", "rmsprop", 7e-5, 5344), Row(5, 9, 3, 4, 32, "tanh", "adam", 1e-4, 30601),
-    Row(20, 9, 3, 2, 5, "relu", "rmsprop", 1e-5, 8744), Row(10, 18, 2, 4, 5, "sigmoid", "adam", 1e-5, 3544),
-    Row(5, 9, 1, 4, 20, "sigmoid", "sgd", 4e-5, 12189), Row(20, 9, 1, 4, 5, "sigmoid", "sgd", 4e-5, 1944),
+    _Row(20, 5, 3, 3, 32, "relu", "adam", 1e-4, 28016), _Row(20, 5, 1, 2, 20, "sigmoid", "adam", 7e-5, 7064),
+    _Row(20, 9, 2, 2, 20, "relu", "adam", 4e-5, 11004), _Row(10, 9, 2, 3, 32, "relu", "rmsprop", 1e-5, 23556),
+    _Row(20, 9, 2, 3, 5, "sigmoid", "rmsprop", 7e-5, 5344), _Row(5, 9, 3, 4, 32, "tanh", "adam", 1e-4, 30601),
+    _Row(20, 9, 3, 2, 5, "relu", "rmsprop", 1e-5, 8744), _Row(10, 18, 2, 4, 5, "sigmoid", "adam", 1e-5, 3544),
+    _Row(5, 9, 1, 4, 20, "sigmoid", "sgd", 4e-5, 12189), _Row(20, 9, 1, 4, 5, "sigmoid", "sgd", 4e-5, 1944),
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 
 from fedquilt_common.errors import FederationError
-from fedquilt_common.topics import ROOT
+from fedquilt_common.wire.topics import ROOT
 from fedquilt_server.provisioning.record import Record
 
 INSTALLED: Final = "/etc/mosquitto/fedquilt"

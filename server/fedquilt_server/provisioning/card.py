@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError
-from fedquilt_common.yaml_text import dump_yaml_1_1, load_yaml, read_text
+from fedquilt_common.files.yaml_text import dump_yaml_1_1, load_yaml, read_text
 from fedquilt_server.provisioning.names import hostname_of
 
 FOLDER: Final = "fedquilt"

@@ -17,11 +17,11 @@ from rich.table import Table
 
 from fedquilt_common.doctor.broker import WARN_DAYS
 from fedquilt_common.errors import FederationError
-from fedquilt_server.broker import find_mosquitto
 from fedquilt_server.provisioning.broker_files import broker_files, running_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.kinds import KINDS
 from fedquilt_server.provisioning.record import Board
+from fedquilt_server.simulate.mosquitto import find_mosquitto
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 group = typer.Typer(no_args_is_help=True, help="Make a federation's certificates, broker files and ACL.")

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from fedquilt_common.errors import ImageError
-from fedquilt_server.provisioning.partitions import Partition
+from fedquilt_server.provisioning.partitions import DiskPartition
 
 _FREE: Final = re.compile(r"([\d\s]+) bytes free")
 _SECONDS: Final = 1800.0
@@ -24,7 +24,7 @@ class FatPartition:
     """A FAT partition of an image file."""
 
     image: Path
-    partition: Partition
+    partition: DiskPartition
 
     @property
     def free(self) -> int:

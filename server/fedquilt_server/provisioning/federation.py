@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from fedquilt_common.agent_config import AgentConfig, parse_clients
-from fedquilt_common.durable import new_private, sync, write_durably
 from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
-from fedquilt_common.locking import lock_folder
-from fedquilt_common.topics import RESERVED, check_name
-from fedquilt_common.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
+from fedquilt_common.files.durable import new_private, sync, write_durably
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.wire.topics import RESERVED, check_name
 from fedquilt_server.provisioning.authority import Identity, expiry, issue, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
 from fedquilt_server.provisioning.broker_files import CONFIG, acl, installed_config, own_config, reload_broker

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from fedquilt_common.durable import new_private
 from fedquilt_common.errors import ImageError
+from fedquilt_common.files.durable import new_private
 from fedquilt_server.provisioning.card import FOLDER, IDENTITY, Card
 from fedquilt_server.provisioning.devices import Device
 from fedquilt_server.provisioning.fat import FatPartition, sizes

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedquilt_common.errors import ExperimentError, FederationError, ImageError
-from fedquilt_common.yaml_text import read_text
+from fedquilt_common.files.yaml_text import read_text
 from fedquilt_server.provisioning.card import Card, read_wheels, read_wifi
 from fedquilt_server.provisioning.cli import HERE, Folder, Json
 from fedquilt_server.provisioning.devices import removable_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedquilt_common.yaml_text import dump_yaml_1_1
+from fedquilt_common.files.yaml_text import dump_yaml_1_1
 from fedquilt_server.provisioning.kinds import kind_of
 from fedquilt_server.provisioning.record import Board, Record
 

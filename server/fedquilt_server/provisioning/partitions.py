@@ -15,7 +15,7 @@ _EMPTY: Final = bytes(16)
 
 
 @dataclass(frozen=True)
-class Partition:
+class DiskPartition:
     """``start`` and ``size`` in bytes; ``label`` is that of the FAT file system."""
 
     number: int
@@ -24,7 +24,7 @@ class Partition:
     label: str
 
 
-def boot_partition(image: Path) -> Partition | None:
+def boot_partition(image: Path) -> DiskPartition | None:
     """The first partition of an image that holds a FAT file system; None where there is none.
 
     Raises ImageError for a file that is no disk image, or one that ends before its partitions do.
@@ -39,7 +39,7 @@ def boot_partition(image: Path) -> Partition | None:
                 )
             label = _fat_label(file, start)
             if label is not None:
-                return Partition(number, start, size, label)
+                return DiskPartition(number, start, size, label)
     return None
 
 

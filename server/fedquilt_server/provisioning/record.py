@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedquilt_common.durable import write_durably
 from fedquilt_common.errors import ExperimentError, FederationError
-from fedquilt_common.messages import Name
-from fedquilt_common.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.files.durable import write_durably
+from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.wire.messages import Name
 
 RECORD: Final = "federation.yaml"
 _HEAD: Final = "# Written by fedquilt; `fedquilt provision` and `revoke` change it.\n"

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, TypeAdapter
 from sse_starlette import EventSourceResponse
 
 from fedquilt_common import __version__
-from fedquilt_server.results import RoundResult
-from fedquilt_server.snapshot import Snapshot, SnapshotBoard
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web import view
 from fedquilt_server.web.fragments import Renderer
 from fedquilt_server.web.headers import SafeHeaders
@@ -36,7 +36,7 @@ class HealthReport(BaseModel):
     broker: bool = Field(description="whether the coordinator is connected to its broker")
 
 
-def create_app(board: SnapshotBoard) -> FastAPI:
+def create_app(board: StatusStore) -> FastAPI:
     """The application over one run's snapshots. Setting ``app.state.closing`` ends its event streams."""
     app = FastAPI(
         title="fedquilt coordinator",
@@ -55,7 +55,7 @@ def create_app(board: SnapshotBoard) -> FastAPI:
     return app
 
 
-def _page(board: SnapshotBoard, renderer: Renderer, closing: threading.Event) -> APIRouter:
+def _page(board: StatusStore, renderer: Renderer, closing: threading.Event) -> APIRouter:
     router = APIRouter(tags=["page"])
 
     @router.get("/", response_class=HTMLResponse, summary="The status page")
@@ -78,7 +78,7 @@ def _page(board: SnapshotBoard, renderer: Renderer, closing: threading.Event) ->
     return router
 
 
-def _api(board: SnapshotBoard) -> APIRouter:
+def _api(board: StatusStore) -> APIRouter:
     router = APIRouter(prefix="/api", tags=["api"])
 
     # Both answer with ready JSON: checking our own models again on the way out costs time and finds nothing,
@@ -97,7 +97,7 @@ def _api(board: SnapshotBoard) -> APIRouter:
     return router
 
 
-def _monitoring(board: SnapshotBoard) -> APIRouter:
+def _monitoring(board: StatusStore) -> APIRouter:
     router = APIRouter(tags=["monitoring"])
     registry = registry_of(board)
 

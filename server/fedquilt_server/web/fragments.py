@@ -7,7 +7,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fedquilt_server.snapshot import Snapshot
+from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.waiting import DASH, describe_waiting
 from fedquilt_server.web import text, view
 
 PARTS = ("status", "summary", "boards", "rounds", "rejections")
@@ -53,8 +54,8 @@ def _names(snapshot: Snapshot) -> dict[str, object]:
     return {
         "s": snapshot,
         "summary": view.summary(snapshot),
-        "waits": view.waits_for(snapshot),
-        "dash": text.DASH,
+        "waits": describe_waiting(snapshot),
+        "dash": DASH,
         "boards": snapshot.boards[:BOARDS_SHOWN],
         "rows": snapshot.history[: -ROUNDS_SHOWN - 1 : -1],
         "rejections": snapshot.rejections[:REJECTIONS_SHOWN],

@@ -8,11 +8,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fedquilt_server.snapshot import BoardStatus, Snapshot, SnapshotBoard
+from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web.view import scores
 
 
-def registry_of(board: SnapshotBoard) -> CollectorRegistry:
+def registry_of(board: StatusStore) -> CollectorRegistry:
     """A registry of our own: the process-wide one may hold what other libraries count."""
     registry = CollectorRegistry()
     registry.register(SnapshotCollector(board))
@@ -22,7 +22,7 @@ def registry_of(board: SnapshotBoard) -> CollectorRegistry:
 class SnapshotCollector(Collector):
     """Nothing is counted here; the snapshot is the only source."""
 
-    def __init__(self, board: SnapshotBoard) -> None:
+    def __init__(self, board: StatusStore) -> None:
         self._board = board
 
     def describe(self) -> Iterable[Metric]:

@@ -10,7 +10,7 @@ import time
 import uvicorn
 
 from fedquilt_common.errors import FedquiltError
-from fedquilt_server.snapshot import SnapshotBoard
+from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web.app import create_app
 
 START_SECONDS = 10.0
@@ -29,7 +29,7 @@ class PageAddressError(FedquiltError):
 class PageServer:
     """The page on ``host`` and ``port`` (0: any free one) until ``stop``; also a context manager."""
 
-    def __init__(self, board: SnapshotBoard, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, board: StatusStore, host: str = "127.0.0.1", port: int = 0) -> None:
         self.url = ""
         self._app = create_app(board)
         self._host, self._port = host, port

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 import anyio
 from sse_starlette import ServerSentEvent
 
-from fedquilt_server.results import RoundResult
-from fedquilt_server.snapshot import Snapshot, SnapshotBoard
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web.fragments import Renderer
 from fedquilt_server.web.view import curve, kept
 
@@ -64,7 +64,7 @@ def _event(name: str, data: str, snapshot: Snapshot) -> ServerSentEvent:
     return ServerSentEvent(data, event=name, id=str(snapshot.version), retry=RETRY_MILLISECONDS)
 
 
-async def updates(board: SnapshotBoard, renderer: Renderer, closing: threading.Event) -> AsyncIterator[ServerSentEvent]:
+async def updates(board: StatusStore, renderer: Renderer, closing: threading.Event) -> AsyncIterator[ServerSentEvent]:
     """All events for one reader, until the reader leaves or the server closes.
 
     It looks instead of waiting on the board's condition, for which each reader would hold a thread.

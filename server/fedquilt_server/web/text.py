@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
-DASH = "\N{EN DASH}"
+from fedquilt_server.status.waiting import DASH, ranges
 
 
 def known(value: float | None) -> bool:
@@ -64,20 +64,6 @@ def duration(seconds: float | None) -> str:
 def clock(at: float) -> str:
     """The time of day in UTC; the page's script turns it into the reader's own."""
     return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S UTC") if at else DASH
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """0, 1, 2, 3, 7 as "0 to 3, 7" with dashes: a board may host hundreds of clients."""
-    return ", ".join(str(a) if a == b else f"{a}{DASH}{b}" for a, b in _runs(sorted(set(numbers)))) or DASH
-
-
-def _runs(ordered: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each stretch of consecutive numbers."""
-    start = 0
-    for i in range(1, len(ordered) + 1):
-        if i == len(ordered) or ordered[i] != ordered[i - 1] + 1:
-            yield ordered[start], ordered[i - 1]
-            start = i
 
 
 def tally(counts: Mapping[str, int]) -> str:

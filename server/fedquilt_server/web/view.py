@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from fedquilt_server.results import RoundResult
-from fedquilt_server.snapshot import Snapshot
-from fedquilt_server.web.text import known, ranges
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.web.text import known
 
 Measure = Literal["accuracy", "r2"]
 Score = tuple[int, float]
@@ -132,17 +132,6 @@ def _number(value: float | None) -> float | None:
 def kept(before: Sequence[RoundResult], now: Sequence[RoundResult]) -> int:
     """How many of the points sent ``before`` are still right."""
     return len(before) if list(now[: len(before)]) == list(before) else 0
-
-
-def waits_for(snapshot: Snapshot) -> str:
-    """Who is missing, in a few words; nothing where nobody is."""
-    if not snapshot.waits:
-        return ""
-    several = len(snapshot.awaited) > 1
-    who = f"client{'s' * several} {ranges(snapshot.awaited)}"
-    if snapshot.phase == "waiting":
-        return f"{who} {'are' if several else 'is'} not there"
-    return f"{who} {'have' if several else 'has'} not replied"
 
 
 Health = Literal["ok", "failed", "broker-lost"]

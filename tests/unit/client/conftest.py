@@ -19,16 +19,17 @@ from numpy.typing import NDArray
 
 from fedquilt_client.agent import Agent, AgentSettings
 from fedquilt_client.worker import Job
-from fedquilt_common.broker_url import parse_broker_url
-from fedquilt_common.chunks import Blob, ChunkHeader
-from fedquilt_common.codec import FileArrays, write_arrays
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.messages import Message as Words
-from fedquilt_common.messages import PatchMessage, Receipt, RoundMessage, RunMessage, TaskMessage
-from fedquilt_common.topics import Topics
-from fedquilt_common.transport import Connected, Incoming, Message, MqttTransport, Transport, Will
+from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.types import Scalar
-from fedquilt_server.broker import broker_command, free_port, wait_listening
+from fedquilt_common.wire.broker_url import parse_broker_url
+from fedquilt_common.wire.chunks import Blob, ChunkHeader
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.messages import PatchMessage, ReceiptMessage, RoundMessage, RunMessage, TaskMessage
+from fedquilt_common.wire.messages import WireMessage as Words
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage, Transport, Will
+from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 
 PATIENCE = 20.0
 FEDERATIONS = itertools.count()
@@ -80,7 +81,7 @@ class Peer:
         self.topics = Topics(federation)
         self.port = port
         self.folder = folder
-        self.heard: list[Message] = []
+        self.heard: list[MqttMessage] = []
         self._connected = threading.Event()
         self._transport = MqttTransport(
             parse_broker_url(f"127.0.0.1:{port}"), f"{federation}-{id(self)}", self._deliver
@@ -90,7 +91,7 @@ class Peer:
         self._transport.subscribe(self.topics.for_coordinator())
 
     def _deliver(self, incoming: Incoming) -> None:
-        if isinstance(incoming, Message):
+        if isinstance(incoming, MqttMessage):
             self.heard.append(incoming)
             incoming.ack()
         elif isinstance(incoming, Connected):
@@ -125,7 +126,7 @@ class Peer:
         self.say(self.topics.round, message)
         return message
 
-    def said(self, kind: str) -> list[Message]:
+    def said(self, kind: str) -> list[MqttMessage]:
         """All messages of one kind so far."""
         return [message for message in self.heard if self.topics.parse(message.topic).kind == kind]
 
@@ -142,7 +143,7 @@ class Peer:
         """Send the receipt of a reply."""
         digest = self.chunks(client, number)[0][0].digest
         fields = {"run": run, "client": client, "round": number, "exchange": 0, "digest": digest}
-        self.tell("board", Receipt.model_validate({**fields, "outcome": "accepted"}))
+        self.tell("board", ReceiptMessage.model_validate({**fields, "outcome": "accepted"}))
 
     def reply(self, client: int, number: int, *, accept: bool = True) -> FileArrays:
         """Wait for a whole reply, put it together and accept it."""
@@ -273,7 +274,7 @@ class Kit:
         body = "\n".join(f"        {line}" for line in code.splitlines())
         (place / f"{name}.py").write_text(
             "import os, signal, sys, time\nfrom pathlib import Path\n"
-            "from fedquilt_common.algorithms.echo import Echo\nfrom fedquilt_common.types import Reply\n"
+            "from fedquilt_common.algorithms.echo import Echo\nfrom fedquilt_common.algorithm_api import Reply\n"
             f"class Own(Echo):\n    def work(self, task, site):\n{body}\n        return super().work(task, site)\n"
         )
         self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))

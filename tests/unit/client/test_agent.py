@@ -11,22 +11,22 @@ import numpy as np
 import psutil
 import pytest
 
-from fedquilt_client.pool import WorkerPool
 from fedquilt_client.worker import Job
-from fedquilt_common.codec import FileArrays
-from fedquilt_common.messages import (
+from fedquilt_client.worker_pool import WorkerPool
+from fedquilt_common.wire.codec import FileArrays
+from fedquilt_common.wire.messages import (
     PROTOCOL,
     REPLY_KEY,
     AgentPresence,
     CoordinatorPresence,
     EndMessage,
-    Failed,
-    Missing,
+    FailedMessage,
+    MissingMessage,
     PatchMessage,
-    Receipt,
+    ReceiptMessage,
     ReplyHeader,
     RoundMessage,
-    Stop,
+    StopMessage,
     TaskMessage,
     bitmap_of,
     parse_telemetry,
@@ -42,9 +42,9 @@ def presences(peer: Peer) -> list[AgentPresence]:
     return [AgentPresence.model_validate_json(message.payload) for message in peer.said("presence")]
 
 
-def failures(peer: Peer) -> list[Failed]:
+def failures(peer: Peer) -> list[FailedMessage]:
     said = [parse_telemetry(message.payload, message.topic) for message in peer.said("telemetry")]
-    return [words for words in said if isinstance(words, Failed)]
+    return [words for words in said if isinstance(words, FailedMessage)]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -127,7 +127,7 @@ def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_fo
         first = sent[0][0]
         bitmap = bitmap_of({0, 2}, first.count)
         ask = {"run": "run-1", "client": 0, "round": 1, "exchange": 0, "digest": first.digest, "bitmap": bitmap}
-        peer.tell("board", Missing.model_validate(ask))
+        peer.tell("board", MissingMessage.model_validate(ask))
         wait_for(lambda: len(peer.chunks(0, 1)) >= len(sent) + 2)
         assert peer.chunks(0, 1)[len(sent) :] == [sent[0], sent[2]]
         # a coordinator that has started again hears at once that there is something
@@ -154,7 +154,7 @@ def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit
     own = kit.package("dawdling", "Path(os.environ['PID_FILE']).write_text(str(os.getpid()))\ntime.sleep(600)")
     pid_file = kit.folder / "pid"
     kit.monkeypatch.setenv("PID_FILE", str(pid_file))
-    kit.monkeypatch.setattr("fedquilt_client.pool.CANCEL_SECONDS", 0.5)
+    kit.monkeypatch.setattr("fedquilt_client.worker_pool.CANCEL_SECONDS", 0.5)
     peer.say(peer.topics.run, kit.run(algorithm={"name": own}))
     peer.open("run-1", 1, kit.blob(), [0])
     with host(allow_import=("dawdling",)):
@@ -170,17 +170,17 @@ def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit
 def test_a_stopped_client_works_no_more(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
     code = "Path(os.environ['PIDS'], str(site.client)).write_text(str(os.getpid()))\ntime.sleep(600)"
     kit.monkeypatch.setenv("PIDS", str(kit.folder))
-    kit.monkeypatch.setattr("fedquilt_client.pool.CANCEL_SECONDS", 0.5)
+    kit.monkeypatch.setattr("fedquilt_client.worker_pool.CANCEL_SECONDS", 0.5)
     peer.say(peer.topics.run, kit.run(algorithm={"name": kit.package("stoppable", code)}))
     peer.open("run-1", 1, kit.blob(), [0, 1])
     with host(allow_import=("stoppable",), workers=2):
         files = [kit.folder / str(client) for client in (0, 1)]
         pids = [int(wait_for(lambda f=file: f.exists() and f.read_text())) for file in files]
-        peer.tell("board", Stop(run="run-1", clients=[0, 1], round=2, exchange=0))
-        peer.tell("board", Stop(run="run-1", clients=[1], round=1, exchange=0, reason="enough replies"))
+        peer.tell("board", StopMessage(run="run-1", clients=[0, 1], round=2, exchange=0))
+        peer.tell("board", StopMessage(run="run-1", clients=[1], round=1, exchange=0, reason="enough replies"))
         wait_for(lambda: not psutil.pid_exists(pids[1]), "the worker's end")
         assert psutil.pid_exists(pids[0])
-        peer.tell("board", Stop(run="run-1", clients=[0], round=1, exchange=0))
+        peer.tell("board", StopMessage(run="run-1", clients=[0], round=1, exchange=0))
         wait_for(lambda: not psutil.pid_exists(pids[0]), "the other's end")
 
 
@@ -259,9 +259,9 @@ HOSTILE: dict[str, list[bytes]] = {
     ],
     "inbox": [
         b"", b"{", b'{"v":1,"type":"unknown"}', b'{"v":1,"type":"receipt"}',
-        Stop(run="run-1", clients=[0], round=9, exchange=0).encode(),
-        Receipt(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, outcome="rejected").encode(),
-        Missing(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, bitmap="AAAA").encode(),
+        StopMessage(run="run-1", clients=[0], round=9, exchange=0).encode(),
+        ReceiptMessage(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, outcome="rejected").encode(),
+        MissingMessage(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, bitmap="AAAA").encode(),
     ],
     "coordinator": [b"{}", b'{"v":1,"online":1,"epoch":"x"}', CoordinatorPresence(online=False, epoch=0).encode()],
     "end": [b"0", b'{"v":1,"run":"x"}'],
@@ -293,7 +293,7 @@ def test_a_reply_with_wrong_missing_bitmap_is_kept(peer: Peer, host: Host, kit: 
         peer.reply(0, 1, accept=False)
         digest = peer.chunks(0, 1)[0][0].digest
         for bitmap in ("", "AAAAAAAAAAAA", "////////"):
-            peer.tell("board", Missing(run="run-1", client=0, round=1, exchange=0, digest=digest, bitmap=bitmap))
+            peer.tell("board", MissingMessage(run="run-1", client=0, round=1, exchange=0, digest=digest, bitmap=bitmap))
         peer.accept(0, 1)
         peer.open("run-1", 2, kit.blob(), [0])
         assert same(peer.reply(0, 2), plus(0.5, kit))

@@ -17,12 +17,13 @@ import pytest
 from fedquilt_client import cli as module
 from fedquilt_client.agent import AgentSettings
 from fedquilt_common import cli
-from fedquilt_common.agent_config import parse_clients
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.locking import lock_folder
-from fedquilt_common.messages import AgentPresence
-from fedquilt_common.transport import MqttTransport, Will
-from fedquilt_server.broker import free_port
+from fedquilt_common.experiment.agent_config import parse_clients
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.transport import Will
+from fedquilt_server.simulate.mosquitto import free_port
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Peer

@@ -14,12 +14,12 @@ import pytest
 
 from fedquilt_client import store as module
 from fedquilt_client.store import AgentStore, RunStore, StoredReply
-from fedquilt_common.chunks import digest_file
-from fedquilt_common.durable import write_durably
 from fedquilt_common.errors import FolderInUseError
-from fedquilt_common.locking import lock_folder
-from fedquilt_common.messages import RunMessage
-from fedquilt_common.types import Moment
+from fedquilt_common.files.durable import write_durably
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.types import ExchangeId
+from fedquilt_common.wire.chunks import digest_file
+from fedquilt_common.wire.messages import RunMessage
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
@@ -78,7 +78,7 @@ BEFORE = (0, 0)
 
 
 def commit(
-    store: RunStore, number: int, since: Moment | None = BEFORE, *, memory: bool = True, text: str = "reply"
+    store: RunStore, number: int, since: ExchangeId | None = BEFORE, *, memory: bool = True, text: str = "reply"
 ) -> StoredReply:
     """Round ``number`` as a worker and the agent do it: drafts first, then the commit."""
     since = (number - 1, 0) if since is BEFORE else since

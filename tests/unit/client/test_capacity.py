@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from fedquilt_client import board
+from fedquilt_client import hardware as board
 from fedquilt_client.capacity import LOWERED, RESERVE, free_capacity, lower_limit, oom_kills, read_limit
-from fedquilt_client.pool import Finished, GaveUp, JobEvent, OutOfMemory, Progressed, WorkerEvent, WorkerPool
 from fedquilt_client.reports import too_much
 from fedquilt_client.store import RunStore
-from fedquilt_common.codec import FileArrays
-from fedquilt_common.messages import REPLY_KEY, ReplyHeader, SliceMessage
-from fedquilt_common.quilt import quilt, write_patch
-from fedquilt_common.slicing import full_slice
+from fedquilt_client.worker_pool import (
+    JobEvent,
+    JobFailed,
+    JobFinished,
+    JobOutOfMemory,
+    JobProgress,
+    WorkerEvent,
+    WorkerPool,
+)
+from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
+from fedquilt_common.submodels.slices import full_slice
+from fedquilt_common.wire.codec import FileArrays
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, SliceMessage
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
@@ -114,7 +122,7 @@ class Driver:
     def next(self) -> JobEvent:
         while True:
             event = self.pool.handle(self.posted.get(timeout=40))
-            if event is not None and not isinstance(event, Progressed):
+            if event is not None and not isinstance(event, JobProgress):
                 return event
 
 
@@ -145,21 +153,21 @@ def test_a_process_killed_for_memory_is_told_with_what_it_had_asked_for(drive: A
     driver = drive(lambda: next(kills))
     given = job(kit, KILLED)
     driver.pool.submit(given)
-    assert driver.next() == OutOfMemory(given, 1 << 30)
+    assert driver.next() == JobOutOfMemory(given, 1 << 30)
     assert driver.pool.jobs == []
 
 
 def test_a_process_killed_by_somebody_is_no_matter_of_memory(drive: Any, kit: Kit) -> None:
     driver = drive(lambda: 7)
     driver.pool.submit(job(kit, KILLED))
-    assert isinstance(driver.next(), GaveUp)
+    assert isinstance(driver.next(), JobFailed)
 
 
 def test_without_an_estimate_nothing_can_be_made_smaller(drive: Any, kit: Kit) -> None:
     kills = iter(range(1000))
     driver = drive(lambda: next(kills))
     driver.pool.submit(job(kit, KILLED, client=1))
-    assert isinstance(driver.next(), GaveUp)
+    assert isinstance(driver.next(), JobFailed)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +179,9 @@ def test_an_error_of_memory_is_the_same_as_being_killed(drive: Any, kit: Kit, er
     driver = drive(lambda: 0)
     for client in (0, 1):  # the second waits while the first is at it
         driver.pool.submit(job(kit, f"if not site.client: site.on_need(5)\nraise {error}", client))
-    assert isinstance(event := driver.next(), OutOfMemory)
+    assert isinstance(event := driver.next(), JobOutOfMemory)
     assert event.need == 5
-    assert isinstance(driver.next(), GaveUp)
+    assert isinstance(driver.next(), JobFailed)
 
 
 def small_cgroup(limit: int) -> Path | None:
@@ -197,7 +205,7 @@ def test_the_kernels_own_kill_is_recognised(drive: Any, kit: Kit) -> None:
         code = f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nsite.on_need(1 << 29)\n"
         given = job(kit, code + "x = bytearray(1 << 29)")
         driver.pool.submit(given)
-        assert driver.next() == OutOfMemory(given, 1 << 29)
+        assert driver.next() == JobOutOfMemory(given, 1 << 29)
     finally:
         driver.pool.close()
         group.rmdir()
@@ -217,10 +225,10 @@ def test_a_board_trains_the_largest_nested_member_that_fits(
     room = dict(room)
     import torch
 
-    from fedquilt_common.anatomy.trace import blueprint_for
-    from fedquilt_common.learner import to_arrays
     from fedquilt_common.models import build_model
-    from fedquilt_common.pool import make_pool
+    from fedquilt_common.submodels.adaptivefl_pool import make_pool
+    from fedquilt_common.tracing.trace import blueprint_for
+    from fedquilt_common.training.learner import to_arrays
 
     run = kit.run(
         algorithm=POOL, model={"name": "mlp", "hidden": [512, 512, 256]}, training={"batch": 16, "momentum": 0.5}
@@ -228,7 +236,7 @@ def test_a_board_trains_the_largest_nested_member_that_fits(
     build = build_model("mlp", {"hidden": [512, 512, 256]}, (1, 8, 8), 10)
     anatomy = blueprint_for(build, torch.zeros(1, 1, 8, 8).numpy()).anatomy
     part = full_slice(anatomy)
-    patch = write_patch(kit.folder / "patch", to_arrays(build()), quilt([part])[0], "fp32")
+    patch = write_patch(kit.folder / "patch", to_arrays(build()), patch_layout([part])[0], "fp32")
     said = SliceMessage(base=0, kept=[kept.encode() for kept in part.kept])
     driver = drive(lambda: 0)
     limit = kit.folder / "limit"
@@ -236,7 +244,7 @@ def test_a_board_trains_the_largest_nested_member_that_fits(
         limit.write_text(str(room.pop("limit")))
     driver.pool.submit(kit.job(run, patches=[patch.path], slices=[said], slice=0, limit_file=limit, **room))
     event = driver.next()
-    assert isinstance(event, Finished), event
+    assert isinstance(event, JobFinished), event
     reply = FileArrays(event.job.reply)
     shapes = {name: reply.shape(name) for name in reply}
     trained = [m.name for m in make_pool(anatomy, POOL["levels"], POOL["starts"]) if m.part.shapes == shapes]  # type: ignore[arg-type]

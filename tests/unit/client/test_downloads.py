@@ -8,16 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_client import downloads as module
 from fedquilt_client.downloads import DISK_RESERVE, LONGEST_REPAIR_SECONDS, REPAIR_SECONDS, SINGLE_REPAIRS, Downloads
 from fedquilt_client.store import RunStore
-from fedquilt_common.chunks import Blob, ChunkHeader
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.memory_transport import MemoryBroker, MemoryTransport
-from fedquilt_common.messages import PatchMessage, RunMessage
-from fedquilt_common.topics import Topics
-from fedquilt_common.transport import Incoming, Message
+from fedquilt_common.wire.chunks import Blob, ChunkHeader
+from fedquilt_common.wire.messages import PatchMessage, RunMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Incoming, MqttMessage
 
 TOPICS = Topics("test")
 
@@ -48,7 +48,7 @@ class Board:
         disk = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=self.free))
         monkeypatch.setattr(module, "psutil", disk)
         self.broker = MemoryBroker()
-        self.inbox: list[Message] = []
+        self.inbox: list[MqttMessage] = []
         self.transport = Noting(self.broker, "board", self._deliver)
         self.transport.asked, self.transport.left = [], []
         self.transport.connect()
@@ -56,7 +56,7 @@ class Board:
         self.downloads = Downloads(self.store, self.transport, TOPICS)
 
     def _deliver(self, incoming: Incoming) -> None:
-        if isinstance(incoming, Message):
+        if isinstance(incoming, MqttMessage):
             self.inbox.append(incoming)
 
     def publish(self, slot: int, data: bytes, chunk: int = 10) -> PatchMessage:

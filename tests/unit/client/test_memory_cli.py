@@ -10,8 +10,8 @@ import pytest
 
 from fedquilt_client.store import AgentStore, StoredReply
 from fedquilt_common.cli import run
-from fedquilt_common.codec import FileArrays, write_arrays
-from fedquilt_common.messages import RunMessage
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.messages import RunMessage
 
 
 def keep(folder: Path, name: str, client: int, round: int, *, memory: bool = True) -> None:

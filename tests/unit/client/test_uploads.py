@@ -10,11 +10,11 @@ import pytest
 from fedquilt_client import uploads as module
 from fedquilt_client.store import StoredReply
 from fedquilt_client.uploads import DAMAGES, FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS, Uploads
-from fedquilt_common.chunks import Blob, ChunkHeader, digest_file
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.messages import Missing, Outcome, Receipt, bitmap_of
-from fedquilt_common.topics import Topics
-from fedquilt_common.transport import MqttTransport
+from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file
+from fedquilt_common.wire.messages import MissingMessage, Outcome, ReceiptMessage, bitmap_of
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.topics import Topics
 
 CHUNKS = 4
 TOPICS = Topics("test")
@@ -76,7 +76,9 @@ class Bench:
 
     def receipt(self, reply: StoredReply, outcome: Outcome = "accepted") -> StoredReply | None:
         return self.uploads.receipt(
-            Receipt(run="run", client=reply.client, round=reply.round, exchange=0, digest=reply.digest, outcome=outcome)
+            ReceiptMessage(
+                run="run", client=reply.client, round=reply.round, exchange=0, digest=reply.digest, outcome=outcome
+            )
         )
 
     def missing(self, reply: StoredReply, indices: set[int]) -> None:
@@ -84,7 +86,7 @@ class Bench:
 
     def miss(self, reply: StoredReply, bitmap: str) -> None:
         fields = {"run": "run", "client": reply.client, "round": reply.round, "exchange": 0}
-        self.uploads.missing(Missing.model_validate({**fields, "digest": reply.digest, "bitmap": bitmap}))
+        self.uploads.missing(MissingMessage.model_validate({**fields, "digest": reply.digest, "bitmap": bitmap}))
 
     def later(self, seconds: float) -> list[int]:
         """What is sent when so much time has passed."""
@@ -252,7 +254,7 @@ def test_a_damaged_reply_is_sent_again_but_not_for_ever(bench: Bench) -> None:
     reply = bench.reply()
     bench.uploads.offer(reply)
     bench.line.take()
-    hurt = Receipt(
+    hurt = ReceiptMessage(
         run="run", client=0, round=1, exchange=0, digest=reply.digest, outcome="rejected", reason="cut", damaged=True
     )
     for _ in range(DAMAGES):

@@ -17,18 +17,18 @@ import numpy as np
 import psutil
 import pytest
 
-from fedquilt_client.worker import Done, Job, Worker
-from fedquilt_common.chunks import digest_file
-from fedquilt_common.codec import FileArrays, write_arrays
+from fedquilt_client.worker import Job, JobResult, Worker
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import digest, shares
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.learner import TorchLearner
-from fedquilt_common.messages import REPLY_KEY, ReplyHeader, RunMessage
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.sections import Training
 from fedquilt_common.models import build_model
-from fedquilt_common.sections import Training
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.wire.chunks import digest_file
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
@@ -49,10 +49,10 @@ def do(job: Job) -> dict[str, Any]:
     return last
 
 
-def done(job: Job) -> Done:
+def done(job: Job) -> JobResult:
     said = do(job)
     assert said["event"] == "done", said
-    return Done.model_validate(said)
+    return JobResult.model_validate(said)
 
 
 def experiment_of(run: RunMessage) -> Experiment:
@@ -225,7 +225,7 @@ def test_another_run_in_the_same_file_is_noticed(kit: Kit) -> None:
 
 AGENT = """
 import sys, time
-from fedquilt_client.pool import WorkerPool
+from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_client.worker import Job
 pool = WorkerPool(1, 1, lambda event: None)
 pool.submit(Job.model_validate_json(sys.stdin.read()))

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from fedquilt_client.worker import Job, Worker
-from fedquilt_common.anatomy.trace import blueprint_for
-from fedquilt_common.codec import FileArrays
-from fedquilt_common.learner import to_arrays
-from fedquilt_common.messages import SliceMessage
 from fedquilt_common.models import build_model
-from fedquilt_common.quilt import quilt, write_patch
-from fedquilt_common.slicing import Slice
-from fedquilt_common.submodels import prefix, window
+from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
+from fedquilt_common.submodels.selection import prefix, window
+from fedquilt_common.submodels.slices import Slice
+from fedquilt_common.tracing.trace import blueprint_for
+from fedquilt_common.training.learner import to_arrays
+from fedquilt_common.wire.codec import FileArrays
+from fedquilt_common.wire.messages import SliceMessage
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
@@ -41,7 +41,7 @@ def job(kit: Kit, slices: list[SliceMessage], mine: int, patches: list[Path]) ->
 
 def published(folder: Path, mine: int) -> list[Path]:
     arrays = to_arrays(BUILD())
-    patches = quilt(PARTS)
+    patches = patch_layout(PARTS)
     files = [write_patch(folder / f"patch-{n}", arrays, patch, "fp32").path for n, patch in enumerate(patches)]
     return [file for file, patch in zip(files, patches, strict=True) if mine in patch.wanted_by]
 

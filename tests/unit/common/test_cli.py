@@ -12,9 +12,9 @@ import pytest
 
 from fedquilt_common import __version__, cli, errors
 from fedquilt_common.errors import FedquiltError
-from fedquilt_common.experiment_file import load_experiment
-from fedquilt_server.broker import free_port
-from fedquilt_server.run import Run
+from fedquilt_server.experiment_file import load_experiment
+from fedquilt_server.runs.run import Run
+from fedquilt_server.simulate.mosquitto import free_port
 
 EXPERIMENT = Path(__file__).parents[3] / "deploy" / "experiments" / "digits-fedavg.yaml"
 
@@ -90,7 +90,7 @@ def test_an_absent_experiment_is_named(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_without_a_broker_names_the_address(tmp_path: Path) -> None:
-    hurry = "import fedquilt_server.coordinator as c; c.CONNECT_SECONDS = 1.0"
+    hurry = "import fedquilt_server.coordinator.coordinator as c; c.CONNECT_SECONDS = 1.0"
     address = f"mqtt://127.0.0.1:{free_port()}"
     options = ("--broker", address, "--out", "run", "--no-page")
     done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path, before=hurry)
@@ -146,7 +146,7 @@ def test_exit_codes_are_those_of_the_table() -> None:
 
 
 def test_a_simulation_with_a_broker_that_is_not_there_says_so(tmp_path: Path) -> None:
-    hurry = "import fedquilt_server.simulate as s; s.BROKER_SECONDS = 0.5"
+    hurry = "import fedquilt_server.simulate.simulate as s; s.BROKER_SECONDS = 0.5"
     done = fedquilt("demo", "--broker", "mqtt://127.0.0.1:1", "--out", "run", where=tmp_path, before=hurry)
     assert done.returncode == 3
     assert "127.0.0.1:1" in done.stderr

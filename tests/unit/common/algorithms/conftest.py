@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedquilt_common.anatomy.trace import anatomy_of
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.learner import TorchLearner
+from fedquilt_common.experiment.sections import Training
 from fedquilt_common.models import build_model
-from fedquilt_common.sections import Training
-from fedquilt_common.slicing import Anatomy
+from fedquilt_common.submodels.slices import Anatomy
+from fedquilt_common.tracing.trace import anatomy_of
+from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 
 BUILD = build_model("mlp", {"hidden": [16, 12]}, (1, 8, 8), 10)

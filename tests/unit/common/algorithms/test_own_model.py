@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedquilt_common.aggregation.client_evaluation import EVALUATE
+from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.evaluation import EVALUATE
-from fedquilt_common.types import Reply, Task
 
 Make = Callable[..., Any]
 LABELS_ONLY = ("fedmd", "fedakd", "cfedakd", "dsfl")
@@ -31,8 +31,8 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def tuned(self, **changes: Any) -> Counting:
-        return replace(self, inner=self.inner.tuned(**changes))
+    def with_settings(self, **changes: Any) -> Counting:
+        return replace(self, inner=self.inner.with_settings(**changes))
 
     def train(self, arrays: Any, data: Any, *, epochs: int, **how: Any) -> Any:
         self.asked.append((len(data), epochs))
@@ -40,7 +40,7 @@ class Counting:
 
 
 @pytest.fixture
-def site(bench: Make) -> Any:
+def ctx(bench: Make) -> Any:
     """60 own samples, 2 epochs in a round, 50 public samples."""
     made = bench()
     made.public = SEEN
@@ -48,13 +48,13 @@ def site(bench: Make) -> Any:
     return made
 
 
-def score(algorithm: Any, site: Any) -> Reply:
-    reply: Reply = algorithm.work(Task("score", scalars=drawn(algorithm)), site)
+def score(algorithm: Any, ctx: Any) -> Reply:
+    reply: Reply = algorithm.work(Task("score", scalars=drawn(algorithm)), ctx)
     return reply
 
 
-def digest(algorithm: Any, site: Any, labels: Any) -> Reply:
-    reply: Reply = algorithm.work(Task("digest", labels, drawn(algorithm)), site)
+def digest(algorithm: Any, ctx: Any, labels: Any) -> Reply:
+    reply: Reply = algorithm.work(Task("digest", labels, drawn(algorithm)), ctx)
     return reply
 
 
@@ -73,62 +73,62 @@ def drawn(algorithm: Any) -> dict[str, Any]:
     ],
 )
 def test_when_a_client_trains(
-    order: str, warm_up: int, first: list[list[tuple[int, int]]], then: list[list[tuple[int, int]]], site: Any
+    order: str, warm_up: int, first: list[list[tuple[int, int]]], then: list[list[tuple[int, int]]], ctx: Any
 ) -> None:
     """(samples, epochs) of the labelling and of what follows, in the first round and in the second."""
     algorithm = make_algorithm("fedmd", {"kd_epochs": 4, "order": order, "warm_up_epochs": warm_up}, ())
     for expected in (first, then):
-        labels = score(algorithm, site).arrays
-        assert site.learner.asked == expected[0]
-        site.learner.asked.clear()
-        digest(algorithm, site, labels)
-        assert site.learner.asked == expected[1]
-        site.learner.asked.clear()
+        labels = score(algorithm, ctx).arrays
+        assert ctx.learner.asked == expected[0]
+        ctx.learner.asked.clear()
+        digest(algorithm, ctx, labels)
+        assert ctx.learner.asked == expected[1]
+        ctx.learner.asked.clear()
 
 
 @pytest.mark.parametrize("name", LABELS_ONLY)
-def test_a_test_leaves_the_memory_alone_and_counts_right_answers(name: str, site: Any) -> None:
+def test_a_test_leaves_the_memory_alone_and_counts_right_answers(name: str, ctx: Any) -> None:
     algorithm: Any = make_algorithm(name, {"order": "local-first"}, ())
-    score(algorithm, site)
-    before = {key: x.tobytes() for key, x in site.memory.items()}
-    reply = algorithm.work(Task(EVALUATE), site)
-    assert {key: x.tobytes() for key, x in site.memory.items()} == before
-    right = site.learner.predict(site.memory, site.test)[-1].argmax(axis=1) == site.test.y
-    assert (reply.metrics["personal_right"], reply.metrics["samples"]) == (right.sum(), len(site.test))
+    score(algorithm, ctx)
+    before = {key: x.tobytes() for key, x in ctx.memory.items()}
+    reply = algorithm.work(Task(EVALUATE), ctx)
+    assert {key: x.tobytes() for key, x in ctx.memory.items()} == before
+    right = ctx.learner.predict(ctx.memory, ctx.test)[-1].argmax(axis=1) == ctx.test.y
+    assert (reply.metrics["personal_right"], reply.metrics["samples"]) == (right.sum(), len(ctx.test))
     assert not reply.arrays
 
 
 @pytest.mark.parametrize("name", LABELS_ONLY)
-def test_no_number_of_the_model_leaves_the_board(name: str, site: Any) -> None:
+def test_no_number_of_the_model_leaves_the_board(name: str, ctx: Any) -> None:
     algorithm: Any = make_algorithm(name, {"order": "local-first"}, ())
-    labels = score(algorithm, site)
+    labels = score(algorithm, ctx)
     assert {key: x.shape for key, x in labels.arrays.items()} == {
         "fedmd": {"logits": (50, 10)}, "fedakd": {"logits": (50, 10)}, "dsfl": {"probabilities": (50, 10)},
         "cfedakd": {"codes": (50, 10), "range": (2, 10)},
     }[name]  # fmt: skip
-    own = {x.tobytes() for x in site.memory.values()}
+    own = {x.tobytes() for x in ctx.memory.values()}
     assert not own & {x.tobytes() for x in labels.arrays.values()}
-    assert not digest(algorithm, site, labels.arrays).arrays
+    assert not digest(algorithm, ctx, labels.arrays).arrays
 
 
-def test_until_it_has_trained_a_client_labels_with_the_model_it_was_born_with(site: Any) -> None:
+def test_until_it_has_trained_a_client_labels_with_the_model_it_was_born_with(ctx: Any) -> None:
     algorithm = make_algorithm("fedmd", {}, ())
-    first, again = (score(algorithm, site).arrays["logits"] for _ in range(2))
-    assert not site.memory
+    first, again = (score(algorithm, ctx).arrays["logits"] for _ in range(2))
+    assert not ctx.memory
     assert first.tobytes() == again.tobytes()
-    site.lasting_seed += 1
-    assert score(algorithm, site).arrays["logits"].tobytes() != first.tobytes()
+    ctx.lasting_seed += 1
+    assert score(algorithm, ctx).arrays["logits"].tobytes() != first.tobytes()
 
 
-def test_learning_from_labels_with_an_optimiser_of_its_own(site: Any) -> None:
+def test_learning_from_labels_with_an_optimiser_of_its_own(ctx: Any) -> None:
     """With a rate of next to nothing the labels leave the model as it was."""
     still = {"kd_optimiser": "adam", "kd_lr": 1e-12}
     labels = {"logits": np.full((50, 10), 3.0, np.float32)}
     kept: list[dict[str, NDArray[Any]]] = []
     for fields in ({**still, "kd_epochs": 1}, {**still, "kd_epochs": 9}, {"kd_epochs": 9}):
-        site.memory.clear()
-        digest(make_algorithm("fedmd", fields, ()), site, labels)
-        kept.append(dict(site.memory))
+        ctx.memory.clear()
+        digest(make_algorithm("fedmd", fields, ()), ctx, labels)
+        kept.append(dict(ctx.memory))
     assert all(np.allclose(kept[0][name], kept[1][name], atol=1e-6) for name in kept[0])
     assert not all(np.allclose(kept[0][name], kept[2][name], atol=1e-3) for name in kept[0])
 
@@ -136,11 +136,11 @@ def test_learning_from_labels_with_an_optimiser_of_its_own(site: Any) -> None:
 @pytest.mark.parametrize("name", [*LABELS_ONLY, "feddf", "fedet"])
 @pytest.mark.parametrize(("classes", "samples", "words"), [(0, 5, "the data set has none"), (3, 0, "no samples")])
 def test_what_cannot_be_distilled_is_refused_at_the_start(name: str, classes: int, samples: int, words: str) -> None:
-    class Lab:
+    class ServerContext:
         public = np.zeros((samples, 2), np.float32)
 
-    Lab.classes = classes  # type: ignore[attr-defined]
+    ServerContext.classes = classes  # type: ignore[attr-defined]
     algorithm: Any = make_algorithm(name, {}, ())
     with pytest.raises(ExperimentError, match=words) as told:
-        algorithm.init({}, Lab())
+        algorithm.init({}, ServerContext())
     assert classes or f"algorithm.name = {name}" in str(told.value)

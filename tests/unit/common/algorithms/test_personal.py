@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedquilt_common.aggregation.client_evaluation import EVALUATE
+from fedquilt_common.algorithm_api import Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
-from fedquilt_common.evaluation import EVALUATE
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.slicing import Anatomy
-from fedquilt_common.types import Examples, Reply, State, Task
+from fedquilt_common.submodels.slices import Anatomy
+from fedquilt_common.types import Examples
 
 HEAD = {"fc3.weight", "fc3.bias"}
 Make = Callable[..., Any]
@@ -28,8 +29,8 @@ def make(name: str, **fields: Any) -> Any:
     return make_algorithm(name, {**FIELDS[name], **fields}, ())
 
 
-def work(algorithm: Any, site: Any, kind: str = "train", arrays: Any = None) -> Reply:
-    reply: Reply = algorithm.work(Task(kind, site.model if arrays is None else arrays), site)
+def work(algorithm: Any, ctx: Any, kind: str = "train", arrays: Any = None) -> Reply:
+    reply: Reply = algorithm.work(Task(kind, ctx.model if arrays is None else arrays), ctx)
     return reply
 
 
@@ -39,13 +40,13 @@ def sent(reply: Reply) -> bytes:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_nothing_of_the_private_memory_is_in_a_reply(name: str, bench: Make) -> None:
-    site, algorithm = bench(), make(name)
-    replies = [work(algorithm, site), work(algorithm, site, EVALUATE), work(algorithm, site)]
-    assert site.memory
+    ctx, algorithm = bench(), make(name)
+    replies = [work(algorithm, ctx), work(algorithm, ctx, EVALUATE), work(algorithm, ctx)]
+    assert ctx.memory
     assert [len(reply.arrays) > 0 for reply in replies] == [True, False, True]
     everything = b"".join(map(sent, replies))
-    known = b"".join(x.tobytes() for x in site.model.values())  # what it was sent, and has not moved from
-    for array in site.memory.values():
+    known = b"".join(x.tobytes() for x in ctx.model.values())  # what it was sent, and has not moved from
+    for array in ctx.memory.values():
         rows = array.reshape(len(array), -1) if array.ndim > 1 else array[None]
         own = [row.tobytes() for row in rows if row.any() and row.tobytes() not in known]
         assert own
@@ -54,21 +55,21 @@ def test_nothing_of_the_private_memory_is_in_a_reply(name: str, bench: Make) -> 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_evaluation_changes_nothing_but_what_it_tunes(name: str, bench: Make) -> None:
-    site, algorithm = bench(), make(name)
-    work(algorithm, site)
-    before = dict(site.memory)
-    first, second = (work(algorithm, site, EVALUATE).metrics for _ in range(2))
+    ctx, algorithm = bench(), make(name)
+    work(algorithm, ctx)
+    before = dict(ctx.memory)
+    first, second = (work(algorithm, ctx, EVALUATE).metrics for _ in range(2))
     assert first == second
     assert first["samples"] == 20
     if name != "fedbabu":
-        assert site.memory.keys() == before.keys()
-        assert all(site.memory[key] is x for key, x in before.items())
+        assert ctx.memory.keys() == before.keys()
+        assert all(ctx.memory[key] is x for key, x in before.items())
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_client_that_has_not_trained_has_the_global_model(name: str, bench: Make) -> None:
-    site = bench()
-    metrics = work(make(name), site, EVALUATE).metrics
+    ctx = bench()
+    metrics = work(make(name), ctx, EVALUATE).metrics
     if name == "fedbabu":
         assert metrics["personal_loss"] != metrics["global_loss"]  # it tunes what it is sent
     else:
@@ -83,120 +84,120 @@ def test_a_client_without_test_samples_counts_nothing(name: str, bench: Make) ->
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("case", ["one class", "one sample"])
 def test_poor_clients(name: str, case: str, bench: Make) -> None:
-    site = bench(count=1) if case == "one sample" else bench()
+    ctx = bench(count=1) if case == "one sample" else bench()
     if case == "one class":
-        site.data = Examples(site.data.x, np.full_like(site.data.y, 4))
-    reply = work(make(name), site)
+        ctx.data = Examples(ctx.data.x, np.full_like(ctx.data.y, 4))
+    reply = work(make(name), ctx)
     assert all(np.isfinite(x).all() for x in reply.arrays.values())
-    assert reply.weight == len(site.data)
-    assert work(make(name), site, EVALUATE).metrics["samples"] == 20
+    assert reply.weight == len(ctx.data)
+    assert work(make(name), ctx, EVALUATE).metrics["samples"] == 20
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])
 def test_the_base_is_sent_and_the_head_only_for_measuring(name: str, bench: Make) -> None:
-    site = bench()
-    assert work(make(name), site).arrays.keys() == site.model.keys() - HEAD
-    assert work(make(name, global_head="mean"), site).arrays.keys() == site.model.keys()
+    ctx = bench()
+    assert work(make(name), ctx).arrays.keys() == ctx.model.keys() - HEAD
+    assert work(make(name, global_head="mean"), ctx).arrays.keys() == ctx.model.keys()
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
 def test_the_own_head_is_what_the_next_round_begins_with(name: str, bench: Make) -> None:
-    site, algorithm = bench(), make(name)
-    work(algorithm, site)
-    assert site.memory.keys() == HEAD
-    first = dict(site.memory)
-    work(algorithm, site)
+    ctx, algorithm = bench(), make(name)
+    work(algorithm, ctx)
+    assert ctx.memory.keys() == HEAD
+    first = dict(ctx.memory)
+    work(algorithm, ctx)
     fresh = bench()
     fresh.memory = first
     work(algorithm, fresh)
-    assert all(np.array_equal(site.memory[key], fresh.memory[key]) for key in HEAD)
+    assert all(np.array_equal(ctx.memory[key], fresh.memory[key]) for key in HEAD)
     forgetful = bench()
     work(algorithm, forgetful)
-    assert not np.array_equal(forgetful.memory["fc3.weight"], site.memory["fc3.weight"])
+    assert not np.array_equal(forgetful.memory["fc3.weight"], ctx.memory["fc3.weight"])
 
 
 @pytest.mark.parametrize("global_head", ["first", "mean"])
 def test_training_begins_with_the_first_head_whatever_the_global_one_has_become(global_head: str, bench: Make) -> None:
-    site = bench()
-    lab: Any = Lab(site.anatomy)
+    ctx = bench()
+    server: Any = ServerContext(ctx.anatomy)
     algorithm = make("fedper", global_head=global_head)
-    state = algorithm.init(site.model, lab)
+    state = algorithm.init(ctx.model, server)
     for _ in range(2):
-        steps = algorithm.round(state, lab)
+        steps = algorithm.round(state, server)
         task = next(steps)[0]
-        assert all(np.array_equal(task.arrays[name], site.model[name]) for name in HEAD)
+        assert all(np.array_equal(task.arrays[name], ctx.model[name]) for name in HEAD)
         reply = algorithm.work(task, bench())
         assert task.expect == {name: x.shape for name, x in reply.arrays.items()}
         with pytest.raises(StopIteration) as done:
             steps.send({0: reply})
         state = done.value.value
-        changed = [not np.array_equal(state.arrays[name], site.model[name]) for name in sorted(state.arrays)]
+        changed = [not np.array_equal(state.arrays[name], ctx.model[name]) for name in sorted(state.arrays)]
         assert changed == [global_head == "mean" or name not in HEAD for name in sorted(state.arrays)]
 
 
 def test_fedper_trains_the_global_base_under_the_own_head(bench: Make) -> None:
-    site = bench()
-    own = {key: x + 0.25 for key, x in site.model.items() if key in HEAD}
-    site.memory.update(own)
-    reply = work(make("fedper"), site)
-    expected = site.learner.train({**site.model, **own}, site.data, seed=site.seed).arrays
+    ctx = bench()
+    own = {key: x + 0.25 for key, x in ctx.model.items() if key in HEAD}
+    ctx.memory.update(own)
+    reply = work(make("fedper"), ctx)
+    expected = ctx.learner.train({**ctx.model, **own}, ctx.data, seed=ctx.seed).arrays
     assert all(np.array_equal(x, expected[name]) for name, x in reply.arrays.items())
-    assert all(np.array_equal(site.memory[name], expected[name]) for name in HEAD)
+    assert all(np.array_equal(ctx.memory[name], expected[name]) for name in HEAD)
 
 
 def test_fedrep_trains_the_head_and_then_the_body(bench: Make) -> None:
-    site = bench()
-    reply = work(make("fedrep", head_epochs=3, body_epochs=1), site)
-    head = site.learner.train(site.model, site.data, seed=site.seed, only=HEAD, epochs=3).arrays
-    body = site.learner.train(head, site.data, seed=derive_seed(site.seed, "body"), only=head.keys() - HEAD, epochs=1)
+    ctx = bench()
+    reply = work(make("fedrep", head_epochs=3, body_epochs=1), ctx)
+    head = ctx.learner.train(ctx.model, ctx.data, seed=ctx.seed, only=HEAD, epochs=3).arrays
+    body = ctx.learner.train(head, ctx.data, seed=derive_seed(ctx.seed, "body"), only=head.keys() - HEAD, epochs=1)
     for name in HEAD:  # on the base's features, computed once, it is the same but for rounding
-        np.testing.assert_allclose(site.memory[name], head[name], atol=1e-5)
+        np.testing.assert_allclose(ctx.memory[name], head[name], atol=1e-5)
     for name, x in reply.arrays.items():
         np.testing.assert_allclose(x, body.arrays[name], atol=1e-4)
 
 
 def test_fedbabu_never_trains_the_head_but_for_testing(bench: Make) -> None:
-    site = bench()
-    reply = work(make("fedbabu", global_head="mean"), site)
-    assert all(np.array_equal(reply.arrays[name], site.model[name]) for name in HEAD)
-    assert not site.memory
-    metrics = work(make("fedbabu", tune_epochs=4), site, EVALUATE).metrics
-    tuned = site.learner.train(site.model, site.data, seed=site.seed, only=HEAD, epochs=4).arrays
+    ctx = bench()
+    reply = work(make("fedbabu", global_head="mean"), ctx)
+    assert all(np.array_equal(reply.arrays[name], ctx.model[name]) for name in HEAD)
+    assert not ctx.memory
+    metrics = work(make("fedbabu", tune_epochs=4), ctx, EVALUATE).metrics
+    tuned = ctx.learner.train(ctx.model, ctx.data, seed=ctx.seed, only=HEAD, epochs=4).arrays
     for name in HEAD:
-        np.testing.assert_allclose(site.memory[name], tuned[name], atol=1e-5)
-    logits = site.learner.predict(tuned, site.test)[0]
-    assert metrics["personal_right"] == (logits.argmax(1) == site.test.y).sum()
-    site.memory.clear()
-    work(make("fedbabu", tune_epochs=4, tunes="whole"), site, EVALUATE)
-    assert site.memory.keys() == site.model.keys()
+        np.testing.assert_allclose(ctx.memory[name], tuned[name], atol=1e-5)
+    logits = ctx.learner.predict(tuned, ctx.test)[0]
+    assert metrics["personal_right"] == (logits.argmax(1) == ctx.test.y).sum()
+    ctx.memory.clear()
+    work(make("fedbabu", tune_epochs=4, tunes="whole"), ctx, EVALUATE)
+    assert ctx.memory.keys() == ctx.model.keys()
 
 
 def test_fedrod_adds_its_head_to_the_generic_one(bench: Make) -> None:
-    site, algorithm = bench(), make("fedrod")
-    reply = work(algorithm, site)
-    plain = site.learner.train(site.model, site.data, seed=site.seed).arrays
+    ctx, algorithm = bench(), make("fedrod")
+    reply = work(algorithm, ctx)
+    plain = ctx.learner.train(ctx.model, ctx.data, seed=ctx.seed).arrays
     unbalanced = work(make("fedrod", balanced=False), bench())
     assert all(np.array_equal(unbalanced.arrays[name], x) for name, x in plain.items())
     assert not np.array_equal(reply.arrays["fc1.weight"], plain["fc1.weight"])
-    metrics = work(algorithm, site, EVALUATE, reply.arrays).metrics
-    generic = site.learner.predict(reply.arrays, site.test)[0]
-    added = site.learner.predict({**reply.arrays, **site.memory}, site.test)[0]
-    assert metrics["global_right"] == (generic.argmax(1) == site.test.y).sum()
-    assert metrics["personal_right"] == ((generic + added).argmax(1) == site.test.y).sum()
+    metrics = work(algorithm, ctx, EVALUATE, reply.arrays).metrics
+    generic = ctx.learner.predict(reply.arrays, ctx.test)[0]
+    added = ctx.learner.predict({**reply.arrays, **ctx.memory}, ctx.test)[0]
+    assert metrics["global_right"] == (generic.argmax(1) == ctx.test.y).sum()
+    assert metrics["personal_right"] == ((generic + added).argmax(1) == ctx.test.y).sum()
 
 
 def test_ditto_holds_its_own_model_near_the_global_one(bench: Make) -> None:
     def apart(weight: float) -> float:
-        site = bench(epochs=10)
-        work(make("ditto", **{"lambda": weight}), site)
-        return sum(float(((x - site.model[name]) ** 2).sum()) for name, x in site.memory.items())
+        ctx = bench(epochs=10)
+        work(make("ditto", **{"lambda": weight}), ctx)
+        return sum(float(((x - ctx.model[name]) ** 2).sum()) for name, x in ctx.memory.items())
 
     assert apart(5.0) < apart(0.5) < apart(1e-6)
-    site = bench()
-    reply = work(make("ditto", personal_epochs=1), site)
-    plain = site.learner.train(site.model, site.data, seed=site.seed).arrays
+    ctx = bench()
+    reply = work(make("ditto", personal_epochs=1), ctx)
+    plain = ctx.learner.train(ctx.model, ctx.data, seed=ctx.seed).arrays
     assert all(np.array_equal(reply.arrays[name], x) for name, x in plain.items())
-    assert site.memory.keys() == site.model.keys()
+    assert ctx.memory.keys() == ctx.model.keys()
 
 
 def test_fedreb_in_both_orders_and_with_both_aggregations(bench: Make) -> None:
@@ -214,18 +215,18 @@ def test_fedreb_in_both_orders_and_with_both_aggregations(bench: Make) -> None:
 
 
 def test_fedrebs_rebalanced_data_set_is_the_same_in_every_round(bench: Make) -> None:
-    algorithm, site, later, other = make("fedreb"), bench(), bench(), bench()
+    algorithm, ctx, later, other = make("fedreb"), bench(), bench(), bench()
     later.seed, other.lasting_seed = 12, 6
-    first, second, third = (algorithm.rebalance(s).examples.x for s in (site, later, other))
+    first, second, third = (algorithm.rebalance(s).examples.x for s in (ctx, later, other))
     assert np.array_equal(first, second)
     assert not np.array_equal(first, third)
 
 
 def test_a_threshold_above_every_class_is_reached_by_augmentation(bench: Make) -> None:
-    site = bench()
-    reply = work(make("fedreb", threshold=40), site)
-    assert reply.metrics["effective"] == len(site.data)
-    assert reply.metrics["rebalanced"] == 40 * len(np.unique(site.data.y))
+    ctx = bench()
+    reply = work(make("fedreb", threshold=40), ctx)
+    assert reply.metrics["effective"] == len(ctx.data)
+    assert reply.metrics["rebalanced"] == 40 * len(np.unique(ctx.data.y))
 
 
 @pytest.mark.parametrize("name", ["fedrod", "fedreb"])
@@ -234,7 +235,7 @@ def test_regression_has_no_classes_to_balance(name: str, bench: Make) -> None:
         work(make(name), bench(classes=0))
 
 
-class Lab:
+class ServerContext:
     """A server that has looked at its model."""
 
     parameters = frozenset({"fc1.weight"})
@@ -250,21 +251,21 @@ class Lab:
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu", "fedrod", "fedreb"])
 def test_a_head_deeper_than_the_model_is_refused_before_the_run(name: str, bench: Make) -> None:
-    site = bench()
-    lab: Any = Lab(site.anatomy)
-    make(name, head_layers=2).init(site.model, lab)
+    ctx = bench()
+    server: Any = ServerContext(ctx.anatomy)
+    make(name, head_layers=2).init(ctx.model, server)
     with pytest.raises(ExperimentError, match=r"algorithm.head_layers = 3: of this model's linear layers the last 2"):
-        make(name, head_layers=3).init(site.model, lab)
+        make(name, head_layers=3).init(ctx.model, server)
 
 
 def test_feddyns_server_averages_buffers_and_moves_parameters(bench: Make) -> None:
-    lab: Any = Lab(bench().anatomy)
+    ctx: Any = ServerContext(bench().anatomy)
     start = {"fc1.weight": np.zeros(2, np.float32), "norm": np.zeros(2, np.float32)}
     algorithm = make("feddyn", alpha=0.5)
-    state: State = algorithm.init(start, lab)
+    state: State = algorithm.init(start, ctx)
     moved = {name: np.ones(2, np.float32) for name in start}
     replies = {0: Reply(moved, 1.0), 1: Reply({name: 3 * x for name, x in moved.items()}, 99.0)}
-    state = algorithm.merge(state, replies, lab)
+    state = algorithm.merge(state, replies, ctx)
     assert state.arrays["norm"].tolist() == [2.0, 2.0]  # every client alike, whatever its samples
     # h = -alpha / m * sum of moves = -0.5 / 4 * 4, and the mean 2 - h / alpha
     assert state.extra["fc1.weight"].tolist() == [-0.5, -0.5]
@@ -273,12 +274,12 @@ def test_feddyns_server_averages_buffers_and_moves_parameters(bench: Make) -> No
 
 @pytest.mark.parametrize("weights", ["effective", "rebalanced"])
 def test_fedreb_asks_for_what_it_weighs_heads_by(weights: str, bench: Make) -> None:
-    site = bench()
-    lab: Any = Lab(site.anatomy)
+    ctx = bench()
+    server: Any = ServerContext(ctx.anatomy)
     algorithm = make("fedreb", head_weights=weights)
-    assert weights in algorithm.ask(State(site.model), lab).metrics
-    one, other = (Reply({n: np.full_like(x, v) for n, x in site.model.items()}, 10.0,
+    assert weights in algorithm.ask(State(ctx.model), server).metrics
+    one, other = (Reply({n: np.full_like(x, v) for n, x in ctx.model.items()}, 10.0,
                         {"effective": 9.0 if v else 1.0, "rebalanced": 1.0 if v else 3.0}) for v in (0, 1))  # fmt: skip
-    state = algorithm.merge(State(site.model), {0: one, 1: replace(other, weight=30.0)}, lab)
+    state = algorithm.merge(State(ctx.model), {0: one, 1: replace(other, weight=30.0)}, server)
     np.testing.assert_allclose(state.arrays["fc1.weight"], 0.75)
     np.testing.assert_allclose(state.arrays["fc3.weight"], 0.9 if weights == "effective" else 0.25)

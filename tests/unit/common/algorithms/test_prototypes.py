@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedquilt_common.aggregation.soft_labels import softmax
+from fedquilt_common.algorithm_api import Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment import Experiment
-from fedquilt_common.soft_labels import softmax
-from fedquilt_common.types import Arrays, Examples, Profile, Reply, State, Task
-from fedquilt_server.lab import RunLab
-from fedquilt_server.workbench import Workbench
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import Arrays, Examples, Profile
+from fedquilt_server.lab.context import RoundContext
+from fedquilt_server.lab.workbench import Workbench
 
 SMALL, TINY = {"name": "mlp", "hidden": [20, 12]}, {"name": "mlp", "hidden": [14, 12]}
 LARGE = {"name": "mlp", "hidden": [32, 24, 12]}
@@ -30,16 +31,16 @@ def bench(name: str, model: dict[str, Any], kinds: tuple[dict[str, Any], ...] = 
     return Workbench(Experiment.model_validate(raw))
 
 
-def lab_of(made: Workbench) -> RunLab:
+def lab_of(made: Workbench) -> RoundContext:
     fleet = {client: Profile("k") for client in range(CLIENTS)}
-    return RunLab(1, fleet, 4, 9, CLIENTS, CLIENTS, made)
+    return RoundContext(1, fleet, 4, 9, CLIENTS, CLIENTS, made)
 
 
 def play(algorithm: Any, made: Workbench, replies: dict[int, Reply]) -> tuple[State, dict[int, Task], State]:
     """One round: (state before, tasks, state after)."""
-    lab = lab_of(made)
-    state = algorithm.init(made.first_model(), lab)
-    rounds = algorithm.round(state, lab)
+    ctx = lab_of(made)
+    state = algorithm.init(made.first_model(), ctx)
+    rounds = algorithm.round(state, ctx)
     tasks = next(rounds)
     with pytest.raises(StopIteration) as ended:
         rounds.send(replies)

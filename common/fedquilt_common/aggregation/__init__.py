@@ -1,0 +1,1 @@
+"""What the coordinator computes from client updates."""

@@ -1,0 +1,154 @@
+"""What HeteroFL, FedRolex and Federated Dropout share: each client trains a sub-model, entries are averaged.
+
+FedRolex thesis (Alam, 2023), algorithms 3.1 to 3.3 and equation 3.10. They differ in which channels a client gets.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
+from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithms.families.levels import evaluate_levels
+from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of
+from fedquilt_common.submodels.slices import Anatomy, Slice, full_slice
+from fedquilt_common.types import Arrays, ClientId, Shapes
+
+HELD: Final = ".classes"
+"""Name of the reply's array that says which classes the client has samples of: 1 or 0, shape (classes,)."""
+
+
+@dataclass(frozen=True)
+class PartialTraining(ABC):
+    """``widths``: kind of board -> part of the channels it trains; kinds that are not listed train the smallest.
+
+    ``mask_absent_classes``: a client leaves out of its loss the logits of classes that it has no samples of, and its
+    rows of the classifier are not averaged for them. ``statistics``: after which rounds the clients of the greatest
+    width collect the statistics of static batch norms; in between, evaluation uses the test batches' own.
+    """
+
+    widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
+    mask_absent_classes: bool = True
+    statistics: Literal["never", "last", "each"] = "last"
+
+    def __post_init__(self) -> None:
+        check_widths("widths", self.widths)
+        if self.statistics not in ("never", "last", "each"):
+            raise ValueError(f"statistics = {self.statistics!r}: must be never, last or each")
+
+    @abstractmethod
+    def part(self, ctx: ServerContext, width: float) -> Slice:
+        """The sub-model of one client in this round."""
+
+    def piece_weight(self, reply: Reply, part: Slice) -> float:
+        """What a client's entries count in the average: all the same (equation 3.10)."""
+        return 1.0
+
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        full_slice(ctx.anatomy)  # a model that cannot be cut is refused now, not in the first round
+        return State(model)
+
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        parts = self._parts(ctx)
+        tasks = {client: Task("train", state.arrays, slice=part, expect=self._expected_shapes(part))
+                 for client, part in parts.items()}  # fmt: skip
+        replies = yield tasks
+        pieces = {client: self._piece(reply, parts[client]) for client, reply in replies.items()}
+        arrays: Arrays = aggregate(state.arrays, pieces)
+        if self._collects_now(ctx):
+            arrays = yield from self._collect_statistics(arrays, {client: parts[client] for client in replies})
+        trained = {str(client): self._width_of(client, ctx) for client in sorted(replies)}
+        return State(arrays, state.extra, {"trained": trained})
+
+    def work(self, task: Task, ctx: ClientContext) -> Reply:
+        if task.kind == "statistics":
+            return Reply(ctx.learner.statistics(task.arrays, ctx.data), len(ctx.data))
+        held = np.bincount(ctx.data.y.astype(np.int64), minlength=ctx.classes) > 0 if self._masks(ctx) else None
+        loss = None if held is None else masked_loss(held)
+        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)
+        metrics = {"loss": trained.loss, "train_seconds": trained.seconds, "steps": trained.steps}
+        arrays = {**trained.arrays, **({} if held is None else {HELD: held.astype(np.float32)})}
+        return Reply(arrays, len(ctx.data), metrics)
+
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        levels = [(kind, self.part(ctx, self.widths[kind])) for kind in kinds_by_width(self.widths)]
+        return evaluate_levels(state.arrays, ctx, levels)
+
+    def _width_of(self, client: ClientId, ctx: ServerContext) -> float:
+        return self.widths[level_of(ctx.fleet[client].kind, kinds_by_width(self.widths))]
+
+    def _parts(self, ctx: ServerContext) -> dict[ClientId, Slice]:
+        return {client: self.part(ctx, self._width_of(client, ctx)) for client in sorted(ctx.select())}
+
+    def _masks(self, ctx: ClientContext) -> bool:
+        return self.mask_absent_classes and ctx.classes > 0
+
+    def _expected_shapes(self, part: Slice) -> tuple[Shapes, ...]:
+        """With the classes held, or without where there are none."""
+        if not self.mask_absent_classes:
+            return (part.shapes,)
+        return ({**part.shapes, HELD: (outputs_of(part.anatomy),)}, part.shapes)
+
+    def _piece(self, reply: Reply, part: Slice) -> SubModelUpdate:
+        held = np.asarray(reply.arrays[HELD]) > 0 if HELD in reply.arrays else None
+        return SubModelUpdate(reply.arrays, part, self.piece_weight(reply, part), held)
+
+    def _collects_now(self, ctx: ServerContext) -> bool:
+        due = self.statistics == "each" or (self.statistics == "last" and ctx.round == ctx.rounds)
+        return due and bool(ctx.anatomy.statistics)
+
+    def _collect_statistics(
+        self, arrays: Arrays, parts: Mapping[ClientId, Slice]
+    ) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Arrays]:
+        """The sBN pass (HeteroFL, section 3) as an exchange: no sample leaves a client."""
+        widest = max(part.entries for part in parts.values())
+        asked = [client for client, part in parts.items() if part.entries == widest]
+        anatomy = parts[asked[0]].anatomy
+        shapes = {name: anatomy.arrays[name].shape for name in anatomy.statistics}
+        task = Task("statistics", arrays, expect=shapes)
+        replies = yield dict.fromkeys(asked, task)
+        return {**arrays, **pool_statistics(replies, anatomy)}
+
+
+def outputs_of(anatomy: Anatomy) -> int:
+    """How many outputs the model has."""
+    return next((a.shape[a.outputs] for a in anatomy.arrays.values() if a.outputs is not None), 0)
+
+
+def masked_loss(held: NDArray[np.bool_]) -> Loss:
+    """Cross entropy in which the logits of classes that are not ``held`` are 0 (not minus infinity)."""
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        import torch
+        from torch.nn import functional
+
+        logits = outputs[-1] if isinstance(outputs, list) else outputs
+        absent = torch.from_numpy(~held).to(logits.device)
+        return functional.cross_entropy(logits.masked_fill(absent, 0.0), targets)
+
+    return loss
+
+
+def pool_statistics(replies: Mapping[ClientId, Reply], anatomy: Anatomy) -> dict[str, NDArray[Any]]:
+    """Means and variances over all clients' samples; the norm layers know from a count of 1 that they are there."""
+    result: dict[str, NDArray[Any]] = {}
+    ordered = [replies[client] for client in sorted(replies)]
+    weights = np.array([reply.weight for reply in ordered]) / sum(reply.weight for reply in ordered)
+    for name in anatomy.statistics:
+        if not name.endswith("running_mean"):
+            continue
+        norm = name.removesuffix("running_mean")
+        means = np.stack([np.asarray(reply.arrays[name], np.float64) for reply in ordered])
+        spread = np.stack([np.asarray(reply.arrays[f"{norm}running_var"], np.float64) for reply in ordered])
+        mean = np.tensordot(weights, means, 1)
+        result[name] = mean.astype(np.float32)
+        variance = np.tensordot(weights, spread + means**2, 1) - mean**2
+        result[f"{norm}running_var"] = np.maximum(variance, 0.0).astype(np.float32)
+        result[f"{norm}num_batches_tracked"] = np.array(1, np.int64)
+    return result

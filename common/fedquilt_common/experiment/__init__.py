@@ -1,0 +1,1 @@
+"""The experiment and the agent configuration, as validated records."""

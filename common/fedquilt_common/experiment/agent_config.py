@@ -1,0 +1,69 @@
+"""An agent's configuration file, ``agent.yaml``: what the workstation writes and the board reads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.wire.messages import MAX_CLIENTS, Name
+
+FILES: Final = ("ca", "cert", "key", "state")
+"""Keys whose value is a path; one that is relative counts from the configuration file's folder."""
+
+
+class AgentConfig(BaseModel):
+    """The same keys as the options of ``fedquilt agent``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    broker: str
+    id: Name
+    clients: str | int
+    each: int | None = Field(None, ge=1, le=MAX_CLIENTS)
+    federation: Name = "default"
+    kind: Name = "generic"
+    workers: int = Field(1, ge=1, le=1024)
+    threads: int = Field(1, ge=1, le=1024)
+    memory: ByteSize | None = None
+    budget: ByteSize | None = None
+    profile: Literal["open", "private"] = "open"
+    state: Path | None = None
+    allow_import: list[str] = Field(default_factory=list, alias="allow-import")
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    link: str | None = None
+    once: bool = False
+
+
+def read_agent_config(path: Path) -> dict[str, Any]:
+    """The keys of a configuration file, not yet checked. Raises ExperimentError."""
+    values = load_yaml(read_text(path), str(path))
+    if not isinstance(values, dict):
+        raise ExperimentError(f"{path}: must hold keys such as broker, id and clients")
+    found = {str(key).replace("-", "_"): value for key, value in values.items()}
+    places = {key: str(path.parent / found[key]) for key in FILES if isinstance(found.get(key), str) and found[key]}
+    return {**found, **places}
+
+
+def parse_clients(text: str) -> tuple[int, ...]:
+    """``0-3,7`` -> (0, 1, 2, 3, 7).
+
+    Raises:
+        ExperimentError: when the text is no such list.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ExperimentError(f"clients {text!r} are not understood: write them as 0-3 or 0,2,5")
+        found.update(range(first, last + 1))
+    if len(found) > MAX_CLIENTS:
+        raise ExperimentError(f"clients {text!r} are {len(found)}; one agent hosts at most {MAX_CLIENTS}")
+    return tuple(sorted(found))

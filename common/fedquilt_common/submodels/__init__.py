@@ -1,0 +1,1 @@
+"""Sub-models: index sets, their selection, and the patches in which they travel."""

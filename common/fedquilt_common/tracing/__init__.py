@@ -1,0 +1,1 @@
+"""Channel groups, sub-modules, cost and memory of any nn.Module."""

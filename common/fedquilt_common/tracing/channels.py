@@ -1,0 +1,164 @@
+"""Which dimensions must share one index set: channels that are found to be the same, step by step.
+
+A dimension of a tensor is a sequence of *pieces*; a piece is ``channels``, each of which owns ``inner`` consecutive
+entries. Two dimensions that meet (a convolution's input and its predecessor's output, both sides of an addition) are
+*united*: piece by piece, their channels become one, or are split where the pieces of one side end within the other's.
+What fits no such rule stays whole, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+class Channels:
+    """``size`` channels that are cut alike. Once they turn out to be others, ``same_as`` says which."""
+
+    def __init__(self, size: int, name: str = "", depth: int = 0, *, whole: str = "") -> None:
+        self.size = size
+        self.name = name
+        self.depth = depth
+        self.whole = whole
+        """Why they are never cut; empty when they may be."""
+        self.same_as: tuple[ChannelRun, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ChannelRun:
+    """A stretch of a dimension; ``inner`` consecutive entries a channel."""
+
+    channels: Channels
+    inner: int = 1
+
+    @property
+    def length(self) -> int:
+        """Entries in all."""
+        return self.channels.size * self.inner
+
+
+Dimension = tuple[ChannelRun, ...]
+
+
+def dimension(size: int, name: str = "", depth: int = 0) -> Dimension:
+    """A dimension of its own ``size`` channels."""
+    return (ChannelRun(Channels(size, name, depth)),)
+
+
+NO_CHANNELS = "not made of channels"
+
+
+def whole(size: int, why: str = NO_CHANNELS) -> Dimension:
+    """A dimension that is never cut."""
+    return (ChannelRun(Channels(size, whole=why)),)
+
+
+def resolve(pieces: Iterable[ChannelRun]) -> Iterator[ChannelRun]:
+    """The pieces as they are known to be by now."""
+    for piece in pieces:
+        if piece.channels.same_as is None:
+            yield piece
+        else:
+            yield from resolve(ChannelRun(part.channels, part.inner * piece.inner) for part in piece.channels.same_as)
+
+
+def is_whole(dim: Dimension) -> bool:
+    """Whether nothing of it can be cut."""
+    return all(piece.channels.whole or piece.channels.size == 1 for piece in resolve(dim))
+
+
+def keep_whole(dim: Dimension, why: str) -> None:
+    """Nothing of this dimension is ever cut."""
+    for piece in resolve(dim):
+        piece.channels.whole = piece.channels.whole or why
+
+
+def unite(one: Dimension, other: Dimension, why: str) -> None:
+    """Both have the same index set from now on; ``why`` is the reason if something must stay whole for it."""
+    left, right = deque(resolve(one)), deque(resolve(other))
+    while left and right:
+        if _refresh(left) or _refresh(right):
+            continue
+        a, b = left.popleft(), right.popleft()
+        if a.length > b.length:
+            a, rest = _split(a, b.length, why)
+            left.appendleft(rest)
+        elif b.length > a.length:
+            b, rest = _split(b, a.length, why)
+            right.appendleft(rest)
+        _merge(a, b, why)
+
+
+def _refresh(queue: deque[ChannelRun]) -> bool:
+    """Resolve the first piece if its channels have been found to be others meanwhile."""
+    if queue[0].channels.same_as is None:
+        return False
+    queue.extendleft(reversed(list(resolve([queue.popleft()]))))
+    return True
+
+
+def _split(piece: ChannelRun, length: int, why: str) -> tuple[ChannelRun, ChannelRun]:
+    channels = piece.channels
+    if length % piece.inner:
+        channels.whole = channels.whole or why
+    if channels.whole:
+        return whole(length, channels.whole)[0], whole(piece.length - length, channels.whole)[0]
+    first = Channels(length // piece.inner, channels.name, channels.depth)
+    second = Channels(channels.size - first.size, f"{channels.name}+{first.size}", channels.depth)
+    channels.same_as = (ChannelRun(first), ChannelRun(second))
+    return ChannelRun(first, piece.inner), ChannelRun(second, piece.inner)
+
+
+def _merge(a: ChannelRun, b: ChannelRun, why: str) -> None:
+    """Two pieces of one length: the coarser channels stand for both."""
+    if a.channels is b.channels:
+        return
+    if a.channels.whole or b.channels.whole or (a.inner % b.inner and b.inner % a.inner):
+        reason = a.channels.whole or b.channels.whole or why
+        a.channels.whole = b.channels.whole = reason
+        return
+    coarse, fine = (a, b) if (a.inner, _rank(b.channels)) >= (b.inner, _rank(a.channels)) else (b, a)
+    coarse.channels.depth = min(coarse.channels.depth, fine.channels.depth)
+    fine.channels.same_as = (ChannelRun(coarse.channels, coarse.inner // fine.inner),)
+
+
+def _rank(channels: Channels) -> tuple[int, bool, bool]:
+    """Whose name stays when two turn out to be one: the earlier one's, a layer's rather than a part's."""
+    return channels.depth, not channels.name, "+" in channels.name
+
+
+def product(outer: Dimension, inner: Dimension, why: str) -> Dimension:
+    """One dimension in place of two, in C order: each entry of ``outer`` owns all of ``inner``."""
+    inner_length, outer_length = length(inner), length(outer)
+    if inner_length == 1:
+        return outer
+    if outer_length == 1:
+        return inner
+    if not is_whole(inner):
+        if is_whole(outer):
+            return inner * outer_length
+        keep_whole(inner, why)
+    return tuple(ChannelRun(piece.channels, piece.inner * inner_length) for piece in resolve(outer))
+
+
+def split(dim: Dimension, sizes: tuple[int, ...], why: str) -> tuple[Dimension, ...]:
+    """Several dimensions in place of one, in C order: the outermost that owns whole channels is cut, else within."""
+    if len(sizes) == 1:
+        return (dim,)
+    first, rest = sizes[0], length(dim) // sizes[0]
+    if first == 1:
+        return (whole(1), *split(dim, sizes[1:], why))
+    pieces = list(resolve(dim))
+    if rest == 1 or is_whole(dim) or all(piece.inner % rest == 0 for piece in pieces):
+        outer = tuple(ChannelRun(piece.channels, piece.inner // rest) for piece in pieces)
+        kept = whole(first, why) if is_whole(dim) else outer
+        return (kept, *(whole(size, why) for size in sizes[1:]))
+    inner = dimension(rest, pieces[0].channels.name, pieces[0].channels.depth)
+    unite(dim, inner * first, why)
+    return (whole(first, why), *split(inner, sizes[1:], why))
+
+
+def length(dim: Dimension) -> int:
+    """Entries of a dimension."""
+    return sum(piece.length for piece in dim)

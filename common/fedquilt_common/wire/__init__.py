@@ -1,0 +1,1 @@
+"""Everything that crosses MQTT: topics, messages, chunks, numbers, the transport."""

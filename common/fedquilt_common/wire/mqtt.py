@@ -1,0 +1,312 @@
+"""The transport over MQTT 5. The only place that imports paho."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from paho.mqtt.client import (
+    Client,
+    ConnectFlags,
+    DisconnectFlags,
+    MQTTMessage,
+    MQTTv5,
+)
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from fedquilt_common.errors import BrokerUnreachableError
+from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.transport import Connected, Deliver, Disconnected, MqttMessage, Will
+from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
+
+log = logging.getLogger(__name__)
+
+QUEUED_MESSAGES: Final = 256
+HELD_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that may wait for our own acknowledgement before we stop reading."""
+HELD_MESSAGES: Final = 64
+RECEIVE_MAXIMUM: Final = 16
+"""Messages that the broker may have sent us without our acknowledgement."""
+LARGEST_PACKET: Final = 16 * 1024 * 1024
+"""Largest packet that we let the broker send us."""
+SMALLEST_PACKET: Final = 16 * 1024
+"""Smallest maximum packet of a broker with which a fleet of some size still works."""
+PACKET_OVERHEAD: Final = 1024
+"""Room in a packet for topic, properties and framing."""
+MESSAGE_EXPIRY: Final = 600
+"""Seconds for which the broker keeps a message that is not retained; what still matters then is sent again."""
+_TRUST: Final = "Check the CA, the broker's name and this machine's clock; `fedquilt doctor` tells more"
+_OWN_CERTIFICATE: Final = "It may not take our certificate, of another federation or withdrawn; `fedquilt doctor` tells"
+_CREDENTIALS: Final = "Check the user, the password (FEDQUILT_BROKER_PASSWORD) and the certificates"
+_KEEPALIVE: Final = 30
+_BRAKE_SECONDS: Final = 0.001
+_FAREWELL: Final = 5.0
+"""Seconds that ``close`` waits for the broker to take what is under way."""
+
+
+class _CountingClient(Client):
+    """paho's client with every byte counted where it crosses the socket, and a brake on what it reads.
+
+    ``is_full`` says that the receiver has enough to do. Then nothing is read, and TCP holds the broker back: brokers
+    do not always keep to the receive maximum (Mosquitto 2.0.11 sends on at the first acknowledgement), and for QoS 0
+    there is none.
+    """
+
+    bytes_sent = 0
+    bytes_received = 0
+    is_full: Callable[[], bool] = staticmethod(lambda: False)
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        if self.is_full():
+            time.sleep(_BRAKE_SECONDS)  # the socket stays readable: without a pause the loop would spin
+            raise BlockingIOError
+        data = super()._sock_recv(bufsize)
+        self.bytes_received += len(data)
+        return data
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        sent = super()._sock_send(buf)
+        self.bytes_sent += sent
+        return sent
+
+
+class MqttTransport:
+    """``Transport`` over a real broker, MQTT 5, with paho's own network thread.
+
+    Args:
+        address: where the broker is and how to authenticate.
+        client_id: stable name, so that the broker finds our session again.
+        deliver: called from the network thread for everything that comes in.
+        will: what to say when we are gone without a word.
+        session_expiry: seconds for which the broker keeps our session.
+
+    ``refusals`` counts the messages that the broker did not accept.
+    """
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        client_id: str,
+        deliver: Deliver,
+        *,
+        will: Will | None = None,
+        session_expiry: int = 3600,
+    ) -> None:
+        self._address = address
+        self._deliver = deliver
+        self._window = Window(QUEUED_BYTES, QUEUED_MESSAGES)
+        self._intake = Intake(HELD_BYTES, HELD_MESSAGES)
+        self._max_packet = LARGEST_PACKET
+        self._session_expiry = session_expiry
+        self._session = 0
+        self.refusals = 0
+        self._client = self._make_client(client_id)
+        if will is not None:
+            properties = _properties(PacketTypes.WILLMESSAGE)
+            properties.WillDelayInterval = will.delay
+            self._client.will_set(will.topic, will.payload, qos=1, retain=True, properties=properties)
+
+    def _make_client(self, client_id: str) -> _CountingClient:
+        client = _CountingClient(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5, manual_ack=True)
+        client.is_full = self._is_full
+        client.max_queued_messages_set(0)
+        client.on_connect = self._on_connect
+        client.on_connect_fail = self._on_connect_fail
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        client.on_subscribe = self._on_subscribe
+        if self._address.username:
+            client.username_pw_set(self._address.username, self._address.password or None)
+        if self._address.tls:
+            client.tls_set_context(tls_context(self._address))
+        return client
+
+    def _is_full(self) -> bool:
+        """Whether to stop reading: not while a thread waits for acknowledgements that we would not read then."""
+        return self._intake.is_full and not self._window.waiting
+
+    def connect(self) -> None:
+        properties = _properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = self._session_expiry
+        properties.ReceiveMaximum = RECEIVE_MAXIMUM
+        properties.MaximumPacketSize = LARGEST_PACKET
+        self._back_off()
+        self._client.connect_async(
+            self._address.host, self._address.port, _KEEPALIVE, clean_start=False, properties=properties
+        )
+        self._client.loop_start()
+
+    def _back_off(self) -> None:
+        # paho doubles the delay at each failure; a random first step keeps a fleet from knocking in time
+        step = random.uniform(0.2, 0.6)  # noqa: S311 - no secret
+        self._client.reconnect_delay_set(step, 30 * step)  # type: ignore[arg-type]  # fractions work
+
+    def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
+        if len(payload) > self.max_payload:
+            raise BrokerUnreachableError(
+                f"{self._address} takes packets of {self._max_packet} bytes at most, and a message on {topic} has "
+                f"{len(payload)}: raise its max_packet_size"
+            )
+        size = len(payload) + len(header) + len(topic)
+        if not self._window.reserve(size):
+            return False
+        properties = _properties(PacketTypes.PUBLISH)
+        if header:
+            properties.CorrelationData = header
+        if not retain:
+            properties.MessageExpiryInterval = MESSAGE_EXPIRY
+        info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
+        self._window.sent(info.mid, size)
+        return True
+
+    def drain(self, timeout: float) -> bool:
+        return self._window.drain(timeout)
+
+    def subscribe(self, filters: Iterable[str]) -> None:
+        wanted = [(name, SubscribeOptions(qos=1)) for name in filters]
+        if wanted:
+            self._client.subscribe(wanted)
+
+    def unsubscribe(self, filters: Iterable[str]) -> None:
+        unwanted = list(filters)
+        if unwanted:
+            self._client.unsubscribe(unwanted)
+
+    def close(self, last: tuple[str, bytes] | None = None) -> None:
+        reachable = self.drain(_FAREWELL)
+        if reachable and last is not None and self.publish(*last, retain=True):
+            reachable = self.drain(_FAREWELL)
+        self._window.set_open(False)
+        self._client.disconnect()
+        if not reachable:
+            self._hang_up()
+        self._client.loop_stop()
+
+    def _hang_up(self) -> None:
+        # behind what a frozen broker or a dead link does not take, our good-bye would wait for the keepalive to fail
+        connection: Any = self._client.socket()  # paho's type for it lacks shutdown
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of payload that fit the broker's maximum packet."""
+        return self._max_packet - PACKET_OVERHEAD
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._client.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._client.bytes_received
+
+    def _on_connect(
+        self,
+        _client: Client,
+        _data: Any,
+        flags: ConnectFlags,
+        code: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if code.is_failure:
+            said = f"{self._address} refused the connection: {code}"
+            self._deliver(Disconnected(said, refused=True, advice=_CREDENTIALS))
+            return
+        offered = int(getattr(properties, "MaximumPacketSize", LARGEST_PACKET))
+        if offered < SMALLEST_PACKET:
+            said = f"{self._address} takes packets of {offered} bytes at most"
+            advice = f"Raise its max_packet_size to {SMALLEST_PACKET} or more"
+            self._deliver(Disconnected(said, refused=True, advice=advice))
+            return
+        self._max_packet = min(offered, LARGEST_PACKET)
+        self._session += not flags.session_present
+        self._window.set_open(True)
+        self._deliver(Connected(flags.session_present))
+
+    def _on_connect_fail(self, _client: Client, _data: Any) -> None:
+        error = sys.exc_info()[1]  # paho calls us while it handles it; it may be about the certificate
+        if isinstance(error, ssl.SSLCertVerificationError):
+            said = f"certificate verify failed for the broker at {self._address}: {error.verify_message}"
+            self._deliver(Disconnected(said, advice=_TRUST))
+        else:
+            self._deliver(Disconnected(f"no MQTT broker answers at {self._address}: {error}"))
+
+    def _on_disconnect(
+        self,
+        _client: Client,
+        _data: Any,
+        _flags: DisconnectFlags,
+        code: ReasonCode,
+        _properties: Properties | None,
+    ) -> None:
+        if self._window.open:
+            self._back_off()
+            lost = Disconnected(f"connection to {self._address} lost: {code}")
+        else:
+            lost = Disconnected(f"{self._address} closed the connection before it took us: {code}")
+            lost = replace(lost, advice=_OWN_CERTIFICATE) if self._address.tls else lost
+        self._window.set_open(False)
+        self._deliver(lost)
+
+    def _on_publish(
+        self, _client: Client, _data: Any, mid: int, code: ReasonCode, _properties: Properties | None
+    ) -> None:
+        if code.is_failure:
+            self.refusals += 1
+            log.warning("the broker refused a message of ours: %s; check its ACL", code)
+        self._window.acknowledged(mid)
+
+    def _on_subscribe(
+        self, _client: Client, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Properties | None
+    ) -> None:
+        for code in codes:
+            if code.is_failure:
+                log.warning("the broker refused a subscription of ours: %s; check its ACL", code)
+
+    def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
+        header = getattr(message.properties, "CorrelationData", b"")
+        session, mid, qos = self._session, message.mid, message.qos
+        size = len(message.payload)
+        self._intake.hold(size)
+
+        def acknowledge() -> None:
+            self._intake.let_go(size)
+            if qos and session == self._session:  # a new session gives the same number to another message
+                client.ack(mid, qos)
+
+        self._deliver(MqttMessage(message.topic, bytes(message.payload), header, message.retain, acknowledge))
+
+
+def _properties(packet: int) -> Any:
+    return Properties(packet)  # type: ignore[no-untyped-call]  # paho does not type it
+
+
+def tls_context(address: BrokerAddress) -> ssl.SSLContext:
+    """With the address's files. Raises BrokerUnreachableError where they cannot be used."""
+    try:
+        for path in filter(None, (address.ca, address.cert, address.key)):
+            Path(path).open("rb").close()  # ssl does not say which of them is not there
+        context = ssl.create_default_context(cafile=address.ca or None)
+        if address.cert:
+            context.load_cert_chain(address.cert, address.key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise BrokerUnreachableError(
+            f"the TLS files for {address} cannot be used: {error}. Check --ca, --cert and --key"
+        ) from None
+    return context

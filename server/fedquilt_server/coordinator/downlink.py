@@ -1,0 +1,164 @@
+"""What the coordinator keeps retained at the broker: the patches of the open exchange, and its manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Container
+from typing import Final
+
+from fedquilt_common.types import Arrays, Precision
+from fedquilt_common.wire.chunks import Blob, read_chunk
+from fedquilt_common.wire.messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Transport
+from fedquilt_server.coordinator.publications import Publication, PublicationPlan, SliceEntry, plan_publications
+from fedquilt_server.round.events import Send
+from fedquilt_server.runs.blob_store import BlobStore
+from fedquilt_server.runs.journal import Journal
+
+_SLOTS: Final = "slots"
+
+
+class Downlink:
+    """Publishes each patch once into a numbered slot, then the manifest that names it.
+
+    The manifest comes last, so whoever reads it finds its patches in place. Slots are reused; the journal remembers
+    how many chunks each has ever held, so that nothing stays behind at the broker.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        topics: Topics,
+        store: BlobStore,
+        journal: Journal,
+        precision: Precision,
+        chunk: int,
+    ) -> None:
+        self._transport = transport
+        self._topics = topics
+        self._store = store
+        self._journal = journal
+        self._precision = precision
+        self._chunk = chunk
+        self._chunks: dict[str, int] = json.loads(journal.meta(_SLOTS) or "{}")
+        self._filled: dict[str, Blob] = {}
+        self._known: dict[int, tuple[Arrays, Blob]] = {}
+        self._message: RoundMessage | None = None
+
+    @property
+    def digests(self) -> set[str]:
+        """Blobs that must stay on disk because they are published."""
+        return {blob.digest for blob in self._filled.values()}
+
+    def remember(self, arrays: Arrays, blob: Blob) -> None:
+        """``arrays`` lie on disk as ``blob``, in the precision in which they are sent: no need to write them again."""
+        self._known = {id(arrays): (arrays, blob)}
+
+    def sent(self, arrays: Arrays) -> Blob | None:
+        """``arrays`` as they lie on disk, in the precision in which they are sent, if they do."""
+        known = self._known.get(id(arrays))
+        return known[1] if known is not None else None
+
+    def publish(self, run: str, send: Send) -> RoundMessage:
+        """Open an exchange at the broker; returns its manifest."""
+        wanted = plan_publications(send.tasks)
+        blobs = [self._blob(publication) for publication in wanted.patches]
+        self._message = _manifest(run, send, wanted, blobs)
+        for patch, blob in zip(self._message.patches, blobs, strict=True):
+            self._fill(patch.place, blob)
+        self._clear_but({patch.place for patch in self._message.patches})
+        self._send_manifest()
+        return self._message
+
+    def publish_again(self) -> None:
+        """Everything once more, for a broker that may have lost it."""
+        blobs, self._filled = self._filled, {}
+        for place, blob in blobs.items():
+            self._fill(place, blob)
+        if self._message is not None:
+            self._clear_but(blobs)
+        self._send_manifest()
+
+    def clear(self) -> None:
+        """Leave nothing retained."""
+        self._clear_but(())
+        self._message = None
+        self._transport.publish(self._topics.round, b"", retain=True)
+
+    def _blob(self, publication: Publication) -> Blob:
+        arrays = publication.arrays
+        if publication.patch is not None:
+            return self._store.put_patch(arrays, publication.patch, self._precision)
+        known = self._known.get(id(arrays))
+        if known is None:
+            written = self._store.put(arrays, self._precision, labels=publication.labels)
+            known = self._known[id(arrays)] = (arrays, written)
+        return known[1]
+
+    def _fill(self, place: str, blob: Blob) -> None:
+        if self._filled.get(place) == blob:
+            return
+        self._filled[place] = blob
+        headers = blob.headers(min(self._chunk, self._transport.max_payload))
+        self._note(place, len(headers))
+        descriptor = os.open(blob.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for header in headers:
+                topic = self._topics.slot_chunk(place, header.index)
+                payload = read_chunk(descriptor, header, blob.head)
+                if not self._transport.publish(topic, payload, header=header.encode(), retain=True):
+                    return  # the connection is gone: all of it is published again when it is back
+        finally:
+            os.close(descriptor)
+
+    def _note(self, place: str, chunks: int) -> None:
+        held = self._chunks.get(place, 0)
+        surplus = [self._topics.slot_chunk(place, chunk) for chunk in range(chunks, held)]
+        if not all(self._transport.publish(topic, b"", retain=True) for topic in surplus):
+            return  # the connection is gone: they are still there, and must not be forgotten
+        if held != chunks:
+            self._chunks[place] = chunks
+            self._journal.set_meta(_SLOTS, json.dumps(self._chunks))
+
+    def _clear_but(self, kept: Container[str]) -> None:
+        for place in [place for place in self._chunks if place not in kept]:
+            self._filled.pop(place, None)
+            self._note(place, 0)
+
+    def _send_manifest(self) -> None:
+        if self._message is not None:
+            self._transport.publish(self._topics.round, self._message.encode(), retain=True)
+
+
+def _manifest(run: str, send: Send, wanted: PublicationPlan, blobs: list[Blob]) -> RoundMessage:
+    return RoundMessage(
+        run=run,
+        round=send.round,
+        exchange=send.exchange,
+        phase="open",
+        deadline=send.deadline,
+        patches=[
+            PatchMessage(slot=slot, digest=blob.digest, size=blob.size, labels=publication.labels)
+            for slot, (publication, blob) in enumerate(zip(wanted.patches, blobs, strict=True))
+        ],
+        tasks=[
+            TaskMessage(
+                clients=list(group.clients),
+                kind=group.task.kind,
+                patches=list(group.patches),
+                scalars=dict(group.task.scalars),
+                slice=group.slice,
+                labels=group.task.labels,
+            )
+            for group in wanted.groups
+        ],
+        slices=[_slice(entry) for entry in wanted.slices],
+        since={str(client): moment for client, moment in send.since.items()},
+    )
+
+
+def _slice(entry: SliceEntry) -> SliceMessage:
+    kept = [index_set.encode() for index_set in entry.part.kept]
+    return SliceMessage(base=entry.base, kept=kept, absent=sorted(entry.part.absent))

@@ -1,0 +1,219 @@
+"""From an experiment file to an ``Experiment``, or to one message that lists every problem in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from fedquilt_common.errors import ExperimentError, FedquiltError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.sections import Problem
+from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.user_imports import is_own, suggest
+
+_LONGEST_VALUE = 60
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in the YAML file at ``path``, changed by ``overrides`` such as ``training.lr=0.05``.
+
+    Raises ExperimentError, which lists every problem, also for a file that cannot be read.
+    """
+    return parse_experiment(read_text(path), str(path), overrides)
+
+
+def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in YAML ``text``; ``source`` names it in messages. Raises as ``load_experiment``."""
+    raw = load_yaml(text, source)
+    if not isinstance(raw, dict):
+        found = "empty" if raw is None else f"a {type(raw).__name__}"
+        raise ExperimentError(f"{source}: is {found} where keys such as name, data, model, algorithm must stand")
+    return check(apply_overrides(raw, overrides), source, overrides)
+
+
+def check(raw: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment that ``raw`` describes. Raises ExperimentError with all that is wrong, one line each."""
+    problems: list[Problem] = []
+    experiment = None
+    try:
+        experiment = Experiment.model_validate(raw)
+    except ValidationError as error:
+        problems += [_problem(detail) for detail in error.errors(include_url=False)]
+    problems += _name_problems(raw)
+    if experiment is None or problems:
+        raise ExperimentError("\n".join(_line(problem, source, overrides) for problem in problems))
+    return experiment
+
+
+def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """``raw`` with each ``dotted.path=value`` put in; list items go by number. Raises ExperimentError."""
+    result: dict[str, Any] = json.loads(json.dumps(raw))  # a copy that shares nothing
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = path.strip().split(".")
+        if not equals or not all(keys):
+            raise ExperimentError(f"--set {override}: write it as dotted.path=value, such as training.lr=0.05")
+        _put(result, keys, load_yaml(text, f"--set {override}"), override)
+    return result
+
+
+def _put(root: dict[str, Any], keys: Sequence[str], value: Any, override: str) -> None:
+    place: Any = root
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        if isinstance(place, list):
+            index: Any = _index(place, key, override)
+        elif isinstance(place, dict):
+            index = key
+            if not last and place.get(key) is None:
+                place[key] = {}
+        else:
+            inside = ".".join(keys[:depth])
+            raise ExperimentError(f"--set {override}: {inside} is {_show(place)} and has nothing inside it")
+        if last:
+            place[index] = value
+        else:
+            place = place[index]
+
+
+def _index(place: list[Any], key: str, override: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", key) or int(key) >= len(place):
+        raise ExperimentError(f"--set {override}: '{key}' is no item of a list of {len(place)}; items count from 0")
+    return int(key)
+
+
+def _problem(detail: Mapping[str, Any]) -> Problem:
+    path = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "missing":
+        return Problem(path, None, "is missing; add it")
+    if detail["type"] == "extra_forbidden":
+        known = _keys_at(detail["loc"][:-1])
+        return Problem(path, detail["input"], f"unknown key; {suggest(str(detail['loc'][-1]), known)}")
+    return Problem(path, detail["input"], _reworded(detail))
+
+
+def _reworded(detail: Mapping[str, Any]) -> str:
+    if detail["type"] == "model_type":
+        return "must be a section: keys with values"
+    message: str = detail["msg"]
+    return message.replace("Input should be", "must be")
+
+
+def _keys_at(location: Sequence[str | int]) -> list[str]:
+    section: type[BaseModel] = Experiment
+    for part in location:
+        if isinstance(part, str):
+            section = _section(section.model_fields[part].annotation) or section
+    return list(section.model_fields)
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section, get_args(annotation))), None)
+
+
+def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
+    """Names and algorithm fields; of a raw file, so that they are reported beside whatever else is wrong."""
+    from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
+    from fedquilt_common.datasets import DATASETS
+    from fedquilt_common.models import DIAGNOSTIC_MODELS, MODELS
+
+    for path in ("model", *_variant_models(raw)):
+        yield from _unknown_name(raw, path, "name", MODELS | DIAGNOSTIC_MODELS)
+    for path in ("data", "data.public"):
+        yield from _unknown_name(raw, path, "set", DATASETS)
+    algorithms = ALGORITHMS | DIAGNOSTICS
+    yield from _unknown_name(raw, "algorithm", "name", algorithms)
+    section = raw.get("algorithm")
+    if isinstance(section, Mapping):
+        fields = {key: value for key, value in section.items() if key != "name"}
+        kind = algorithms.get(str(section.get("name")))
+        if kind is not None:
+            yield from _field_problems(kind, fields)
+
+
+def _unknown_name(raw: Mapping[str, Any], section: str, key: str, known: Mapping[str, Any]) -> Iterator[Problem]:
+    inner = _at(raw, section)
+    name = inner.get(key) if isinstance(inner, Mapping) else None
+    if isinstance(name, str) and name and not is_own(name) and name not in known:
+        why = f"unknown; {suggest(name, known)} (or package:factory for your own)"
+        yield Problem(f"{section}.{key}", name, why)
+
+
+def _variant_models(raw: Mapping[str, Any]) -> Iterator[str]:
+    """The paths of the models of the fleet's variants."""
+    for line, inner in enumerate(_listed(raw.get("fleet"))):
+        for number, _ in enumerate(_listed(_at(inner, "variants"))):
+            yield f"fleet.{line}.variants.{number}.model"
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
+def _at(raw: Any, path: str) -> Any:
+    """What stands at a dotted path; None for nothing."""
+    for part in path.split("."):
+        if isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
+            raw = raw[int(part)]
+        else:
+            raw = raw.get(part) if isinstance(raw, Mapping) else None
+    return raw
+
+
+def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
+    from fedquilt_common.algorithms import field_name
+
+    known = [field.name.removesuffix("_") for field in dataclasses.fields(kind) if field.init]
+    for key in fields.keys() - set(known):
+        advice = suggest(key, known) if known else "this algorithm has no fields; remove it"
+        yield Problem(f"algorithm.{key}", fields[key], f"unknown field; {advice}")
+    try:
+        # By way of JSON, since only there strict means numbers for numbers and still a mapping for a
+        # dataclass.
+        text = json.dumps({field_name(key): fields[key] for key in known if key in fields})
+        TypeAdapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        yield from (_field_problem(detail, known, fields) for detail in error.errors(include_url=False))
+    except FedquiltError as error:
+        yield _blame(str(error), known, fields)
+
+
+def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
+    if not detail["loc"]:
+        return _blame(detail["msg"].removeprefix("Value error, "), known, fields)
+    problem = _problem(detail)
+    return dataclasses.replace(problem, path=f"algorithm.{problem.path}".removesuffix("_"))
+
+
+def _blame(message: str, known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
+    """A dataclass's own check does not say which field it means; its text does."""
+    named = [name for name in known if re.search(rf"\b{re.escape(name)}\b", message)]
+    if not named:
+        return Problem("algorithm", dict(fields), message)
+    return Problem(f"algorithm.{named[0]}", fields.get(named[0]), message)
+
+
+def _line(problem: Problem, source: str, overrides: Sequence[str]) -> str:
+    value = "" if problem.value is None else f" = {_show(problem.value)}"
+    return f"{_origin(problem.path, source, overrides)}: {problem.path}{value}: {problem.why}"
+
+
+def _origin(path: str, source: str, overrides: Sequence[str]) -> str:
+    """The override that set the value, else the file."""
+    for override in reversed(overrides):
+        if f"{path}.".startswith(override.partition("=")[0].strip() + "."):
+            return f"--set {override}"
+    return source
+
+
+def _show(value: Any) -> str:
+    text = str(value) if isinstance(value, int | float) else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

@@ -1,0 +1,1 @@
+"""What the server half of an algorithm may touch."""

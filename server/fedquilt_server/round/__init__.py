@@ -1,0 +1,1 @@
+"""The machine of a run: pure, without clock, I/O and threads."""

@@ -1,0 +1,186 @@
+"""A whole federation on one machine: broker, coordinator and agents as separate processes, supervised."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from fedquilt_common.errors import BrokerUnreachableError, RunFolderError
+from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
+from fedquilt_server.runs.run import look_at
+from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
+from fedquilt_server.simulate.stall import StallDetector
+from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
+from fedquilt_server.status.results import Result
+from fedquilt_server.status.snapshot import Snapshot
+
+LOOK_SECONDS: Final = 0.1
+BROKER_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """A finished simulation: its result, and the highest resident memory of each process in bytes."""
+
+    result: Result
+    memory: dict[str, Memory]
+
+
+@dataclass(frozen=True)
+class SimulationPlan:
+    """Where everything of a simulation is. ``broker`` is the URL of a broker to use; None starts one.
+
+    ``linger`` is for how many seconds the page stays after the run.
+    """
+
+    experiment: Experiment
+    folder: Path
+    page_port: int
+    broker: str | None
+    broker_port: int
+    linger: float = 0.0
+
+    @property
+    def address(self) -> BrokerAddress:
+        """Of the broker."""
+        return parse_broker_url(self.broker or f"mqtt://127.0.0.1:{self.broker_port}")
+
+    @property
+    def federation(self) -> str:
+        """A name space of the folder's own: two simulations may share a broker."""
+        return f"simulation-{hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all children; a password stands here because everybody can read a command line."""
+        password = {BROKER_PASSWORD: self.address.password} if self.address.password else {}
+        return {**os.environ, "PYTHONUNBUFFERED": "1", **password}
+
+    @property
+    def connection(self) -> tuple[str, ...]:
+        """The options that coordinator and agents share."""
+        return ("--broker", self.address.without_password(), "--federation", self.federation)
+
+    @property
+    def page_url(self) -> str:
+        return f"http://127.0.0.1:{self.page_port}/"
+
+
+def make_plan(
+    experiment: Experiment, folder: Path, broker: str | None = None, port: int = 0, linger: float = 0.0
+) -> SimulationPlan:
+    """Check the folder and choose the ports.
+
+    Raises:
+        RunFolderError: when the folder holds a finished run, or one of another experiment.
+    """
+    before = look_at(folder)
+    if before.experiment is not None and before.experiment != dump_experiment(experiment):
+        raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
+    if before.finished:
+        raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
+    return SimulationPlan(experiment, folder, port or free_port(), broker, free_port(), linger)
+
+
+def run_simulation(
+    plan: SimulationPlan, show: Callable[[Snapshot], None], should_stop: Callable[[], bool] = lambda: False
+) -> SimulationResult | None:
+    """Run to the end, restarting whatever dies; None when ``should_stop`` ended it before.
+
+    Raises:
+        BrokerMissingError: when there is no mosquitto.
+        BrokerUnreachableError: when nothing answers at the broker's address.
+        RunFailedError: when a child fails for good, or too many clients do.
+    """
+    with lock_folder(plan.folder, name=".simulate.lock"), Supervisor(plan.folder / "pids.json") as children:
+        (plan.folder / "experiment.yaml").write_text(dump_experiment(plan.experiment))
+        if plan.broker is None:
+            children.start(_broker(plan))
+        _await_broker(plan, children)
+        children.start(_coordinator(plan))
+        for spec in agent_specs(plan.experiment.fleet, plan.experiment.speedup):
+            children.start(_agent(plan, spec))
+        if not _watch(plan, children, show, should_stop) and not look_at(plan.folder).finished:
+            return None
+        memory = children.memory()
+    return SimulationResult(Result.model_validate_json((plan.folder / "result.json").read_text()), memory)
+
+
+def _await_broker(plan: SimulationPlan, children: Supervisor) -> None:
+    """Wait for it while it is supervised already: also a broker that is killed at once is started again."""
+    end = time.monotonic() + BROKER_SECONDS
+    while True:
+        children.watch()
+        try:
+            return wait_listening(plan.address.host, plan.address.port, LOOK_SECONDS)
+        except BrokerUnreachableError as error:
+            if time.monotonic() >= end:
+                words = "Check that it runs, its address and port, and the firewall"
+                raise BrokerUnreachableError(f"no MQTT broker answers at {plan.address}. {words}") from error
+
+
+def _watch(
+    plan: SimulationPlan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]
+) -> bool:
+    hopeless = StallDetector(plan.experiment.participation)
+    with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
+        last_look = 0.0
+        while not children.watch():
+            if should_stop():
+                return False
+            if time.monotonic() - last_look > 3 * LOOK_SECONDS:
+                last_look = time.monotonic()
+                _look(page, show, hopeless)
+            time.sleep(LOOK_SECONDS)
+    return True
+
+
+def _look(page: httpx.Client, show: Callable[[Snapshot], None], hopeless: StallDetector) -> None:
+    try:
+        answer = page.get("api/status")
+        answer.raise_for_status()
+    except httpx.HTTPError:
+        return  # the coordinator is starting, or has just been killed
+    snapshot = Snapshot.model_validate_json(answer.content)
+    show(snapshot)
+    hopeless.look(snapshot, time.monotonic())
+
+
+def _broker(plan: SimulationPlan) -> ChildSpec:
+    argv = broker_command(plan.folder / "broker", plan.broker_port)
+    return ChildSpec("broker", "broker", tuple(argv), plan.folder / "logs" / "broker.log")
+
+
+def _fedquilt(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "fedquilt_common.cli", *arguments)
+
+
+def _coordinator(plan: SimulationPlan) -> ChildSpec:
+    argv = _fedquilt(
+        "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
+        "--port", str(plan.page_port), "--linger", str(plan.linger), *plan.connection,
+    )  # fmt: skip
+    return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)
+
+
+def _agent(plan: SimulationPlan, spec: AgentSpec) -> ChildSpec:
+    options = {
+        "--id": spec.name,
+        "--clients": f"{spec.clients[0]}-{spec.clients[-1]}",
+        "--kind": spec.kind,
+        **{f"--{name}": value for name, value in spec.options.items()},
+        "--state": str(plan.folder / "agents" / spec.name),
+        "--allow-import": "*",
+    }
+    argv = _fedquilt("agent", *plan.connection, *(text for pair in options.items() for text in pair))
+    return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", plan.environment)

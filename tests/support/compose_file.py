@@ -1,0 +1,58 @@
+"""What the tests know of ``docker-compose.yml``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedquilt_common.experiment.agent_config import parse_clients
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docker-compose.yml"
+DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text())["services"]
+AGENTS = {
+    name: service for name, service in SERVICES.items() if name.startswith("agent-") and service["profiles"] == ["demo"]
+}
+TLS_AGENTS = {
+    name: service for name, service in SERVICES.items() if name.startswith("agent-") and name.endswith("-tls")
+}
+OURS = [name for name, service in SERVICES.items() if "build" in service]
+EXPERIMENTS = ROOT / "deploy" / "experiments"
+QUICK = EXPERIMENTS / "digits-fedavg.yaml"
+MONITORING = ROOT / "deploy" / "monitoring"
+SIZES = {"m": 2**20, "g": 2**30}
+ENOUGH_FOR_TORCH = 512 * 2**20
+
+
+def defaults(text: str) -> str:
+    """``${NAME:-word}`` -> ``word``, as Compose does where NAME is not set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+def options(service: dict[str, Any]) -> dict[str, str]:
+    """The options of an agent's command."""
+    words = service["command"].split()
+    assert words[0] == "agent"
+    return {name.removeprefix("--"): value for name, value in zip(words[1::2], words[2::2], strict=True)}
+
+
+def share(service: dict[str, Any], slot: int) -> tuple[int, ...]:
+    """The clients of the replica ``slot`` of an agent's service."""
+    told = options(service)
+    clients, each = parse_clients(told["clients"]), int(told["each"])
+    return clients[slot * each : (slot + 1) * each]
+
+
+def memory_limit(service: dict[str, Any]) -> int:
+    """In bytes."""
+    return int(service["mem_limit"][:-1]) * SIZES[service["mem_limit"][-1]]
+
+
+def plain_environment() -> dict[str, str]:
+    """Ours without what changes the federation."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("FEDQUILT_", "COMPOSE_"))}

@@ -1,0 +1,87 @@
+"""Runs of ``fedquilt simulate`` as its users start it, what they leave, and an ear on their broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedquilt_client.store import kept_memories
+from fedquilt_common.wire.broker_url import parse_broker_url
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage
+from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
+
+EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
+FEDQUILT = (sys.executable, "-m", "fedquilt_common.cli")
+PATIENCE = 150.0
+
+
+def command(experiment: Path, folder: Path, *options: str) -> list[str]:
+    return [*FEDQUILT, "simulate", str(experiment), "--out", str(folder / "run"), "--json", *options]
+
+
+def simulate(experiment: Path, folder: Path, *options: str, **environment: str) -> dict[str, Any]:
+    """What it prints, which is what it leaves in its folder."""
+    done = subprocess.run(
+        command(experiment, folder, *options),
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found == json.loads((folder / "run" / "result.json").read_text())
+    return found
+
+
+def await_round(folder: Path, number: int) -> None:
+    """Until so many rounds are in the results."""
+    end, path = time.monotonic() + PATIENCE, folder / "run" / "result.json"
+    while not path.exists() or len(json.loads(path.read_text())["rounds"]) < number:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def kill(folder: Path, who: str) -> None:
+    """The coordinator, the broker or an agent, without a word."""
+    pids = json.loads((folder / "run" / "pids.json").read_text())
+    os.kill(pids["agents"].get(who) or pids[who], signal.SIGKILL)
+
+
+def memories(folder: Path) -> list[tuple[int, int, Path]]:
+    """Client, round and file of what its agents keep for the clients."""
+    agents = sorted((folder / "run" / "agents").iterdir())
+    return [(kept.client, kept.round, kept.file) for agent in agents for kept in kept_memories(agent)]
+
+
+@contextlib.contextmanager
+def ear(folder: Path) -> Iterator[tuple[str, list[MqttMessage]]]:
+    """A broker's address, and all that anybody publishes there."""
+    heard: list[MqttMessage] = []
+    connected, port = threading.Event(), free_port()
+
+    def deliver(incoming: Incoming) -> None:
+        if isinstance(incoming, MqttMessage):
+            heard.append(incoming)
+            incoming.ack()
+        elif isinstance(incoming, Connected):
+            connected.set()
+
+    with subprocess.Popen(broker_command(folder, port)) as process:
+        try:
+            wait_listening("127.0.0.1", port, 10)
+            transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "ear", deliver)
+            transport.connect()
+            assert connected.wait(10)
+            transport.subscribe(["#"])
+            yield f"mqtt://127.0.0.1:{port}", heard
+            transport.close()
+        finally:
+            process.terminate()

@@ -1,0 +1,92 @@
+"""Soft labels: the same permutation on every board, mixup by its definition, what the quantiser keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from fedquilt_common.aggregation.soft_labels import (
+    confidence_weights,
+    dequantise,
+    dissenting_labels,
+    mean_labels,
+    mixup,
+    permutation,
+    quantise,
+    sharpen,
+    softmax,
+)
+from fedquilt_common.algorithm_api import Reply
+
+LABELS = hnp.arrays(
+    np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=20), elements=st.floats(-1e4, 1e4, width=32)
+)
+
+
+def test_the_permutation_is_the_same_on_every_board_and_version() -> None:
+    assert permutation(7, 10).tolist() == [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
+    assert sorted(permutation(2**62, 1000)) == list(range(1000))
+    assert permutation(1, 50).tolist() != permutation(2, 50).tolist()
+
+
+def test_mixup_is_a_share_of_each_sample_and_the_rest_of_another() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
+    other = x[permutation(5, 6)]
+    np.testing.assert_allclose(mixup(x, 5, 0.3), 0.3 * x + 0.7 * other, rtol=1e-6)
+    assert mixup(x, 5, 1.0).tobytes() == x.tobytes()
+    assert mixup(x, 5, 0.0).tobytes() == other.tobytes()
+    assert mixup(x, 5, 0.3).dtype == np.float32
+
+
+@given(LABELS)
+def test_a_label_comes_back_within_half_a_step_of_its_class(labels: NDArray[np.float32]) -> None:
+    arrays = quantise(labels)
+    assert (str(arrays["codes"].dtype), arrays["codes"].shape) == ("uint8", labels.shape)
+    assert (str(arrays["range"].dtype), arrays["range"].shape) == ("float32", (2, labels.shape[1]))
+    again, step = dequantise(arrays), np.ptp(labels, axis=0) / 255
+    assert (np.abs(again - labels) <= step / 2 + 1e-6 * np.abs(labels).max() + 1e-6).all()
+
+
+def test_a_class_whose_labels_are_all_the_same_keeps_them() -> None:
+    labels = np.array([[1.5, 2.0], [1.5, -3.0]], np.float32)
+    arrays = quantise(labels)
+    assert arrays["codes"][:, 0].tolist() == [0, 0]
+    assert dequantise(arrays).tolist() == labels.tolist()
+
+
+def test_labels_of_classes_are_six_hundred_and_forty_eight_bytes() -> None:
+    arrays = quantise(np.random.default_rng(1).normal(size=(100, 6)).astype(np.float32))
+    assert sum(x.nbytes for x in arrays.values()) == 648
+
+
+def replies(*accuracies: float) -> dict[int, Reply]:
+    return {
+        c: Reply({"logits": np.full((2, 2), c, np.float32)}, 7.0, {"accuracy": right})
+        for c, right in enumerate(accuracies)
+    }
+
+
+def test_labels_weigh_by_accuracy_or_alike_whatever_the_samples() -> None:
+    assert mean_labels(replies(0.25, 0.75), by_accuracy=True)["logits"].tolist() == [[0.75] * 2] * 2
+    assert mean_labels(replies(0.25, 0.75), by_accuracy=False)["logits"].tolist() == [[0.5] * 2] * 2
+    assert mean_labels(replies(0.0, 0.0), by_accuracy=True)["logits"].tolist() == [[0.5] * 2] * 2
+
+
+def test_where_all_clients_are_indifferent_or_agree_nothing_is_divided_by_zero() -> None:
+    flat = np.zeros((3, 4, 5), np.float32)
+    assert confidence_weights(flat).tolist() == [[0.0] * 4] * 3
+    sure = np.tile(np.eye(5, dtype=np.float32)[:4], (3, 1, 1))
+    others, heard = dissenting_labels(sure, np.arange(4))
+    assert not heard.any()
+    assert not others.any()
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.1, 1.0])
+def test_sharpening_keeps_probabilities(temperature: float) -> None:
+    found = sharpen(softmax(np.random.default_rng(2).normal(size=(9, 4))), temperature)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-5)
+    assert np.isfinite(found).all()

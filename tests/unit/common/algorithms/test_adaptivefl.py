@@ -1,0 +1,165 @@
+"""AdaptiveFL's coordinator: boards that can do less, or nothing, or say nonsense; and what it reports."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from fedquilt_common.algorithm_api import Reply, State, Task
+from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
+from fedquilt_common.errors import SliceError
+from fedquilt_common.submodels.adaptivefl_pool import make_pool
+from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment, cut
+from fedquilt_common.types import Arrays, Profile
+from fedquilt_server.lab.context import RoundContext
+
+NET = Anatomy(
+    tuple(Group(f"fc{depth}", 10, depth) for depth in range(3)),
+    {
+        "fc0": ArrayAnatomy((10, 4), "float32", ((Segment(0, 1),), (Segment(None, 4),))),
+        "fc1": ArrayAnatomy((10, 10), "float32", ((Segment(1, 1),), (Segment(0, 1),))),
+        "fc2": ArrayAnatomy((10, 10), "float32", ((Segment(2, 1),), (Segment(1, 1),))),
+        "out": ArrayAnatomy((3, 10), "float32", ((Segment(None, 3),), (Segment(2, 1),)), 0),
+    },
+)
+ALGORITHM = AdaptiveFL(starts=(2, 1))
+POOL = make_pool(NET, ALGORITHM.levels, ALGORITHM.starts)
+NAMES = [member.name for member in POOL]
+
+
+def model() -> dict[str, Any]:
+    return {name: np.zeros(array.shape, np.float32) for name, array in NET.arrays.items()}
+
+
+def ctx(clients: int = 6, seed: int = 3) -> RoundContext:
+    fleet = {client: Profile() for client in range(clients)}
+    return RoundContext(1, fleet, seed, 9, clients, clients, cast(Any, SimpleNamespace(anatomy=NET)))
+
+
+def trained(task: Task, member: int, value: float = 1.0) -> Reply:
+    part = POOL[member].part
+    return Reply({name: np.full(shape, value, np.float32) for name, shape in part.shapes.items()}, 10)
+
+
+def cannot(says: float) -> Reply:
+    return Reply({}, 1.0, {"fits": says})
+
+
+def member_sent(task: Task) -> int:
+    return next(place for place, member in enumerate(POOL) if member.part == task.slice)
+
+
+def one_round(answer: Any, again: Any = None) -> tuple[State, dict[int, int], dict[int, Task]]:
+    """(state, member sent per client, second exchange's tasks)."""
+    state = ALGORITHM.init(model(), ctx())
+    steps = ALGORITHM.round(state, ctx())
+    tasks = next(steps)
+    second: dict[int, Task] = {}
+    try:
+        second = dict(steps.send({client: answer(client, task) for client, task in tasks.items()}))
+        steps.send({client: again(client, task) for client, task in second.items()})
+    except StopIteration as done:
+        return done.value, {client: member_sent(task) for client, task in tasks.items()}, second
+    raise AssertionError
+
+
+def test_the_pool_has_the_papers_order() -> None:
+    assert NAMES == ["S2", "S1", "M2", "M1", "L1"]
+
+
+def test_who_trains_what_it_was_sent_wastes_nothing() -> None:
+    state, sent, second = one_round(lambda client, task: trained(task, member_sent(task)))
+    assert second == {}
+    assert state.report["waste_rate"] == 0
+    assert state.report["trained"] == {str(client): NAMES[place] for client, place in sent.items()}
+    assert set(np.unique(state.arrays["out"])) <= {0.0, 1.0}
+
+
+def test_what_was_pruned_is_waste_and_counts_for_the_tables() -> None:
+    state, sent, _ = one_round(lambda client, task: trained(task, 0))
+    out = sum(POOL[place].part.entries for place in sent.values())
+    assert state.report["waste_rate"] == pytest.approx(1 - 6 * POOL[0].part.entries / out)
+    assert set(state.report["trained"].values()) == {"S2"}
+    curiosity = np.asarray(state.extra["curiosity"])
+    assert curiosity.sum() == 3 * 6 + 2 * 6  # one for what was sent, one for what came back
+
+
+def test_a_board_gets_what_it_says_it_can_train_in_a_second_exchange() -> None:
+    state, sent, second = one_round(lambda client, task: cannot(0), lambda client, task: trained(task, 0))
+    assert {member_sent(task) for task in second.values()} == {0}
+    assert set(second) == set(sent)
+    assert set(state.report["trained"].values()) == {"S2"}
+    both = sum(POOL[place].part.entries for place in sent.values()) + 6 * POOL[0].part.entries
+    assert state.report["waste_rate"] == pytest.approx(1 - 6 * POOL[0].part.entries / both)
+
+
+@pytest.mark.parametrize("says", [-1, 99, 0.5, 1e300, -7.0])
+def test_where_nothing_fits_the_model_stays_and_the_round_goes_on(says: float) -> None:
+    before = model()
+    state, _, second = one_round(lambda client, task: cannot(says))
+    assert second == {}
+    assert all((state.arrays[name] == before[name]).all() for name in before)
+    assert state.report["waste_rate"] == 1
+    assert state.report["trained"] == {}
+
+
+def test_a_board_that_is_asked_again_may_still_find_that_nothing_fits() -> None:
+    state, _, second = one_round(lambda client, task: cannot(1), lambda client, task: cannot(0))
+    assert len(second) == 6
+    assert state.report["trained"] == {}
+    assert state.report["waste_rate"] == 1
+
+
+def test_only_members_nested_in_what_was_sent_are_answers() -> None:
+    state = ALGORITHM.init(model(), ctx())
+    for task in next(ALGORITHM.round(state, ctx())).values():
+        assert task.expect is not None
+        assert isinstance(task.expect, tuple)
+        own = POOL[member_sent(task)].part
+        for shapes in task.expect:
+            if shapes:
+                member = next(m for m in POOL if m.part.shapes == shapes)
+                assert member.part.within(own)
+        assert {} in task.expect
+
+
+def test_a_reply_that_slipped_through_with_other_shapes_is_an_error_not_an_average() -> None:
+    def wide(client: int, task: Task) -> Reply:
+        return Reply({name: np.ones((2, 2), np.float32) for name in NET.arrays}, 1)
+
+    with pytest.raises(SliceError, match="no sub-model that is nested in what was sent"):
+        one_round(wide)
+
+
+def test_a_width_that_leaves_nothing_is_named() -> None:
+    tiny = AdaptiveFL(levels={"S": 0.05}, starts=(1,))
+    with pytest.raises(SliceError, match=r"width of 0.05 leaves 'fc1' none of its 10 channels"):
+        tiny.pool(ctx())
+
+
+def test_a_start_behind_the_last_layer_is_named() -> None:
+    with pytest.raises(SliceError, match="the last layer of this model that can be cut is 2"):
+        AdaptiveFL(starts=(3,)).pool(ctx())
+
+
+def test_a_start_below_tau_is_named() -> None:
+    with pytest.raises(ValueError, match="0 is below tau = 1"):
+        AdaptiveFL(starts=(1, 0))
+
+
+def test_probabilities_prefer_boards_that_have_managed() -> None:
+    arrays: Arrays = model()
+    state = ALGORITHM.init(arrays, ctx())
+    assert cut(arrays, POOL[0].part)["out"].shape == (3, 4)
+    for _ in range(8):  # client 0 trains everything, the others only the smallest
+        steps = ALGORITHM.round(state, ctx())
+        tasks = next(steps)
+        try:
+            steps.send({c: trained(t, member_sent(t) if c == 0 else 0) for c, t in tasks.items()})
+        except StopIteration as done:
+            state = done.value
+    resources = np.asarray(state.extra["resources"])
+    assert (resources[-1, 0] > resources[-1, 1:]).all()

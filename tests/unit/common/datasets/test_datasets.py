@@ -1,0 +1,257 @@
+"""Data sets: shapes and ranges, files in every packing, and damaged files named with their path."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import lzma
+import os
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedquilt_common.datasets import cifar10, fashion_mnist, load_dataset
+from fedquilt_common.errors import DataUnavailableError, UnknownNameError
+from fedquilt_common.types import Dataset
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+SHARED = Path(os.environ.get("FEDQUILT_SHARED", REPOSITORY.parent / "shared"))
+TRAIN, TEST, SIDE = 5, 3, 28
+
+
+def idx_files(seed: int = 0) -> dict[str, bytes]:
+    rng = np.random.default_rng(seed)
+    files = {}
+    for prefix, n in (("train", TRAIN), ("t10k", TEST)):
+        pixels = rng.integers(0, 256, n * SIDE * SIDE, dtype=np.uint8).tobytes()
+        files[f"{prefix}-images-idx3-ubyte"] = struct.pack(">4I", 0x803, n, SIDE, SIDE) + pixels
+        files[f"{prefix}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, n) + bytes(range(n))
+    return files
+
+
+def pack_zip(data: bytes, path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("folder/" + path.stem, data)
+
+
+PACKINGS: dict[str, Callable[[bytes, Path], object]] = {
+    "": lambda data, path: path.write_bytes(data),
+    ".gz": lambda data, path: path.write_bytes(gzip.compress(data)),
+    ".xz": lambda data, path: path.write_bytes(lzma.compress(data)),
+    ".zip": pack_zip,
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    for name, data in idx_files().items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(data))
+    return folder
+
+
+def test_digits() -> None:
+    digits = load_dataset("digits")
+    assert (len(digits.train), len(digits.test), digits.classes) == (1433, 364, 10)
+    assert digits.input_shape == (1, 8, 8)
+    assert digits.train.x.dtype == np.float32
+    assert (digits.train.x.min(), digits.train.x.max()) == (0.0, 1.0)
+    assert digits.train.y.dtype == np.int64
+    share = np.bincount(digits.test.y) / np.bincount(np.concatenate([digits.train.y, digits.test.y]))
+    assert np.allclose(share, 0.2, atol=0.01)
+
+
+def test_digits_parts_share_no_sample_and_miss_none() -> None:
+    from sklearn.datasets import load_digits
+
+    digits = load_dataset("digits")
+    both = np.concatenate([digits.train.x, digits.test.x]).reshape(-1, 64) * 16
+    original, _ = load_digits(return_X_y=True)
+    assert sorted(map(bytes, both.astype(np.uint8))) == sorted(map(bytes, original.astype(np.uint8)))
+
+
+def test_loaded_once_and_read_only() -> None:
+    first = load_dataset("digits")
+    assert load_dataset("digits") is first
+    with pytest.raises(ValueError, match="read-only"):
+        first.train.x[0] = 0
+
+
+@pytest.mark.parametrize("suffix", PACKINGS)
+def test_fashion_mnist_in_every_packing(tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    for name, data in idx_files().items():
+        PACKINGS[suffix](data, folder / (name + suffix))
+    loaded = load_dataset("fashion-mnist", tmp_path)
+    pixels = np.frombuffer(idx_files()["train-images-idx3-ubyte"][16:], np.uint8).reshape(TRAIN, 1, SIDE, SIDE)
+    assert np.array_equal(loaded.train.x, (pixels / np.float32(255)).astype(np.float32))
+    assert loaded.train.x.dtype == np.float32
+    assert loaded.test.y.tolist() == [0, 1, 2]
+
+
+def test_folder_comes_from_the_environment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDQUILT_DATA", str(place.parent))
+    assert len(load_dataset("fashion-mnist").train) == TRAIN
+    monkeypatch.delenv("FEDQUILT_DATA")
+    with pytest.raises(DataUnavailableError, match="set FEDQUILT_DATA"):
+        load_dataset("fashion-mnist")
+
+
+def test_blocks_are_put_together(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fashion_mnist.load(place.parent)
+    monkeypatch.setattr(fashion_mnist, "_BLOCK", 2)
+    assert np.array_equal(fashion_mnist.load(place.parent).train.x, whole.train.x)
+
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+GOOD = idx_files()
+packed = functools.partial(gzip.compress, mtime=0)  # the same bytes, hence the same test names, each time
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        (IMAGES, packed(GOOD[IMAGES])[:-30], "is damaged"),
+        (IMAGES, packed(GOOD[IMAGES])[:-8] + b"\0" * 8, "is damaged"),
+        (IMAGES, b"<html>not found</html>", "is damaged"),
+        (IMAGES, packed(GOOD[IMAGES][:-10]), "ends 10 bytes too early"),
+        (IMAGES, packed(GOOD[IMAGES][:7]), "too early"),
+        (IMAGES, packed(GOOD[IMAGES] + b"x"), "after the last record"),
+        (IMAGES, packed(GOOD[LABELS] + b"0" * 99), "magic 0x801"),
+        (IMAGES, packed(struct.pack(">4I", 0x803, 5, 32, 28)), "sizes \\[32, 28\\]"),
+        (IMAGES, packed(struct.pack(">4I", 0x803, 0xFFFFFFFF, 28, 28)), "announces 4294967295"),
+        (IMAGES, packed(struct.pack(">4I", 0x803, 0, 28, 28)), "announces 0"),
+        (LABELS, packed(GOOD["t10k-labels-idx1-ubyte"]), "5 images where .* 3 labels"),
+        (LABELS, packed(GOOD[LABELS][:-1] + b"\x0a"), "label 10"),
+        (LABELS, b"", "too early"),
+    ],
+)
+def test_wrong_files_are_named(place: Path, name: str, data: bytes, expected: str) -> None:
+    (place / f"{name}.gz").write_bytes(data)
+    with pytest.raises(DataUnavailableError, match=expected) as caught:
+        load_dataset("fashion-mnist", place.parent)
+    assert str(place) in str(caught.value)
+    assert "again" in str(caught.value)
+
+
+def test_a_small_file_cannot_unpack_without_end(place: Path) -> None:
+    bomb = gzip.compress(struct.pack(">2I", 0x801, TRAIN) + bytes(1 << 27), compresslevel=1)
+    (place / f"{LABELS}.gz").write_bytes(bomb)
+    with pytest.raises(DataUnavailableError, match="after the last record"):
+        load_dataset("fashion-mnist", place.parent)
+
+
+def test_missing_folder_and_missing_file(place: Path, tmp_path: Path) -> None:
+    (place / f"{LABELS}.gz").unlink()
+    with pytest.raises(DataUnavailableError, match=f"{LABELS}: there is no such file"):
+        load_dataset("fashion-mnist", tmp_path)
+    shutil.rmtree(place)
+    with pytest.raises(DataUnavailableError, match="no such folder"):
+        load_dataset("fashion-mnist", tmp_path)
+
+
+def test_zip_with_several_files(place: Path) -> None:
+    (place / f"{LABELS}.gz").unlink()
+    with zipfile.ZipFile(place / f"{LABELS}.zip", "w") as archive:
+        archive.writestr("a", b"")
+        archive.writestr("b", b"")
+    with pytest.raises(DataUnavailableError, match="holds 2 files"):
+        load_dataset("fashion-mnist", place.parent)
+
+
+def test_unknown_data_set() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'fashion-mnist'"):
+        load_dataset("fashion_mnist")
+
+
+def test_the_real_fashion_mnist() -> None:
+    if not (SHARED / "datasets" / "fashion-mnist").is_dir():
+        pytest.skip("needs the published files in ../shared/datasets/fashion-mnist (or FEDQUILT_SHARED)")
+    real: Dataset = fashion_mnist.load(SHARED / "datasets")
+    assert real.train.x.shape == (60_000, 1, 28, 28)
+    assert np.bincount(real.train.y).tolist() == [6000] * 10
+    assert np.bincount(real.test.y).tolist() == [1000] * 10
+    assert real.train.x.max() == 1.0
+    assert real.train.x.mean() == pytest.approx(0.2860, abs=1e-4)  # the published mean
+
+
+def cifar_records(count: int, seed: int = 0) -> bytes:
+    rng = np.random.default_rng(seed)
+    records = rng.integers(0, 256, (count, 3073), dtype=np.uint8)
+    records[:, 0] = np.arange(count) % 10
+    return records.tobytes()
+
+
+@pytest.fixture
+def cifar(tmp_path: Path) -> Path:
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    for number in range(1, 6):
+        (folder / f"data_batch_{number}.bin").write_bytes(cifar_records(4, number))
+    (folder / "test_batch.bin").write_bytes(cifar_records(3, 9))
+    return folder
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_cifar10_as_published_and_packed(cifar: Path, packing: str) -> None:
+    plain = cifar10.load(cifar.parent)
+    assert plain.train.x.shape == (20, 3, 32, 32)
+    assert (len(plain.test), plain.classes) == (3, 10)
+    assert plain.train.x.dtype == np.float32
+    assert plain.train.x.max() <= 1
+    raw = np.frombuffer(cifar_records(4, 2), np.uint8).reshape(4, 3073)
+    assert plain.train.y[4:8].tolist() == raw[:, 0].tolist()
+    red = raw[1, 1:1025].reshape(32, 32) / np.float32(255)  # planes of red, green and blue
+    np.testing.assert_array_equal(plain.train.x[5, 0], red)
+    for path in list(cifar.iterdir()):
+        data = path.read_bytes()
+        path.unlink()
+        PACKINGS[packing](data, path.with_name(path.name + packing))
+    packed = cifar10.load(cifar.parent)
+    assert np.array_equal(packed.train.x, plain.train.x)
+    assert np.array_equal(packed.test.y, plain.test.y)
+
+
+def test_cifar10_in_parts_of_batches(cifar: Path) -> None:
+    (cifar / "data_batch_2.bin").rename(cifar / "data_batch_2.first1000.bin")
+    (cifar / "data_batch_2.first1000.index.txt").write_text("0 1 2 3")
+    assert len(cifar10.load(cifar.parent).train) == 20
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "0 bytes"),
+        (cifar_records(2)[:-1], "6145 bytes"),
+        (cifar_records(2) + b"x", "6147 bytes"),
+        (b"\x0a" + cifar_records(1)[1:], "label 10, above 9"),
+        (cifar_records(10_001), "1 to 10000 records of 3073"),
+    ],
+)
+def test_a_damaged_file_of_cifar10_is_named(cifar: Path, data: bytes, reason: str) -> None:
+    (cifar / "data_batch_3.bin").write_bytes(data)
+    with pytest.raises(DataUnavailableError, match=rf"data_batch_3.bin: has .*{reason}|data_batch_3.bin: .*{reason}"):
+        cifar10.load(cifar.parent)
+
+
+def test_cifar10_that_is_not_there(cifar: Path) -> None:
+    (cifar / "test_batch.bin").unlink()
+    with pytest.raises(DataUnavailableError, match=r"test_batch\*.bin: there is no such file"):
+        cifar10.load(cifar.parent)
+
+
+def test_the_real_cifar10() -> None:
+    folder = SHARED / "datasets"
+    if not (folder / "cifar10").is_dir():
+        pytest.skip("needs cifar10 in ../shared/datasets (or FEDQUILT_SHARED)")
+    found = cifar10.load(folder)
+    assert (len(found.train), len(found.test)) == (49_845, 9_968)
+    assert set(np.unique(found.train.y)) == set(range(10))
+    assert 0.4 < found.train.x.mean() < 0.55

@@ -1,0 +1,141 @@
+"""Who has which samples, and who keeps which of them for testing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedquilt_common.datasets.shares import Share, digest, holdout_of, shares, take
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import Dataset, Examples
+
+
+def examples(count: int, first: int = 0, classes: int = 5) -> Examples:
+    return Examples(np.arange(first, first + count, dtype=np.float32)[:, None], np.arange(count) % classes)
+
+
+DATA = Dataset("made", examples(100), examples(40, 100), 5)
+
+
+def experiment(clients: int = 4, **data: Any) -> Experiment:
+    raw = {"name": "x", "seed": 3, "data": {"set": "digits", "clients": clients, **data},
+           "model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}}  # fmt: skip
+    return Experiment.model_validate(raw)
+
+
+def everything(cut: Any) -> list[int]:
+    return sorted(int(i) for share in cut for index in (share.train, share.test) for i in index)
+
+
+def test_without_a_holdout_all_is_for_training() -> None:
+    cut = shares(experiment(), DATA)
+    assert [len(share.test) for share in cut] == [0] * 4
+    assert everything(cut) == list(range(100))
+
+
+@given(st.floats(0.01, 0.99), st.booleans(), st.integers(1, 60), st.integers(0, 9))
+def test_each_client_keeps_its_part(holdout: float, mixed: bool, clients: int, seed: int) -> None:
+    asked = experiment(clients, mixed=mixed).model_copy(update={"seed": seed})
+    cut = shares(asked, DATA, holdout)
+    assert everything(cut) == list(range(140 if mixed else 100))
+    for share in cut:
+        size = len(share.train) + len(share.test)
+        assert len(share.train) >= 1
+        assert len(share.train) == max(1, int(np.floor(round((1 - holdout) * size, 9))))
+        assert (np.diff(share.train) > 0).all()
+        assert (np.diff(share.test) > 0).all()
+    assert digest(cut) == digest(shares(asked, DATA, holdout))
+
+
+def test_three_quarters_as_in_the_thesis() -> None:
+    cut = shares(experiment(1, mixed=True), DATA, 0.25)
+    assert (len(cut[0].train), len(cut[0].test)) == (105, 35)
+    assert not set(cut[0].test) & set(cut[0].train)
+
+
+def test_a_client_with_one_sample_trains_on_it() -> None:
+    tiny = Dataset("tiny", examples(3), examples(1), 5)
+    assert [(len(s.train), len(s.test)) for s in shares(experiment(3), tiny, 0.5)] == [(1, 0)] * 3
+
+
+def test_the_first_of_more_shares_than_clients() -> None:
+    twenty = shares(experiment(20), DATA, 0.25)
+    four = shares(experiment(4, partition={"shares": 20}), DATA, 0.25)
+    assert len(four) == 4
+    for one, other in zip(four, twenty, strict=False):
+        assert np.array_equal(one.train, other.train)
+        assert np.array_equal(one.test, other.test)
+
+
+def test_samples_of_both_official_splits() -> None:
+    found = take(DATA, np.array([3, 99, 100, 139]))
+    assert found.x[:, 0].tolist() == [3, 99, 100, 139]
+    assert found.y.tolist() == [3, 4, 0, 4]
+    assert len(take(DATA, np.array([], np.int64))) == 0
+
+
+def test_the_digest_sees_who_tests_on_what() -> None:
+    def one(train: list[int], test: list[int]) -> Share:
+        return Share(np.array(train, np.int64), np.array(test, np.int64))
+
+    cuts = [[one([1, 2], [])], [one([1], [2])], [one([2], [1])], [one([1], []), one([2], [])]]
+    assert len({digest(cut) for cut in cuts}) == 4
+
+
+@dataclass(frozen=True)
+class Personal:
+    holdout: ClassVar[float] = 0.25
+
+
+@dataclass(frozen=True)
+class Central:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "data", "expected"),
+    [
+        (Personal(), {}, 0.25),
+        (Personal(), {"holdout": 0.5}, 0.5),
+        (Personal(), {"holdout": 0.0}, 0.0),
+        (Personal(), {"mixed": True}, 0.25),
+        (Central(), {}, 0.0),
+        (Central(), {"holdout": 0.0}, 0.0),
+    ],
+)
+def test_how_much_is_kept(algorithm: Any, data: dict[str, Any], expected: float) -> None:
+    assert holdout_of(experiment(**data), algorithm, DATA) == expected
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "data", "dataset", "reason"),
+    [
+        (Central(), {"holdout": 0.25}, DATA, "data.holdout = 0.25: 'fedavg' is evaluated by the coordinator"),
+        (Personal(), {"mixed": True, "holdout": 0.0}, DATA, "data.mixed = True: .* set data.holdout"),
+        (Central(), {"mixed": True}, DATA, "data.mixed"),
+        (Personal(), {}, Dataset("power", examples(9), examples(9), 0), "'power' has no classes"),
+    ],
+)
+def test_what_cannot_be_kept(algorithm: Any, data: dict[str, Any], dataset: Dataset, reason: str) -> None:
+    with pytest.raises(ExperimentError, match=reason):
+        holdout_of(experiment(**data), algorithm, dataset)
+
+
+def test_a_model_that_the_coordinator_tests_needs_the_official_test_samples() -> None:
+    """DS-FL has a model for all; where the clients share the test samples out, nobody could test it."""
+
+    class WithItsOwn:
+        own_models: ClassVar[bool] = True
+        holdout: ClassVar[float] = 0.0
+        coordinator_tests: ClassVar[bool] = True
+
+    mixed = experiment(mixed=True, holdout=0.25)
+    with pytest.raises(ExperimentError, match=r"data\.mixed = True: the coordinator tests .* 'fedavg'"):
+        holdout_of(mixed, WithItsOwn(), DATA)  # type: ignore[arg-type]
+    assert holdout_of(experiment(holdout=0.25), WithItsOwn(), DATA) == 0.25  # type: ignore[arg-type]

@@ -1,0 +1,345 @@
+"""The doctor: what it says of a real broker with and without TLS and ACL, of clocks, of a Pi and of a Jetson."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.support.peers import running
+
+from fedquilt_common import cli
+from fedquilt_common.doctor import machine
+from fedquilt_common.doctor.broker import _rights, broker_checks, cert_end, cert_user
+from fedquilt_common.doctor.check import Check, graded
+from fedquilt_common.doctor.training import torch
+from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
+from fedquilt_server.provisioning.authority import issue, load_identity
+from fedquilt_server.provisioning.federation import Federation, make_federation
+from fedquilt_server.simulate.mosquitto import broker_command, find_mosquitto, free_port
+
+if TYPE_CHECKING:
+    from fedquilt_common.wire.mqtt import MqttTransport
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    federation = make_federation(tmp_path_factory.mktemp("lab") / "federation", "lab", ["localhost"], free_port())
+    for name in ("pi", "gone"):
+        federation.provision(name, "pi4")
+    federation.revoke("gone")
+    return federation
+
+
+@contextlib.contextmanager
+def broker_of(federation: Federation, more: str = "", name: str = "mosquitto.conf") -> Iterator[None]:
+    config = federation.broker_folder / f"test-{name}"
+    config.write_text((federation.broker_folder / name).read_text() + more)
+    with running([str(find_mosquitto()), "-c", str(config)], federation.record.port):
+        yield
+
+
+def address_of(federation: Federation, folder: Path, **changes: str) -> BrokerAddress:
+    files = {"ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}
+    found = {kind: changes.get(kind, str(folder / name)) for kind, name in files.items()}
+    return parse_broker_url(f"mqtts://localhost:{federation.record.port}").with_files(**found)
+
+
+def states(checks: list[Check]) -> dict[str, str]:
+    return {check.name: check.state for check in checks}
+
+
+WELL = {"broker": "ok", "own certificate": "ok", "broker's certificate": "ok", "MQTT": "ok", "largest packet": "ok"}
+
+
+def test_a_board_at_its_broker(made: Federation) -> None:
+    with broker_of(made):
+        found = broker_checks(address_of(made, made.board_folder("pi")), "lab")
+        assert states(found) == {**WELL, "ACL": "ok", "federation": "ok"}
+        assert not any(check.advice for check in found)
+        found = broker_checks(address_of(made, made.board_folder("pi")), "loft")
+        assert states(found) == {**WELL, "ACL": "ok", "federation": "fail"}
+        assert "pi may not speak in the federation 'loft'" in found[-1].said
+        found = broker_checks(address_of(made, made.folder / "coordinator"), "lab")
+        assert found[-1] == Check("ACL", "ok", "not tried: the coordinator may write everything")
+
+
+def test_a_broker_without_an_acl(made: Federation) -> None:
+    config = made.broker_folder / "mosquitto.conf"
+    (made.broker_folder / "open.conf").write_text(
+        "".join(f"{line}\n" for line in config.read_text().splitlines() if not line.startswith("acl_file"))
+    )
+    with broker_of(made, name="open.conf"):
+        found = broker_checks(address_of(made, made.board_folder("pi")), "lab")
+    assert states(found) == {**WELL, "ACL": "fail", "federation": "ok"}
+    assert "federation init" in found[-2].advice
+
+
+def test_an_open_broker_on_this_machine(tmp_path: Path) -> None:
+    port = free_port()
+    with running(broker_command(tmp_path, port), port):
+        found = broker_checks(parse_broker_url(f"127.0.0.1:{port}"), "lab")
+        assert states(found) == {"broker": "ok", "MQTT": "ok", "largest packet": "ok", "ACL": "warn"}
+        wrong = broker_checks(parse_broker_url(f"mqtts://127.0.0.1:{port}"), "lab")
+        assert (wrong[-1].name, wrong[-1].state) == ("TLS", "fail")
+        assert "8883" in wrong[-1].advice
+
+
+def test_a_broker_that_takes_small_packets_only(tmp_path: Path) -> None:
+    port = free_port()
+    command = broker_command(tmp_path, port)
+    with (tmp_path / "mosquitto.conf").open("a") as config:
+        config.write("max_packet_size 131072\n")
+    with running(command, port):
+        found = {check.name: check for check in broker_checks(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
+    assert found["largest packet"].state == "warn"
+    assert "wire.chunk to less than 130048 bytes" in found["largest packet"].advice
+
+
+def test_a_broker_for_tiny_packets(tmp_path: Path) -> None:
+    port = free_port()
+    command = broker_command(tmp_path, port)
+    with (tmp_path / "mosquitto.conf").open("a") as config:
+        config.write("max_packet_size 2000\n")
+    with running(command, port):
+        found = broker_checks(parse_broker_url(f"127.0.0.1:{port}"), "lab")[-1]
+    assert (found.name, found.state) == ("MQTT", "fail")
+    assert "Raise its max_packet_size" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("answers", "states_of"),
+    [
+        ([False, True], {"ACL": "warn"}),  # what comes later must not be taken for an answer to something else
+        ([True, False], {"ACL": "ok", "federation": "warn"}),
+        ([True, True], {"ACL": "ok", "federation": "fail"}),
+    ],
+)
+def test_a_broker_that_does_not_answer_is_not_judged(
+    answers: list[bool], states_of: dict[str, str], made: Federation
+) -> None:
+    """It refuses everything, some of it too late."""
+
+    class Slow:
+        refusals = 0
+
+        def publish(self, _topic: str, _payload: bytes) -> None:
+            self.refusals += 1
+
+        def drain(self, _seconds: float) -> bool:
+            return answers.pop(0)
+
+    transport = cast("MqttTransport", Slow())
+    assert states(_rights(transport, address_of(made, made.board_folder("pi")), "lab")) == states_of
+
+
+def test_nobody_there() -> None:
+    (found,) = broker_checks(parse_broker_url(f"127.0.0.1:{free_port()}"), "lab")
+    assert (found.name, found.state) == ("broker", "fail")
+    assert "firewalls" in found.advice
+
+
+def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> None:
+    now, ca = datetime.now(timezone.utc), made.folder / "authority"
+    authority = load_identity((ca / "ca.crt").read_text(), (ca / "ca.key").read_text(), "x")
+
+    def mine(days: float) -> dict[str, str]:
+        identity = issue(authority, "pi", now + timedelta(days=days))
+        (tmp_path / "x.crt").write_text(identity.certificate_pem)
+        (tmp_path / "x.key").write_text(identity.key_pem)
+        return {"cert": str(tmp_path / "x.crt"), "key": str(tmp_path / "x.key")}
+
+    own = made.board_folder("pi")
+    other = make_federation(tmp_path / "other", "lab", ["localhost"])
+    with broker_of(made):
+        soon = broker_checks(address_of(made, own, **mine(9.5)), "lab")
+        assert states(soon) == {**WELL, "own certificate": "warn", "ACL": "ok", "federation": "ok"}
+        assert "good for" in soon[1].said
+        past = broker_checks(address_of(made, own, **mine(-3)), "lab")
+        assert states(past)["own certificate"] == "fail"
+        assert "ran out 3 days ago" in past[1].said
+        revoked = broker_checks(address_of(made, made.board_folder("gone")), "lab")
+        assert (revoked[-1].name, revoked[-1].state) == ("MQTT", "fail")
+        assert "revoked" in revoked[-1].advice
+        foreign = broker_checks(address_of(made, own, ca=str(other.folder / "authority" / "ca.crt")), "lab")
+        assert (foreign[-1].name, foreign[-1].state) == ("TLS", "fail")
+        assert "--ca is that of another" in foreign[-1].advice
+        broken = broker_checks(address_of(made, own, key=str(own / "ca.crt")), "lab")
+        assert (broken[-1].name, broken[-1].state) == ("TLS files", "fail")
+    made.renew(["elsewhere.local"])
+    (made.broker_folder / "broker.crt").write_text(issue(authority, "b", now + timedelta(9), ["b"]).certificate_pem)
+    identity = issue(authority, "b", now + timedelta(days=9), ["b.local"])
+    (made.broker_folder / "broker.crt").write_text(identity.certificate_pem)
+    (made.broker_folder / "broker.key").write_text(identity.key_pem)
+    with broker_of(made):
+        found = broker_checks(address_of(made, own), "lab")
+    assert (found[-1].name, found[-1].state) == ("TLS", "fail")
+    assert "--broker NAME" in found[-1].advice
+    made.renew(["localhost"])
+
+
+def test_what_is_read_of_a_certificate(made: Federation) -> None:
+    path = made.board_folder("pi") / "tls.crt"
+    assert cert_end(str(path)) == made.board("pi").until.timestamp()
+    assert cert_user(address_of(made, made.board_folder("pi"))) == "pi"
+    assert cert_user(parse_broker_url("mqtt://me:x@lab")) == "me"
+
+
+# -- the machine -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def time_server(ahead: float, first: int = 0x24, stratum: int = 2) -> Iterator[int]:
+    """A machine whose clock is ``ahead`` seconds ahead."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.bind(("127.0.0.1", 0))
+        line.settimeout(10)
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                _, who = line.recvfrom(512)
+                now = time.time() + ahead + 2_208_988_800
+                stamp = struct.pack("!II", int(now), int(now % 1 * 2**32))
+                line.sendto(bytes([first, stratum]) + bytes(38) + stamp, who)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield line.getsockname()[1]
+        thread.join()
+
+
+@pytest.mark.parametrize("ahead", [0.0, 7.5, -4000.0])
+def test_how_far_the_clock_is_off(ahead: float) -> None:
+    with time_server(ahead) as port:
+        skew = machine.ntp_skew("127.0.0.1", port)
+    assert skew is not None
+    assert skew == pytest.approx(-ahead, abs=0.5)
+
+
+@pytest.mark.parametrize(("first", "stratum"), [(0x23, 2), (0x24, 0)])
+def test_answers_that_tell_no_time(first: int, stratum: int) -> None:
+    with time_server(0.0, first, stratum) as port:
+        assert machine.ntp_skew("127.0.0.1", port) is None
+    assert machine.ntp_skew("127.0.0.1", free_port(), 0.2) is None
+    assert machine.ntp_skew("no-such-host.invalid") is None
+
+
+@pytest.mark.parametrize(("skew", "state"), [(0.1, "ok"), (-30.0, "warn"), (4000.0, "fail")])
+def test_what_is_said_of_a_clock(skew: float, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "ntp_skew", lambda _: skew)
+    found = machine.clock("lab")
+    assert (found.state, found.said) == (state, f"{abs(skew):.2f} s away from the clock of lab")
+    assert bool(found.advice) == (state != "ok")
+
+
+def test_a_clock_that_nobody_has_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_said", lambda *_: "no")
+    monkeypatch.setattr(machine, "SYNCHRONIZED", tmp_path / "synchronized")
+    assert machine.clock(None).state == "warn"
+    (tmp_path / "synchronized").touch()
+    assert machine.clock(None).state == "ok"
+
+
+def tool(folder: Path, name: str, prints: str, code: int = 0) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ncat <<'E'\n{prints}\nE\nexit {code}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("prints", "state", "words"),
+    [
+        ("throttled=0x0", "ok", "fine"), ("throttled=0x50000", "warn", "voltage was too low since the start"),
+        ("throttled=0x50005", "fail", "voltage is too low now"), ("throttled=0x80008", "fail", "temperature limit now"),
+        ("throttled=what", "warn", "the firmware says"),
+    ],
+)  # fmt: skip
+def test_a_raspberry_pi(prints: str, state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "vcgencmd", prints)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = machine.power_of_pi()
+    assert found is not None
+    assert (found.state, words in found.said) == (state, True)
+
+
+def test_a_pi_without_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.power_of_pi() is None
+    (tmp_path / "throttled").write_text("50000\n")
+    monkeypatch.setattr(machine, "FIRMWARE", tmp_path / "throttled")
+    found = machine.power_of_pi()
+    assert found is not None
+    assert found.state == "warn"
+
+
+@pytest.mark.parametrize(("mode", "state"), [("MAXN", "ok"), ("MAXN_SUPER", "ok"), ("5W", "warn")])
+def test_a_jetson(mode: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    tool(tmp_path, "nvpmodel", f"NV Power Mode: {mode}\n0", code=1)
+    assert machine.power_of_jetson() is None
+    tool(tmp_path, "nvpmodel", f"NV Power Mode: {mode}\n0")
+    found = machine.power_of_jetson()
+    assert found is not None
+    assert (found.state, mode in found.said) == (state, True)
+
+
+def test_room_and_grades(tmp_path: Path) -> None:
+    assert machine.disk(tmp_path / "not" / "there").name == "disk"
+    assert [graded("x", value, 10, 5, "", "do").state for value in (11, 10, 9, 5, 4)] == [
+        "ok", "ok", "warn", "warn", "fail",
+    ]  # fmt: skip
+    found = torch()
+    assert found.state in ("ok", "warn")
+    assert "fp32" in found.said
+
+
+def test_a_torch_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a Jetson that lacks a library of NVIDIA's."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libcusparseLt.so.0: cannot open shared object file')\n")
+    code = "from fedquilt_common.doctor.training import torch; print(torch())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )  # fmt: skip
+    assert "state='fail', said='cannot be loaded: libcusparseLt" in done.stdout
+
+
+# -- the command -----------------------------------------------------------------------------------------------
+
+
+def test_the_command_of_a_board(made: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it is run on a board: all it needs is in the agent's file."""
+    with broker_of(made):
+        code = cli.run(["doctor", "--config", str(made.board_folder("pi") / "agent.yaml"), "--json"])
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    told = {check["name"]: check["state"] for check in found}
+    assert {name: told[name] for name in WELL} == WELL
+    assert told["ACL"] == "ok"
+    assert {"Python", "clock", "disk", "memory", "torch"} <= told.keys()
+    assert code == (10 if "fail" in told.values() else 0)
+
+
+def test_the_command_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--broker", f"127.0.0.1:{free_port()}"]) == 10
+    out = capsys.readouterr().out
+    assert out.startswith("fail broker")
+    assert "Check that the broker runs" in out
+    assert cli.run(["doctor", "--broker", "127.0.0.1:1", "--ca", "x"]) == 4
+    assert cli.run(["doctor", "--config", "nothing.yaml"]) == 4
+
+
+def test_no_torch_is_loaded_to_look_for_a_broker() -> None:
+    words = "import sys, fedquilt_common.doctor.cli; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

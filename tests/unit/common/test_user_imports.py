@@ -1,0 +1,71 @@
+"""Names to objects, and never more imported than was allowed."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
+from fedquilt_common.user_imports import resolve, suggest
+
+TABLE = {"dumps": "json:dumps", "root": "math:sqrt"}
+
+
+def test_short_names_come_from_the_table() -> None:
+    assert resolve("dumps", TABLE, "thing") is json.dumps
+    assert resolve("root", TABLE, "thing", allowed=()) is math.sqrt
+
+
+def test_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="thing 'dump' is unknown; did you mean 'dumps'"):
+        resolve("dump", TABLE, "thing")
+
+
+@pytest.mark.parametrize("allowed", [["json"], ["other", "*"]])
+def test_own_factory_if_allowed(allowed: list[str]) -> None:
+    assert resolve("json.decoder:JSONDecoder.decode", {}, "thing", allowed) is json.JSONDecoder.decode
+
+
+@pytest.mark.parametrize("allowed", [[], ["jso"], ["json.decoder"]])
+def test_own_factory_is_not_imported_unless_allowed(
+    allowed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jsonx_evil.py").write_text("raise SystemExit('was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ForbiddenImportError, match="--allow-import jsonx_evil"):
+        resolve("jsonx_evil:make", {}, "model", allowed)
+    assert "jsonx_evil" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("no_such_package_here:make", "ModuleNotFoundError"),
+        ("json:dump_s", "json has no 'dump_s'; did you mean 'dumps'"),
+        ("json:__name__", "cannot be called"),
+        ("json:", "not of the form"),
+        (":x", "not of the form"),
+        ("a:b:c", "not of the form"),
+        ("../x:y", "not of the form"),
+        ("json:dumps\n", "not of the form"),
+    ],
+)
+def test_reasons(name: str, expected: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        resolve(name, {}, "model", allowed=["*"])
+    assert expected in str(caught.value)
+
+
+def test_whatever_a_users_module_raises_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_users_module.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownNameError, match="ZeroDivisionError: division by zero"):
+        resolve("broken_users_module:make", {}, "model", ["broken_users_module"])
+
+
+def test_suggest_lists_all_when_nothing_is_near() -> None:
+    assert suggest("qqq", ["b", "a"]) == "choose one of: a, b"

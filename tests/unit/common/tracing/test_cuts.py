@@ -1,0 +1,326 @@
+"""Cut a model and compare it with the whole one whose missing channels are masked out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedquilt_common.errors import UncuttableModelError
+from fedquilt_common.models import build_model
+from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice, cut, full_slice, mesh
+from fedquilt_common.tracing.resize import cut_module
+from fedquilt_common.tracing.trace import Blueprint, blueprint_for
+
+Build = Callable[[], nn.Module]
+IMAGE, SERIES, WORDS = (3, 6, 6), (7, 6), (7,)
+
+
+def module(forward: Callable[..., Any], **parts: Callable[[], Any]) -> Build:
+    """A user's module: its parts as attributes, and its forward."""
+
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, make in parts.items():
+                setattr(self, name, make())
+
+    Mine.forward = forward
+    return Mine
+
+
+def conv(*sizes: Any, **more: Any) -> Callable[[], nn.Module]:
+    return lambda: nn.Conv2d(*sizes, **more)
+
+
+def linear(*sizes: Any) -> Callable[[], nn.Module]:
+    return lambda: nn.Linear(*sizes)
+
+
+def residual(s: Any, x: Tensor) -> Any:
+    x = torch.relu(s.a(x))
+    x = x + functional.relu(s.norm(s.b(x)))
+    return s.head(s.depthwise(s.c(x)).view(x.size(0), -1))
+
+
+def concatenated(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    x = torch.cat([x, s.b(x)], 1)
+    return s.head(s.up(s.grouped(s.c(s.norm(x)))).mean((2, 3)))
+
+
+def by_head(s: Any, x: Tensor) -> Any:
+    q, k = (part(x).view(-1, 4, 4, 6).transpose(1, 2) for part in (s.q, s.k))
+    return s.head(((q @ k.transpose(-2, -1)) @ k).transpose(1, 2).reshape(-1, 4, 24))[:, -1]
+
+
+def gated(s: Any, x: Tensor) -> Any:
+    a, b = s.a(x).chunk(2, 1)
+    return s.head((a * torch.sigmoid(b)).mean([2, 3]))
+
+
+def in_turn(s: Any, x: Tensor) -> Any:
+    for layer in s.layers:
+        x = layer(x)
+    return x
+
+
+def twice(s: Any, x: Tensor) -> Any:
+    return s.head(s.same(torch.tanh(s.same(s.a(x)))))
+
+
+def scaled(s: Any, x: Tensor) -> Any:
+    return s.head(functional.linear(s.a(x), s.weight) * s.gain)
+
+
+def recurrent(s: Any, x: Tensor) -> Any:
+    return s.head(s.body(x)[0][:, -1])
+
+
+def placewise(s: Any, x: Tensor) -> Any:
+    return s.out(functional.interpolate(functional.max_pool2d(s.a(x), 2), scale_factor=2))
+
+
+def channels_last(s: Any, x: Tensor) -> Any:
+    return s.head(s.b(s.a(x).permute(0, 2, 3, 1)).flatten(1, 2).sum(1))
+
+
+def untouched(s: Any, x: Tensor) -> Any:
+    return s.head(s.a(x).squeeze(-1).squeeze(-1)[:, None, :].flatten(1))
+
+
+MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "mlp": (build_model("mlp", {"hidden": [9, 7]}, IMAGE, 5), IMAGE),
+    "convnet": (build_model("convnet", {"width": 0.1}, (3, 16, 16), 5), (3, 16, 16)),
+    "vgg16": (build_model("vgg16", {"width": 0.05}, (3, 32, 32), 5), (3, 32, 32)),
+    "resnet18": (build_model("resnet18", {"width": 0.08}, (3, 12, 12), 5), (3, 12, 12)),
+    "mobilenet-v2": (build_model("mobilenet-v2", {"width": 0.15}, (3, 12, 12), 5), (3, 12, 12)),
+    "residual": (module(
+        residual, a=conv(3, 8, 3, padding=1), b=conv(8, 8, 3, padding=1), norm=lambda: nn.BatchNorm2d(8),
+        c=conv(8, 12, 1), depthwise=conv(12, 12, 3, groups=12), head=linear(12 * 16, 5)), IMAGE),
+    "concatenated": (module(
+        concatenated, a=conv(3, 8, 3, padding=1), b=conv(8, 6, 3, padding=1), norm=lambda: nn.BatchNorm2d(14),
+        c=conv(14, 10, 1), grouped=conv(10, 20, 3, groups=2, padding=1),
+        up=lambda: nn.ConvTranspose2d(20, 6, 2, stride=2, groups=2), head=linear(6, 5)), IMAGE),
+    "many conv groups": (module(in_turn, layers=lambda: nn.ModuleList([
+        nn.Conv2d(3, 12, 3), nn.Conv2d(12, 24, 3, groups=6), nn.Flatten(), nn.Linear(24 * 4, 5)])), IMAGE),
+    "multiplied depthwise": (module(in_turn, layers=lambda: nn.ModuleList([
+        nn.Conv2d(3, 6, 3), nn.Conv2d(6, 18, 3, groups=6), nn.Flatten(), nn.Linear(18 * 4, 5)])), IMAGE),
+    "whole norm groups": (module(in_turn, layers=lambda: nn.ModuleList([
+        nn.Conv2d(3, 12, 3), nn.GroupNorm(6, 12), nn.Flatten(), nn.Linear(12 * 16, 5)])), IMAGE),
+    "lstm": (module(recurrent, body=lambda: nn.LSTM(6, 8, 2, batch_first=True, bidirectional=True),
+                    head=linear(16, 5)), SERIES),
+    "gru": (module(recurrent, body=lambda: nn.GRU(6, 8, batch_first=True), head=linear(8, 5)), SERIES),
+    "views by head": (module(by_head, q=linear(6, 24), k=linear(6, 24), head=linear(24, 5)), (4, 6)),
+    "gated": (module(gated, a=conv(3, 16, 1), head=linear(8, 5)), IMAGE),
+    "one layer twice": (module(twice, a=linear(6, 8), same=linear(8, 8), head=linear(8, 5)), (6,)),
+    "bare parameters": (module(
+        scaled, a=linear(6, 8), weight=lambda: nn.Parameter(torch.zeros(9, 8)),
+        gain=lambda: nn.Parameter(torch.zeros(9)), head=linear(9, 5)), (6,)),
+    "places as outputs": (module(placewise, a=conv(3, 8, 3, padding=1), out=conv(8, 2, 1)), IMAGE),
+    "channels last": (module(channels_last, a=conv(3, 8, 3), b=linear(8, 9), head=linear(9, 5)), IMAGE),
+    "squeezed": (module(untouched, a=conv(3, 8, 6), head=linear(8, 5)), IMAGE),
+    "no spatial norm": (module(in_turn, layers=lambda: nn.ModuleList([
+        nn.Linear(6, 9), nn.BatchNorm1d(9), nn.PReLU(9), nn.Dropout(), nn.Linear(9, 5)])), (6,)),
+    "padded": (module(in_turn, layers=lambda: nn.ModuleList([
+        nn.ReflectionPad2d(1), nn.Conv2d(3, 7, 3, padding_mode="circular", padding=1), nn.AvgPool2d(2),
+        nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(28, 5)])), IMAGE),
+}  # fmt: skip
+"""Where a missing channel is the same as one that is 0 everywhere."""
+
+
+class Encoder(nn.Module):
+    """Attention, layer norm, tied weights, positions that are a buffer outside the state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 16)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.norm = nn.LayerNorm(16)
+        self.fc1, self.fc2 = nn.Linear(16, 24), nn.Linear(24, 16)
+        self.decoder = nn.Linear(16, 10, bias=False)
+        self.decoder.weight = self.embedding.weight
+        self.register_buffer("places", torch.ones(1, 7, 16), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding(x) + self.places
+        x = self.norm(x + self.attention(x, x, x)[0])
+        x = x + self.fc2(functional.gelu(self.fc1(x)))
+        out: Tensor = self.decoder(x)[:, -1]
+        return out
+
+
+TRAINED: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "encoder": (Encoder, WORDS),
+    "transformer": (build_model("transformer", {"embed": 16, "hidden": 20, "heads": 2, "head_dim": 6}, WORDS, 10),
+                    WORDS),
+    "preact": (build_model("preact-resnet18", {"width": 0.08}, (3, 12, 12), 5), (3, 12, 12)),
+    "within norm groups": (module(in_turn, layers=lambda: nn.ModuleList([
+        nn.Conv2d(3, 12, 3), nn.GroupNorm(2, 12), nn.Flatten(), nn.Linear(12 * 16, 5)])), IMAGE),
+    "one norm group": (module(in_turn, layers=lambda: nn.ModuleList([
+        nn.Conv2d(3, 12, 3), nn.GroupNorm(1, 12), nn.Flatten(), nn.Linear(12 * 16, 5)])), IMAGE),
+    "softmax": (module(in_turn, layers=lambda: nn.ModuleList([
+        nn.Linear(6, 8), nn.Softmax(dim=1), nn.Linear(8, 5)])), (6,)),
+}  # fmt: skip
+"""Where the channels that are left know how many there are."""
+ALL = MASKED | TRAINED
+
+
+def samples(shape: tuple[int, ...], count: int = 3) -> Tensor:
+    return torch.randint(0, 10, (count, *shape)) if shape == WORDS else torch.randn(count, *shape)
+
+
+_known: dict[str, Blueprint] = {}
+
+
+def blueprint(name: str) -> Blueprint:
+    build, shape = ALL[name]
+    if name not in _known:
+        _known[name] = blueprint_for(build, samples(shape).numpy())
+    return _known[name]
+
+
+@st.composite
+def slices(draw: st.DrawFn, anatomy: Anatomy) -> Slice:
+    """Any channels of each group, in any order of ascent."""
+    kept = []
+    for group in anatomy.groups:
+        chosen = draw(st.sets(st.integers(0, group.size - 1), min_size=1))
+        kept.append(IndexSet.of(group.size, sorted(chosen)))
+    return Slice(anatomy, tuple(kept))
+
+
+def random_state(build: Build) -> dict[str, NDArray[Any]]:
+    state = {}
+    for name, tensor in build().state_dict().items():
+        values = torch.rand_like(tensor) + 0.5 if name.endswith("var") else torch.randn_like(tensor.float()) * 0.3
+        state[name] = (values if tensor.is_floating_point() else tensor).to(tensor.dtype).numpy()
+    tied: dict[int, str] = {}
+    for name, parameter in build().named_parameters(remove_duplicate=False):
+        state[name] = state[tied.setdefault(id(parameter), name)]
+    return state
+
+
+def loaded(module: nn.Module, state: Mapping[str, NDArray[Any]]) -> nn.Module:
+    module.load_state_dict({name: torch.from_numpy(np.array(x)) for name, x in state.items()})
+    return module
+
+
+def masked(state: dict[str, NDArray[Any]], part: Slice) -> dict[str, NDArray[Any]]:
+    """The whole model with 0 wherever the part has nothing."""
+    result = {}
+    for name, x in state.items():
+        kept = np.zeros_like(x)
+        kept[mesh(part.selectors[name])] = x[mesh(part.selectors[name])]
+        result[name] = np.where(kept == 0, 1, kept).astype(x.dtype) if name.endswith("var") else kept
+    return result
+
+
+@pytest.mark.parametrize("name", MASKED)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_a_cut_model_computes_what_the_masked_whole_one_does(name: str, data: st.DataObject) -> None:
+    build, shape = ALL[name]
+    torch.manual_seed(data.draw(st.integers(0, 2**31), label="seed"))
+    plan, state = blueprint(name), random_state(build)
+    part = data.draw(slices(plan.anatomy))
+    small = loaded(cut_module(build, plan, part).eval(), cut(state, part))
+    whole = loaded(build().eval(), masked(state, part))
+    x = samples(shape)
+    expected = whole(x).detach()
+    torch.testing.assert_close(small(x), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max() + 1))
+
+
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_a_cut_model_has_the_slices_shapes_and_can_be_trained(name: str, data: st.DataObject) -> None:
+    build, shape = ALL[name]
+    plan = blueprint(name)
+    part = data.draw(slices(plan.anatomy))
+    small = cut_module(build, plan, part)
+    assert {n: tuple(t.shape) for n, t in small.state_dict().items()} == dict(part.shapes)
+    loaded(small, cut(random_state(build), part)).train()
+    small(samples(shape, 4)).square().mean().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in small.parameters())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_full_slice_is_the_model_itself(name: str) -> None:
+    build, shape = ALL[name]
+    plan, state = blueprint(name), random_state(build)
+    part = full_slice(plan.anatomy)
+    assert part.is_full
+    small, whole = loaded(cut_module(build, plan, part).eval(), state), loaded(build().eval(), state)
+    x = samples(shape)
+    torch.testing.assert_close(small(x), whole(x), rtol=1e-4, atol=1e-5)
+    assert all(np.shares_memory(cut(state, part)[n], state[n]) for n in state if state[n].size and state[n].ndim)
+
+
+def sizes(name: str) -> dict[str, int]:
+    return {group.name: group.size for group in blueprint(name).anatomy.groups}
+
+
+def test_groups_are_those_that_must_share_an_index_set() -> None:
+    assert sizes("residual") == {"a": 8, "c": 12}  # both sides of the addition; the depthwise filter
+    assert sizes("encoder") == {"embedding": 16, "attention": 4, "fc1": 24}  # 4 heads of 4: cut within each head
+    assert sizes("lstm") == {"body": 8}
+    assert sizes("whole norm groups") == {"layers.1": 6}  # six groups of two: whole groups go
+    assert sizes("within norm groups") == {"layers.0": 6}  # two groups of six: each keeps the same part
+    assert sizes("one norm group") == {"layers.0": 12}
+
+
+def test_each_channel_owns_its_places_when_a_convolution_is_flattened() -> None:
+    plan = blueprint("residual")
+    part = Slice(plan.anatomy, (IndexSet.full(8), IndexSet.of(12, [2, 5])))
+    (rows, columns) = part.selectors["head.weight"]
+    assert rows == slice(0, 5)
+    assert isinstance(columns, np.ndarray)
+    assert columns.tolist() == [*range(32, 48), *range(80, 96)]
+
+
+def test_tied_weights_stay_one_tensor() -> None:
+    plan = blueprint("encoder")
+    part = Slice(plan.anatomy, (IndexSet.of(16, [1, 2, 9]), IndexSet.of(4, [0, 3]), IndexSet.prefix(24, 5)))
+    small: Any = cut_module(Encoder, plan, part)
+    assert small.decoder.weight is small.embedding.weight
+    assert tuple(small.attention.in_proj_weight.shape) == (3 * 4 * 2, 3)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) if x.sum() > 0 else x
+
+
+def two_arguments(s: Any, x: Tensor, y: Tensor) -> Any:
+    return s.a(x + y)
+
+
+REFUSED: dict[str, tuple[Build, str]] = {
+    "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
+    "a branch": (module(lambda s, x: s.part(x), part=Branching), "'part' cannot be traced"),
+    "an unknown function": (module(lambda s, x: torch.fft.rfft(s.a(x)).real, a=linear(6, 5)), "fft_rfft|real"),
+    "two inputs": (module(two_arguments, a=linear(6, 5)), "second argument"),
+    "a bilinear form": (module(lambda s, x: torch.einsum("bi,ji->bj", s.a(x), s.a.weight), a=linear(6, 6)), "einsum"),
+    "the wrong shape": (module(lambda s, x: s.a(x), a=linear(7, 5)), "'a'.*does not run"),
+    "indexing by a list": (module(lambda s, x: s.a(x)[:, [0, 2]], a=linear(6, 5)), "list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_understood_is_refused_by_name_and_reason(name: str) -> None:
+    build, words = REFUSED[name]
+    with pytest.raises(UncuttableModelError, match=words):
+        blueprint_for(build, np.zeros((1, 6), np.float32))

@@ -1,0 +1,179 @@
+"""Where a model's head begins, and the model with a second one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.models import build_model
+from fedquilt_common.submodels.heads import Head, TwoHeads, add_second_head, head_names, pick_arrays, split_second_head
+from fedquilt_common.tracing.trace import anatomy_of
+from fedquilt_common.training.learner import TorchLearner, to_arrays
+from fedquilt_common.types import Examples
+
+IMAGE = (3, 32, 32)
+
+
+def layers(*names: str) -> frozenset[str]:
+    return frozenset(f"{name}.{kind}" for name in names for kind in ("weight", "bias"))
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("convnet", [layers("fc3"), layers("fc2", "fc3"), layers("fc1", "fc2", "fc3")]),
+        ("mlp", [layers("fc2")]),
+        ("vgg16", [layers("fc2"), layers("fc1", "fc2"), layers("fc0", "fc1", "fc2")]),
+        ("resnet18", [layers("fc")]),
+        ("mobilenet-v2", [layers("fc")]),
+    ],
+)
+def test_heads_of_our_models(name: str, heads: list[frozenset[str]]) -> None:
+    assert list(anatomy_of(build_model(name, {}, IMAGE, 10)(), IMAGE).heads) == heads
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "asked", "reason"),
+    [
+        ("convnet", {}, 4, "head_layers = 4: of this model's linear layers the last 3 can be its head"),
+        ("mlp", {}, 2, "the last 1 can be its head, so that a base is left"),
+        ("mlp", {"hidden": []}, 1, "this model does not end in linear layers"),
+        ("mlp", {"hidden": [8, 8], "exits": [0]}, 1, "this model does not end in linear layers"),
+    ],
+)
+def test_heads_that_there_are_not(name: str, params: dict[str, Any], asked: int, reason: str) -> None:
+    anatomy = anatomy_of(build_model(name, params, IMAGE, 10)(), IMAGE)
+    with pytest.raises(ExperimentError, match=re.escape(reason)):
+        head_names(anatomy, asked)
+
+
+class Shortcut(nn.Module):
+    """The second-last linear layer's input is needed once more after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.side, self.mix = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 5)
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.base(x))
+        found: Tensor = self.last(functional.relu(self.mix(self.side(x)) + x))
+        return found
+
+
+class Tied(nn.Module):
+    """The classifier is the first layer once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(functional.relu(self.first(x)))
+        return found
+
+
+class Dropping(nn.Module):
+    """Functional dropout and a norm within the head; a parameter of the model's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.hidden, self.norm, self.last = (
+            nn.Linear(6, 8),
+            nn.Linear(8, 8),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 3),
+        )
+        self.shift = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.hidden(torch.tanh(self.base(x))))
+        found: Tensor = self.last(functional.dropout(x, 0.5, self.training)) + self.shift
+        return found
+
+
+def test_what_can_be_no_head_is_none() -> None:
+    heads = anatomy_of(Shortcut(), (6,)).heads
+    assert heads == (layers("last"),)  # before `mix`, two values would have to be handed over
+    assert anatomy_of(Tied(), (6,)).heads == ()
+
+
+def test_a_head_has_all_that_follows_its_first_layer() -> None:
+    norm = {f"norm.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert anatomy_of(Dropping(), (6,)).heads == (
+        layers("last") | {"shift"}, layers("last", "hidden") | norm | {"shift"},
+    )  # fmt: skip
+
+
+def learner(build: Callable[[], nn.Module], **training: Any) -> TorchLearner:
+    return TorchLearner(build, Training(**{"epochs": 1, "batch": 4, "lr": 0.1, **training}), 3)
+
+
+def data(count: int = 10, width: int = 6) -> Examples:
+    rng = np.random.default_rng(2)
+    return Examples(rng.normal(size=(count, width)).astype(np.float32), rng.integers(0, 3, count))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_both_heads_answer_on_the_same_features(depth: int) -> None:
+    bench = learner(Dropping)
+    first, other = (to_arrays(Dropping()) for _ in range(2))
+    names = anatomy_of(Dropping(), (6,)).heads[depth - 1]
+    arranged = add_second_head(first, pick_arrays(other, names))
+    one, two = bench.predict(arranged, data(), TwoHeads(depth))
+    np.testing.assert_array_equal(one, bench.predict(first, data())[0])
+    np.testing.assert_allclose(two, bench.predict({**first, **pick_arrays(other, names)}, data())[0], atol=1e-6)
+    features = bench.features(first, data(), depth)
+    assert features.x.shape == (10, 8)
+    np.testing.assert_allclose(bench.predict(pick_arrays(first, names), features, Head(depth))[0], one, atol=1e-6)
+    assert [x.keys() for x in split_second_head(arranged)] == [first.keys(), names]
+
+
+def test_a_detached_head_changes_nothing_but_itself() -> None:
+    bench, first = learner(Dropping, epochs=3), to_arrays(Dropping())
+    names = anatomy_of(Dropping(), (6,)).heads[0]
+
+    def second_only(outputs: Any, targets: Any) -> Any:
+        return functional.cross_entropy(outputs[1], targets)
+
+    def trained(*, detached: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        arranged, part = add_second_head(first, pick_arrays(first, names)), TwoHeads(1, detached)
+        return split_second_head(bench.train(arranged, data(), seed=1, loss=second_only, part=part).arrays)
+
+    model, own = trained(detached=True)
+    moved = {name for name in model if not np.array_equal(model[name], first[name]) and not name.startswith("norm.")}
+    assert moved == set()  # a norm's statistics follow the data, whoever learns
+    assert all(not np.array_equal(own[name], first[name]) for name in names)
+    model, _ = trained(detached=False)
+    assert not np.array_equal(model["base.weight"], first["base.weight"])
+
+
+def test_dropout_in_the_head_is_off_when_it_is_tested() -> None:
+    bench, first = learner(Dropping), to_arrays(Dropping())
+    names = anatomy_of(Dropping(), (6,)).heads[1]
+    arranged = add_second_head(first, pick_arrays(first, names))
+    one, two = bench.predict(arranged, data(), TwoHeads(2))
+    np.testing.assert_array_equal(one, two)
+    assert (bench.predict(arranged, data(), TwoHeads(2))[1] == two).all()
+
+
+def test_a_sequential_model_has_two_heads_too() -> None:
+    bench = TorchLearner(build_model("convnet", {}, (1, 28, 28), 10), Training(batch=4), 10)
+    arrays = bench.init(1)
+    rng = np.random.default_rng(0)
+    images = Examples(rng.random((6, 1, 28, 28), np.float32), rng.integers(0, 10, 6))
+    names = head_names(anatomy_of(bench.build(), (1, 28, 28)), 2)
+    one, two = bench.predict(add_second_head(arrays, pick_arrays(arrays, names)), images, TwoHeads(2))
+    np.testing.assert_array_equal(one, two)
+    assert bench.features(arrays, images, 3).x.shape == (6, 64 * 4 * 4)
+    assert bench.features(arrays, images, 2).x.shape == (6, 384)

@@ -1,0 +1,116 @@
+"""The estimate of the memory that training takes: what it depends on, and against peaks that the kernel saw."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from fedquilt_common.algorithms.scalefl import beyond
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.models import build_model
+from fedquilt_common.submodels.selection import prefix
+from fedquilt_common.submodels.slices import full_slice
+from fedquilt_common.tracing.memory_estimate import Estimate, memory_to_train
+from fedquilt_common.tracing.trace import Blueprint, blueprint_for
+
+if TYPE_CHECKING:
+    pass
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
+import memory
+
+TRAINING = Training(batch=10, lr=0.01, momentum=0.9)
+
+
+@cache
+def plan(name: str, classes: int = 10) -> Blueprint:
+    return blueprint_for(build_model(name, {}, (3, 32, 32), classes), np.zeros((1, 3, 32, 32), np.float32))
+
+
+def of(name: str, width: float = 1.0, **training: Any) -> Estimate:
+    asked = TRAINING.model_copy(update=training)
+    return memory_to_train(plan(name), prefix(plan(name).anatomy, width, "ceil"), asked)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's peak")
+@pytest.mark.parametrize(
+    ("model", "width", "batch", "precision"),
+    [("mlp", 1.0, 50, "fp32"), ("convnet", 1.0, 100, "fp32"), ("vgg16", 0.4, 10, "fp32"), ("resnet18", 0.4, 20, "fp32"),
+     ("mobilenet-v2", 0.4, 20, "fp32"), ("transformer", 1.0, 10, "fp32"), ("convnet", 1.0, 100, "bf16")],
+)  # fmt: skip
+def test_the_estimate_is_within_a_quarter_of_the_measured_peak(
+    model: str, width: float, batch: int, precision: Any
+) -> None:
+    case = memory.Case(model, width, batch, precision)
+    assert memory.estimate(case) == pytest.approx(memory.measure(case), rel=0.25)
+
+
+def test_the_total_is_the_sum_of_its_parts() -> None:
+    e = of("resnet18")
+    params = 4 * sum(np.prod(plan("resnet18").anatomy.arrays[n].shape) for n in plan("resnet18").parameters)
+    assert e.gradients == e.optimiser == params
+    assert e.weights == 4 * full_slice(plan("resnet18").anatomy).entries
+    assert e.total == e.weights + e.optimiser + e.activations + e.temporaries + e.kernels
+
+
+def test_half_precision_halves_what_is_kept() -> None:
+    whole, half = of("vgg16"), of("vgg16", precision="bf16")
+    assert (half.weights, half.gradients, half.optimiser) == (
+        whole.weights // 2, whole.gradients // 2, whole.optimiser // 2,
+    )  # fmt: skip
+    assert half.activations < 0.6 * whole.activations
+
+
+def test_amp_keeps_weights_in_full_and_activations_in_half() -> None:
+    whole, half, amp = of("resnet18"), of("resnet18", precision="fp16"), of("resnet18", precision="amp")
+    assert amp.weights == whole.weights + whole.gradients // 2  # and a copy of each parameter in half precision
+    assert (amp.gradients, amp.optimiser) == (whole.gradients, whole.optimiser)
+    assert half.activations <= amp.activations < 0.6 * whole.activations
+
+
+def test_without_momentum_there_is_no_state_of_the_optimiser() -> None:
+    assert of("mlp", momentum=0.0).optimiser == 0
+    assert of("mlp").total - of("mlp", momentum=0.0).total == of("mlp").optimiser
+
+
+@pytest.mark.parametrize(("optimiser", "averages"), [("sgd", 0), ("rmsprop", 1), ("adam", 2)])
+def test_optimisers_keep_averages_of_each_parameter(optimiser: str, averages: int) -> None:
+    found, plain = of("mlp", optimiser=optimiser, momentum=0.0), of("mlp", momentum=0.0)
+    assert found.optimiser == averages * plain.gradients
+    assert (found.total - plain.total > found.optimiser) == (averages > 0)  # and a step's own array
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's peak")
+def test_the_estimate_of_adam_is_within_a_quarter_of_the_measured_peak() -> None:
+    case = memory.Case("vgg16", 0.4, 10, "fp32", optimiser="adam")
+    assert memory.estimate(case) == pytest.approx(memory.measure(case), rel=0.25)
+
+
+def test_weight_decay_takes_a_copy_of_the_largest_gradient() -> None:
+    largest = 4 * max(int(np.prod(a.shape)) for a in plan("mlp").anatomy.arrays.values())
+    assert of("mlp", weight_decay=0.1, batch=1).total - of("mlp", batch=1).total == pytest.approx(largest, rel=0.1)
+
+
+@pytest.mark.parametrize("model", ["convnet", "vgg16", "resnet18", "preact-resnet18", "mobilenet-v2"])
+def test_activations_grow_with_the_batch_and_everything_with_the_width(model: str) -> None:
+    small, large = of(model, batch=8), of(model, batch=32)
+    assert large.activations == 4 * small.activations
+    assert large.weights == small.weights
+    totals = [of(model, width).total for width in (0.25, 0.5, 0.75, 1.0)]
+    assert totals == sorted(set(totals))
+
+
+def test_what_is_cut_off_in_depth_takes_nothing() -> None:
+    blueprint = blueprint_for(
+        build_model("convnet", {"exits": [1, 2]}, (3, 32, 32), 10), np.zeros((1, 3, 32, 32), np.float32)
+    )
+    whole = full_slice(blueprint.anatomy)
+    shallow = replace(whole, absent=beyond(blueprint.anatomy, 1))
+    assert shallow.absent
+    assert memory_to_train(blueprint, shallow, TRAINING).total < memory_to_train(blueprint, whole, TRAINING).total

@@ -1,0 +1,69 @@
+"""Which device and arithmetic a training process takes, and what it loads for that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedquilt_common.errors import UnsupportedPrecisionError
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.training import precision
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.precision import Arithmetic, arithmetic
+from fedquilt_common.types import Examples
+
+PRECISIONS = ["fp32", "amp", "fp16", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "expected"),
+    [("cpu", True, "cpu"), ("auto", True, "cuda"), ("auto", False, "cpu"), ("cuda", True, "cuda")],
+)
+def test_the_device(asked: Any, there: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert arithmetic(Training(device=asked)) == Arithmetic(expected, "fp32")
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    one = TorchLearner(lambda: torch.nn.Linear(3, 2), Training(device="cuda"), 2)
+    data = Examples(np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]))
+    with pytest.raises(UnsupportedPrecisionError, match=r"training.device = cuda: .*; set training.device to cpu or"):
+        one.train(one.init(0), data, seed=0)
+
+
+def test_who_asks_for_the_cpu_never_wakes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr(torch.cuda, "is_available", asked)
+    assert arithmetic(Training(precision="fp16")) == Arithmetic("cpu", "fp16")
+
+
+def test_amp_where_torch_would_silently_go_on_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_casts", lambda how: False)
+    with pytest.raises(UnsupportedPrecisionError, match="no fp16 autocast on cpu; choose fp32 or bf16"):
+        arithmetic(Training(precision="amp"))
+
+
+@pytest.mark.parametrize("chosen", PRECISIONS)
+def test_training_does_not_load_the_compiler(chosen: str) -> None:
+    code = f"""
+import sys, numpy as np, torch
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.types import Examples
+set_up_torch()
+data = Examples(np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]))
+learner = TorchLearner(lambda: torch.nn.Linear(3, 2), Training(precision={chosen!r}, momentum=0.9), 2)
+arrays = learner.train(learner.init(0), data, seed=0).arrays
+learner.evaluate(arrays, data), learner.statistics(arrays, data)
+print(*[name for name in ("torch._dynamo", "sympy", "torch._inductor") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

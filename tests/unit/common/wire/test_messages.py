@@ -1,0 +1,278 @@
+"""Control messages to the byte, and all that must not be taken for one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt_common.errors import PayloadError, ProtocolVersionError
+from fedquilt_common.types import Profile
+from fedquilt_common.wire import messages
+from fedquilt_common.wire.chunks import ChunkHeader
+from fedquilt_common.wire.messages import (
+    MAX_MESSAGE,
+    AgentPresence,
+    CoordinatorPresence,
+    EndMessage,
+    FailedMessage,
+    MissingMessage,
+    PatchMessage,
+    ProfileMessage,
+    ReceiptMessage,
+    ReplyHeader,
+    RoundMessage,
+    RunMessage,
+    SliceMessage,
+    StopMessage,
+    TaskMessage,
+    Telemetry,
+    WireMessage,
+    bitmap_of,
+    parse,
+    parse_inbox,
+    parse_telemetry,
+)
+
+GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "messages.json").read_text(encoding="utf-8"))
+A, B = "0a" * 32, "ff" * 32
+REPLY: dict[str, Any] = {"run": "digits-1", "client": 3, "round": 2, "exchange": 0}
+TASK = TaskMessage(clients=[3, 4], kind="train", patches=[1, 0], scalars={"mu": 0.5, "n": 1, "ok": True, "s": "x"})
+ROUND = RoundMessage(
+    run="digits-1",
+    round=2,
+    exchange=0,
+    phase="open",
+    deadline=1700000000.25,
+    patches=[PatchMessage(slot=0, digest=A, size=4096), PatchMessage(slot=1, digest=B, size=1)],
+    tasks=[
+        TASK,
+        TaskMessage(clients=[], kind="score", patches=[]),
+        TaskMessage(clients=[5], kind="train", patches=[0], slice=0),
+    ],
+    slices=[SliceMessage(base=0, kept=[[0, 8], "/w=="], absent=["exits.1.weight"])],
+    since={"3": (1, 0)},
+)
+SAMPLES: dict[str, WireMessage] = {
+    "CoordinatorPresence": CoordinatorPresence(online=True, epoch=4, run="digits-1"),
+    "RunMessage": RunMessage(run="digits-1", experiment={"seed": 7, "name": "z\u00fcrich"}, partition=A),
+    "RoundMessage": ROUND,
+    "AgentPresence": AgentPresence(
+        agent="pi-1",
+        online=True,
+        boot=9,
+        clients=[3, 4],
+        workers=2,
+        profile=ProfileMessage(kind="weak", cores=4, memory=2**33, gpu="", machine="Raspberry Pi 4"),
+        version="0.1.0",
+    ),
+    "Telemetry": Telemetry(agent="pi-1", boot=9, memory_used=1024, temperature=51.5, power=None, training={"3": 0.25}),
+    "FailedMessage": FailedMessage(agent="pi-1", reason="out of memory", **REPLY),
+    "ReceiptMessage": ReceiptMessage(digest=B, outcome="rejected", reason="late by a round", **REPLY),
+    "MissingMessage": MissingMessage(digest=B, bitmap=bitmap_of([0, 9], 10), **REPLY),
+    "StopMessage": StopMessage(run="digits-1", clients=[3], round=7, exchange=1),
+    "ReplyHeader": ReplyHeader(task="0123456789abcdef", weight=60.0, metrics={"loss": 0.125}, **REPLY),
+    "EndMessage": EndMessage(run="digits-1", reason="all rounds done"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_golden_bytes(name: str) -> None:
+    """A change here is a change of the protocol: raise PROTOCOL, or make it one that old boards can ignore."""
+    assert SAMPLES[name].encode().decode() == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_golden_bytes_read_back(name: str) -> None:
+    sample = SAMPLES[name]
+    assert parse(type(sample), GOLDEN[name].encode(), "t") == sample
+
+
+def test_every_message_is_pinned() -> None:
+    found = {
+        kind.__name__ for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, WireMessage)
+    }
+    assert found - {"WireMessage"} == set(SAMPLES)
+    assert set(GOLDEN) == {*SAMPLES, "fingerprint", "ChunkHeader"}
+
+
+def test_golden_chunk_header() -> None:
+    header = ChunkHeader("00112233445566778899aabbccddeeff" * 2, index=2, count=3, size=700_000)
+    assert header.encode().hex() == GOLDEN["ChunkHeader"]
+    assert ChunkHeader.decode(bytes.fromhex(GOLDEN["ChunkHeader"])) == header
+
+
+def test_scalars_keep_their_types() -> None:
+    read = parse(RoundMessage, ROUND.encode(), "t").tasks[0].scalars
+    assert {key: type(value) for key, value in read.items()} == {"mu": float, "n": int, "ok": bool, "s": str}
+
+
+def test_the_profile_has_the_fields_of_the_record() -> None:
+    assert list(ProfileMessage.model_fields) == [field.name for field in fields(Profile)]
+    assert Profile(**ProfileMessage().model_dump()) == Profile()
+
+
+def changed(sample: WireMessage, **values: Any) -> bytes:
+    """The sample's JSON with some keys replaced; None removes one."""
+    body = json.loads(sample.encode()) | values
+    return json.dumps({key: value for key, value in body.items() if value is not None}).encode()
+
+
+END = SAMPLES["EndMessage"]
+
+
+@pytest.mark.parametrize("version", [2, 99, 10**30])
+def test_a_newer_protocol_says_what_to_do(version: int) -> None:
+    for read in (lambda p: parse(EndMessage, p, "f/end"), lambda p: parse_inbox(p, "f/end")):
+        with pytest.raises(ProtocolVersionError, match=rf"f/end speaks protocol {version}, .* speaks 1: install"):
+            read(changed(END, v=version, run=["another", "shape"]))
+
+
+@pytest.mark.parametrize("version", [0, -1, True, 1.0, "1", None, [1], {}])
+def test_no_valid_version(version: Any) -> None:
+    with pytest.raises(PayloadError, match="f/end has no valid protocol version"):
+        parse(EndMessage, changed(END, v=version), "f/end")
+
+
+def test_unknown_keys_are_ignored() -> None:
+    assert parse(EndMessage, changed(END, later={"a": [1]}), "t") == END
+
+
+NOT_JSON = [b"", b"\xff\xfe", b"{", b"nothing", b'{"v":1,}', b'{"v":' + b"9" * 5000 + b"}", b"[" * 100_000, b"{}{}"]
+
+
+@pytest.mark.parametrize("payload", [*NOT_JSON, b"\x00" * 64], ids=lambda p: repr(p[:12]))
+def test_not_json(payload: bytes) -> None:
+    with pytest.raises(PayloadError, match=r"f/end is not JSON"):
+        parse(EndMessage, payload, "f/end")
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"1", b"null", b'"x"', b"true", b"NaN", b"[" * 500 + b"]" * 500])
+def test_not_an_object(payload: bytes) -> None:
+    with pytest.raises(PayloadError, match=r"f/end is not a JSON object"):
+        parse(EndMessage, payload, "f/end")
+
+
+@pytest.mark.parametrize("depth", [250, 900, 100_000])
+def test_deep_nesting(depth: int) -> None:
+    payload = b'{"v":1,"run":"r","experiment":{"a":' + b"[" * depth + b"]" * depth + b"}}"
+    with pytest.raises(PayloadError, match="f/run"):
+        parse(RunMessage, payload, "f/run")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1"])
+def test_other_encodings(encoding: str) -> None:
+    payload = '{"v":1,"run":"a","reason":"\u00e9"}'.encode(encoding)
+    with pytest.raises(PayloadError):
+        parse(EndMessage, payload, "t")
+
+
+def test_oversize_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitting = END.encode() + b" " * (MAX_MESSAGE - len(END.encode()))
+    assert parse(EndMessage, fitting, "t") == END
+    monkeypatch.setattr("fedquilt_common.wire.messages.json.loads", lambda _: pytest.fail("was read"))
+    with pytest.raises(PayloadError, match=f"t has {MAX_MESSAGE + 1} bytes; the limit is {MAX_MESSAGE}"):
+        parse(EndMessage, fitting + b" ", "t")
+
+
+WRONG = [
+    ("EndMessage", "run", 1),
+    ("EndMessage", "run", "a/b"),
+    ("EndMessage", "run", "a\n"),
+    ("EndMessage", "run", ""),
+    ("EndMessage", "run", None),
+    ("EndMessage", "reason", "x" * 501),
+    ("CoordinatorPresence", "online", 1),
+    ("CoordinatorPresence", "epoch", "4"),
+    ("CoordinatorPresence", "epoch", 4.0),
+    ("CoordinatorPresence", "epoch", -1),
+    ("CoordinatorPresence", "epoch", 10**9),
+    ("RunMessage", "experiment", []),
+    ("RunMessage", "partition", "AB" * 32),
+    ("RunMessage", "partition", "0a" * 31),
+    ("RoundMessage", "phase", "paused"),
+    ("RoundMessage", "deadline", "soon"),
+    ("RoundMessage", "patches", {}),
+    ("RoundMessage", "tasks", [{"clients": [1]}]),
+    ("RoundMessage", "tasks", [{"clients": [1], "kind": "k", "patches": [], "scalars": {"a": [1]}}]),
+    ("RoundMessage", "tasks", [{"clients": [1], "kind": "k", "patches": [], "scalars": {"a": None}}]),
+    ("AgentPresence", "agent", "a b"),
+    ("AgentPresence", "boot", -1),
+    ("AgentPresence", "boot", 2**63),
+    ("AgentPresence", "clients", [1_000_000]),
+    ("AgentPresence", "clients", [-1]),
+    ("AgentPresence", "clients", [True]),
+    ("AgentPresence", "clients", [0] * 100_001),
+    ("AgentPresence", "workers", 0),
+    ("AgentPresence", "profile", {"memory": 10**400}),
+    ("Telemetry", "memory_used", 10**400),
+    ("Telemetry", "training", {"3": 1.5}),
+    ("Telemetry", "training", {"3": float("nan")}),
+    ("Telemetry", "training", {"\u00b2": 0.5}),
+    ("Telemetry", "training", {"9" * 5000: 0.5}),
+    ("Telemetry", "training", {"": 0.5}),
+    ("ReplyHeader", "weight", -1.0),
+    ("ReplyHeader", "weight", float("nan")),
+    ("ReplyHeader", "weight", float("inf")),
+    ("ReplyHeader", "weight", 1e13),
+    ("ReplyHeader", "metrics", {"loss": float("inf")}),
+    ("ReplyHeader", "metrics", {str(i): 0.0 for i in range(65)}),
+    ("ReplyHeader", "task", "0123456789ABCDEF"),
+    ("ReceiptMessage", "outcome", "lost"),
+    ("ReceiptMessage", "client", 1.5),
+    ("MissingMessage", "bitmap", "a b="),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), WRONG, ids=lambda x: repr(x)[:40])
+def test_wrong_values_name_topic_and_field(name: str, key: str, value: Any) -> None:
+    with pytest.raises(PayloadError, match=rf"message on f/x: {key}") as caught:
+        parse(type(SAMPLES[name]), changed(SAMPLES[name], **{key: value}), "f/x")
+    assert len(str(caught.value)) <= 500
+
+
+@pytest.mark.parametrize("name", ["ReceiptMessage", "MissingMessage", "StopMessage"])
+def test_the_inbox_tells_its_messages_apart(name: str) -> None:
+    read = parse_inbox(SAMPLES[name].encode(), "t")
+    assert read == SAMPLES[name]
+    assert type(read) is type(SAMPLES[name])
+
+
+@pytest.mark.parametrize("kind", ["failed", "Receipt", None, 1, ["receipt"]])
+def test_other_things_in_the_inbox(kind: Any) -> None:
+    with pytest.raises(PayloadError, match="f/inbox"):
+        parse_inbox(changed(SAMPLES["ReceiptMessage"], type=kind), "f/inbox")
+
+
+def test_telemetry_or_failed() -> None:
+    assert parse_telemetry(SAMPLES["Telemetry"].encode(), "t") == SAMPLES["Telemetry"]
+    assert parse_telemetry(SAMPLES["FailedMessage"].encode(), "t") == SAMPLES["FailedMessage"]
+    with pytest.raises(PayloadError, match="client"):
+        parse_telemetry(changed(SAMPLES["FailedMessage"], client=None), "t")
+
+
+def test_fingerprint_is_pinned() -> None:
+    assert ROUND.fingerprint(TASK, 3) == GOLDEN["fingerprint"]
+    assert parse(RoundMessage, ROUND.encode(), "t").fingerprint(TASK, 3) == GOLDEN["fingerprint"]
+
+
+def test_fingerprint_sees_every_part_of_the_question() -> None:
+    other_patch = [ROUND.patches[0].model_copy(update={"digest": B}), ROUND.patches[1]]
+    asked: list[dict[str, Any]] = [{"run": "digits-2"}, {"round": 3}, {"exchange": 1}, {"patches": other_patch}]
+    told: list[dict[str, Any]] = [{"kind": "score"}, {"patches": [0, 1]}, {"patches": [1]}, {"scalars": {}}]
+    told += [{"scalars": TASK.scalars | {"n": n}} for n in (2, 1.0, True)]
+    asked += [{"since": {"3": since}} for since in ((0, 0), (1, 1))]
+    prints = [ROUND.model_copy(update=change).fingerprint(TASK, 3) for change in asked]
+    prints += [ROUND.fingerprint(TASK.model_copy(update=change), 3) for change in told]
+    assert len({*prints, GOLDEN["fingerprint"]}) == len(prints) + 1
+
+
+def test_fingerprint_sees_nothing_else() -> None:
+    moved = [patch.model_copy(update={"slot": 8, "size": 5}) for patch in ROUND.patches]
+    later = ROUND.model_copy(update={"deadline": None, "phase": "closed", "patches": moved, "tasks": [],
+                                     "since": {"3": (1, 0), "4": (5, 0)}})  # fmt: skip
+    turned = TASK.model_copy(update={"clients": [9], "scalars": dict(reversed(TASK.scalars.items()))})
+    assert later.fingerprint(turned, 3) == GOLDEN["fingerprint"]

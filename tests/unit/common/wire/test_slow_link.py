@@ -1,0 +1,182 @@
+"""A narrow and lossy link between a transport and its broker: what gets through, when, and in which order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.memory_transport import MemoryBroker, MemoryTransport
+
+from fedquilt_common.errors import BrokerUnreachableError, ExperimentError
+from fedquilt_common.wire import slow_link as linked
+from fedquilt_common.wire.link import Link, parse_link
+from fedquilt_common.wire.slow_link import SlowLinkTransport
+from fedquilt_common.wire.transport import Connected, Deliver, Incoming, MqttMessage, Transport, Will
+
+WILL = Will("gone", b"")
+
+
+@given(
+    st.builds(
+        Link,
+        st.none() | st.floats(0.1, 1e12),
+        st.floats(0, 86_400),
+        st.floats(0, 0.9),
+        st.none() | st.integers(8, 10**9),
+        st.floats(1e-3, 1e6),
+    )
+)
+def test_a_link_is_read_as_it_is_written(link: Link) -> None:
+    assert parse_link(link.encode()) == link
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "write it as"), ("fast", "write it as"), ("rate=1,rate=2", "write it as"), ("speed=3", "write it as"),
+        ("rate=0", "rate must be a number from"), ("loss=1", "loss must be"), ("loss=nan", "loss must be"),
+        ("mtu=x", "mtu must be"), ("mtu=8.7", "mtu must be a whole number"), ("latency=-1", "latency must be"),
+    ],
+)  # fmt: skip
+def test_what_is_no_link_is_named(text: str, words: str) -> None:
+    with pytest.raises(ExperimentError, match=words):
+        parse_link(text)
+
+
+class Board:
+    """A transport behind a link, and one that is not, at the same broker."""
+
+    def __init__(self, link: Link) -> None:
+        self.broker = MemoryBroker()
+        self.heard: list[Incoming] = []
+        self.others: list[MqttMessage] = []
+        self.near = SlowLinkTransport(link, self._make, self.heard.append, WILL, seed=3)
+        self.far = MemoryTransport(self.broker, "far", self._take)
+        self.far.connect()
+        self.far.subscribe(["up/#"])
+        self.near.connect()
+        self.near.subscribe(["down/#"])
+        self.near.drain(1.0)
+
+    def _make(self, deliver: Deliver, will: Will) -> Transport:
+        return MemoryTransport(self.broker, "near", deliver, will=will)
+
+    def _take(self, incoming: Incoming) -> None:
+        if isinstance(incoming, MqttMessage):
+            self.others.append(incoming)
+            incoming.ack()
+
+    @property
+    def messages(self) -> list[MqttMessage]:
+        return [one for one in self.heard if isinstance(one, MqttMessage)]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    assert condition()
+
+
+def test_everything_arrives_in_order_in_both_directions() -> None:
+    board = Board(Link(rate=1e6, latency=0.001))
+    for number in range(20):
+        assert board.near.publish(f"up/{number}", b"x" * number)
+        board.far.publish(f"down/{number}", b"y")
+    wait_for(lambda: len(board.others) == len(board.messages) == 20)
+    assert [one.topic for one in board.others] == [f"up/{number}" for number in range(20)]
+    assert [one.topic for one in board.messages] == [f"down/{number}" for number in range(20)]
+    assert isinstance(board.heard[0], Connected)
+
+
+def test_bytes_take_time_and_time_passes_faster_by_the_speedup() -> None:
+    link = Link(rate=100, speedup=50)
+    assert link.seconds(1000) == pytest.approx(0.2)
+    board = Board(link)
+    started = time.monotonic()
+    board.near.publish("up/1", b"x" * 1000)
+    assert not board.near.drain(0.0)
+    assert board.near.drain(5.0)
+    assert time.monotonic() - started >= 0.19
+    assert len(board.others) == 1
+
+
+def test_chunks_are_lost_and_other_messages_are_not() -> None:
+    board = Board(Link(loss=0.5))
+    for number in range(200):
+        board.near.publish("up/chunk", bytes([number]), header=b"h")
+        board.near.publish("up/word", bytes([number]))
+        board.far.publish("down/chunk", bytes([number]), header=b"h")
+        board.far.publish("down/word", bytes([number]))
+    words = list(range(200))
+    wait_for(lambda: [one.payload[0] for one in board.others if one.topic == "up/word"] == words)
+    wait_for(lambda: [one.payload[0] for one in board.messages if one.topic == "down/word"] == words)
+    for got in (board.others, board.messages):
+        assert 60 < sum(one.topic.endswith("chunk") for one in got) < 140
+    session = board.broker.sessions["near"]
+    for one in board.messages:
+        one.ack()
+    assert not session.unacknowledged  # the lost ones were acknowledged, or the broker would send them again
+
+
+def test_a_message_of_many_packets_is_lost_with_any_of_them() -> None:
+    link = Link(loss=0.2, mtu=100)
+    assert [link.packets(size) for size in (1, 100, 101, 950)] == [1, 1, 2, 10]
+    board = Board(link)
+    for _ in range(100):
+        board.near.publish("up/small", b"x", header=b"h")
+        board.near.publish("up/large", b"x" * 900, header=b"h")
+    board.near.drain(5.0)
+    small, large = (sum(one.topic == f"up/{size}" for one in board.others) for size in ("small", "large"))
+    assert small > 60 > 30 > large
+
+
+def test_chunks_are_cut_so_that_they_fit_a_packet() -> None:
+    assert Board(Link(mtu=222)).near.max_payload == 94
+    assert Board(Link(mtu=51)).near.max_payload == 16
+    assert Board(Link()).near.max_payload == MemoryTransport.max_payload
+
+
+def test_after_the_farewell_nothing_is_sent() -> None:
+    board = Board(Link(rate=1.0))
+    board.near.publish("up/slow", b"x" * 1000)
+    board.near.close(("up/bye", b"b"))
+    assert [one.topic for one in board.others] == ["up/bye"]
+    assert not board.near.publish("up/late", b"x")
+
+
+def test_what_the_transport_refuses_is_told_to_the_next_who_publishes() -> None:
+    """The link's thread lives on, or all that comes later would be lost without a word."""
+    board = Board(Link())
+    inner = board.near._inner
+
+    def refuse(*_: object, **__: object) -> bool:
+        raise BrokerUnreachableError("the broker takes packets of 1000 bytes at most")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inner, "publish", refuse)
+        assert board.near.publish("up/1", b"x" * 2000)
+        wait_for(lambda: board.near._up.error is not None)
+    for _ in range(2):
+        with pytest.raises(BrokerUnreachableError, match="1000 bytes at most"):
+            board.near.publish("up/1", b"x")
+    with pytest.raises(BrokerUnreachableError, match="1000 bytes at most"):
+        board.near.drain(1.0)
+    board.far.publish("down/1", b"y")
+    wait_for(lambda: len(board.messages) == 1)
+
+
+def test_whoever_publishes_waits_while_much_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow link must not gather a whole model in memory."""
+    monkeypatch.setattr(linked, "QUEUED_BYTES", 10_000)
+    board = Board(Link(rate=1e5))
+    most = 0
+    for number in range(20):
+        assert board.near.publish("up/1", bytes([number]) * 2_000)
+        most = max(most, board.near._up._bytes)
+    assert 10_000 < most < 13_000
+    assert board.near.drain(5.0)
+    assert [one.payload[0] for one in board.others] == list(range(20))

@@ -1,0 +1,153 @@
+"""The topic table: what is written, what is read back, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from paho.mqtt.client import topic_matches_sub
+
+from fedquilt_common.errors import ProtocolError
+from fedquilt_common.wire.topics import ROOT, RULES, Address, Topics, check_name
+
+TOPICS = Topics("lab-1")
+BASE = f"{ROOT}/lab-1"
+
+WRITTEN = {
+    "coordinator": (TOPICS.coordinator, Address("coordinator")),
+    "run": (TOPICS.run, Address("run")),
+    "round": (TOPICS.round, Address("round")),
+    "end": (TOPICS.end, Address("end")),
+    "slices/3/41": (TOPICS.slot_chunk("slices/3", 41), Address("slices", slot=3, chunk=41)),
+    "agents/pi.4_B/presence": (TOPICS.presence("pi.4_B"), Address("presence", "pi.4_B")),
+    "agents/pi.4_B/telemetry": (TOPICS.telemetry("pi.4_B"), Address("telemetry", "pi.4_B")),
+    "agents/pi.4_B/inbox": (TOPICS.inbox("pi.4_B"), Address("inbox", "pi.4_B")),
+    "agents/nano/replies/7/12.1/0": (
+        TOPICS.reply_chunk("nano", client=7, round=12, exchange=1, chunk=0),
+        Address("replies", "nano", client=7, round=12, exchange=1, chunk=0),
+    ),
+}
+
+
+@pytest.mark.parametrize("suffix", WRITTEN)
+def test_topic_is_the_designs_and_reads_back(suffix: str) -> None:
+    topic, address = WRITTEN[suffix]
+    assert topic == f"fedquilt/v1/lab-1/{suffix}"
+    assert TOPICS.parse(topic) == address
+
+
+def test_soft_labels_read_as_slices_do() -> None:
+    assert TOPICS.parse(f"{BASE}/soft-labels/0/999999999") == Address("soft-labels", slot=0, chunk=999_999_999)
+
+
+def test_the_table_has_every_kind_and_who_writes_it() -> None:
+    agents = {kind for kind, rule in RULES.items() if rule.writer == "agent"}
+    fleeting = {kind for kind, rule in RULES.items() if not rule.retained}
+    assert set(RULES) == {address.kind for _, address in WRITTEN.values()} | {"soft-labels"}
+    assert agents == {"presence", "replies", "telemetry"}
+    assert fleeting == {"replies", "telemetry", "inbox"}
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_every_row_of_the_table_is_a_topic_of_its_kind(kind: str) -> None:
+    suffix = RULES[kind].suffix  # type: ignore[index]  # mypy does not see that the keys are the kinds
+    filled = suffix.replace("<agent>", "pi")
+    for level in ("<slot>", "<chunk>", "<client>", "<round>", "<exchange>"):
+        filled = filled.replace(level, "5")
+    assert TOPICS.parse(f"{BASE}/{filled}").kind == kind
+
+
+HOSTILE = [
+    "",
+    "/",
+    BASE,
+    f"{BASE}/",
+    f"{BASE}/#",
+    f"{BASE}/+",
+    f"{BASE}/Round",
+    f"{BASE}/round/",
+    f"{BASE}//round",
+    f"/{BASE}/round",
+    f"{BASE}/round/1",
+    f"{BASE}/slices/0",
+    f"{BASE}/slices/0/",
+    f"{BASE}/slices//0",
+    f"{BASE}/slices/+/0",
+    f"{BASE}/slices/0/#",
+    f"{BASE}/slices/-1/0",
+    f"{BASE}/slices/+1/0",
+    f"{BASE}/slices/1_0/0",
+    f"{BASE}/slices/ 1/0",
+    f"{BASE}/slices/1\n/0",
+    f"{BASE}/slices/007/0",
+    f"{BASE}/slices/00/0",
+    f"{BASE}/slices/1e3/0",
+    f"{BASE}/slices/0x1/0",
+    f"{BASE}/slices/1000000000/0",
+    f"{BASE}/slices/0/{'9' * 5000}",
+    f"{BASE}/slices/\u0663/0",  # an Arabic three: isdigit() and int() take it
+    f"{BASE}/slices/\u00b2/0",  # a superscript two: isdigit() takes it, int() does not
+    f"{BASE}/slices/0/0/0",
+    f"{BASE}/agents//inbox",
+    f"{BASE}/agents/+/inbox",
+    f"{BASE}/agents/../inbox",
+    f"{BASE}/agents/pi\x00/inbox",
+    f"{BASE}/agents/pi\n/inbox",
+    f"{BASE}/agents/p\u00ef/inbox",
+    f"{BASE}/agents/{'a' * 65}/inbox",
+    f"{BASE}/agents/pi/outbox",
+    f"{BASE}/agents/pi/inbox/0",
+    f"{BASE}/agents/pi/replies/1/1.0",
+    f"{BASE}/agents/pi/replies/1/1/0",
+    f"{BASE}/agents/pi/replies/1/1./0",
+    f"{BASE}/agents/pi/replies/1/.0/0",
+    f"{BASE}/agents/pi/replies/1/1.0.0/0",
+    f"{BASE}/agents/pi/replies/1/1.-1/0",
+    f"{BASE}/agents/pi/replies/-1/1.0/0",
+    f"{BASE}/agents/pi/replies/1/1.0/-1",
+    f"{ROOT}/lab-2/round",
+    f"{ROOT}/lab/round",
+    f"{ROOT}/lab-10/round",
+    f"{ROOT}/lab-1x/round",
+    "fedquilt/v2/lab-1/round",
+    "Fedquilt/v1/lab-1/round",
+]
+
+
+@pytest.mark.parametrize("topic", HOSTILE, ids=lambda topic: ascii(topic)[:60])
+def test_anything_else_is_refused(topic: str) -> None:
+    with pytest.raises(ProtocolError, match="federation 'lab-1'") as caught:
+        TOPICS.parse(topic)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "+", "#", "-a", ".", "a b", "a\n", "\u00e9", "$SYS", "a" * 65])
+def test_a_federation_must_be_one_plain_level(name: str) -> None:
+    with pytest.raises(ProtocolError, match=r"federation .* cannot be used in a topic"):
+        Topics(name)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "Pi-4.lab_2", "a" * 64])
+def test_good_names_pass_unchanged(name: str) -> None:
+    assert check_name(name, "agent") == name
+
+
+def seen_by(filters: list[str]) -> set[str]:
+    """The rows of ``WRITTEN`` that a subscriber to ``filters`` is sent."""
+    return {suffix for suffix, (topic, _) in WRITTEN.items() if any(topic_matches_sub(f, topic) for f in filters)}
+
+
+def test_the_coordinator_hears_all_that_agents_write_and_nothing_else() -> None:
+    assert seen_by(TOPICS.for_coordinator()) == {
+        "agents/pi.4_B/presence",
+        "agents/pi.4_B/telemetry",
+        "agents/nano/replies/7/12.1/0",
+    }
+
+
+def test_an_agent_hears_its_inbox_and_the_state_of_the_run() -> None:
+    assert seen_by(TOPICS.for_agent("pi.4_B")) == {"agents/pi.4_B/inbox", "coordinator", "run", "round", "end"}
+    assert TOPICS.inbox("pi.4_B") not in TOPICS.for_agent("nano")
+
+
+def test_a_slots_filter_takes_its_chunks_only() -> None:
+    assert topic_matches_sub(TOPICS.slot_chunks("slices/3"), TOPICS.slot_chunk("slices/3", 41))
+    assert not topic_matches_sub(TOPICS.slot_chunks("slices/3"), TOPICS.slot_chunk("slices/30", 41))

@@ -1,0 +1,111 @@
+"""Replies of soft labels: of another shape, class count or public set, not finite, too accurate; and bare ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedquilt_common.algorithm_api import Task
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.wire.chunks import ChunkHeader, read_chunk
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, TaskMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.coordinator.uplink import Uplink, expected_replies
+from fedquilt_server.runs.blob_store import BlobStore
+
+PUBLIC = "ab" * 32
+TASK = Task(
+    "score",
+    expect={"codes": (10, 6), "range": (2, 6)},
+    dtypes={"codes": "uint8"},
+    metrics={"accuracy": (0.0, 1.0)},
+    labels=True,
+)
+MESSAGE = RoundMessage(
+    run="run", round=1, exchange=0, phase="open",
+    tasks=[TaskMessage(clients=[0], kind="score", patches=[], labels=True)],
+)  # fmt: skip
+GOOD: dict[str, Any] = {"codes": np.zeros((10, 6), np.uint8), "range": np.zeros((2, 6), np.float32)}
+ADDRESS = Topics("lab").parse(Topics("lab").reply_chunk("pi", 0, 1, 0, 0))
+
+
+def send(
+    folder: Path,
+    arrays: Mapping[str, Any],
+    accuracy: float = 0.5,
+    public: str | None = PUBLIC,
+    task: Task = TASK,
+    chunk: int = 1 << 20,
+    spoil: Callable[[ChunkHeader], ChunkHeader] = lambda header: header,
+) -> tuple[Uplink, Path]:
+    """All chunks of a reply as they would travel; (the uplink, where the reply lies now)."""
+    header = ReplyHeader(
+        run="run", round=1, exchange=0, client=0, task=MESSAGE.fingerprint(MESSAGE.tasks[0], 0), weight=1.0,
+        metrics={"accuracy": accuracy}, public=public,
+    )  # fmt: skip
+    blob = write_arrays(folder / "reply", arrays, "fp32", {REPLY_KEY: header.model_dump_json()}, labels=True)
+    uplink = Uplink("run", BlobStore(folder / "run"))
+    uplink.open(expected_replies(MESSAGE, {0: task}, "fp32", PUBLIC))
+    descriptor, done = (folder / "reply").open("rb"), None
+    with descriptor as file:
+        for one in blob.headers(chunk):
+            address = Topics("lab").parse(Topics("lab").reply_chunk("pi", 0, 1, 0, one.index))
+            payload = read_chunk(file.fileno(), one, blob.head)
+            done = uplink.take(address, ChunkHeader.decode(spoil(one).encode()), payload, 0.0)
+    assert done is not None
+    assert uplink.verify(ADDRESS, done).metrics["accuracy"] == accuracy
+    return uplink, done.path
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 40, 7])
+def test_payloads_hold_the_numbers_and_nothing_else(chunk: int, tmp_path: Path) -> None:
+    uplink, path = send(tmp_path, GOOD, chunk=chunk)
+    assert uplink.taken(0) == 60 + 48
+    found = FileArrays(path)
+    assert {name: found[name].tolist() for name in found} == {name: x.tolist() for name, x in GOOD.items()}
+    assert path.read_bytes() == (tmp_path / "reply").read_bytes()
+
+
+def test_a_reply_without_arrays_has_an_empty_payload(tmp_path: Path) -> None:
+    task = Task("digest", expect={}, labels=True)
+    uplink, path = send(tmp_path, {}, task=task)
+    assert uplink.taken(0) == 0
+    assert len(FileArrays(path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("arrays", "more", "words"),
+    [
+        ({**GOOD, "codes": np.zeros((9, 6), np.uint8)}, {}, r"'codes' has shape \(9, 6\) instead of \(10, 6\)"),
+        ({"codes": np.zeros((10, 7), np.uint8), "range": np.zeros((2, 7), np.float32)}, {}, "instead of"),
+        ({**GOOD, "codes": np.zeros((10, 6), np.float32)}, {}, "dtype F32 instead of U8"),
+        ({"codes": GOOD["codes"]}, {}, "other arrays than asked for"),
+        ({**GOOD, "range": np.full((2, 6), np.nan, np.float32)}, {}, "not finite"),
+        ({**GOOD, "range": np.full((2, 6), np.inf, np.float32)}, {}, "not finite"),
+        (GOOD, {"accuracy": 1.01}, "'accuracy' is 1.01; it must be between 0 and 1"),
+        (GOOD, {"accuracy": -0.5}, "between 0 and 1"),
+        (GOOD, {"public": "cd" * 32}, "are of public set cdcdcdcdcdcd; the coordinator's is abababababab"),
+        (GOOD, {"public": None}, "do not say of which public samples"),
+    ],
+)
+def test_what_is_wrong_with_labels_is_said(
+    arrays: dict[str, Any], more: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PayloadError, match=words):
+        send(tmp_path, arrays, **more)
+    assert not list((tmp_path / "run" / "replies").iterdir())  # nothing of it stays
+
+
+def test_a_head_that_was_changed_on_the_way_is_found_out(tmp_path: Path) -> None:
+    def spoil(header: ChunkHeader) -> ChunkHeader:
+        head = header.head.replace(b'weight\\":1.0', b'weight\\":9.0')
+        assert head != header.head
+        return ChunkHeader(header.digest, header.index, header.count, header.size, head)
+
+    with pytest.raises(PayloadError, match="SHA-256"):
+        send(tmp_path, GOOD, spoil=spoil)

@@ -1,0 +1,425 @@
+"""Identities: the folder of a federation, and what a real Mosquitto makes of its certificates and its ACL."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+import yaml
+from paho.mqtt.enums import CallbackAPIVersion
+from tests.support.peers import DELIVERED, NOT_AUTHORIZED, peer, running
+
+from fedquilt_common import cli
+from fedquilt_common.errors import ExperimentError, FederationError, FolderInUseError
+from fedquilt_common.experiment.agent_config import AgentConfig, read_agent_config
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.wire.broker_url import parse_broker_url
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.transport import Connected, Incoming
+from fedquilt_server.provisioning import federation as module
+from fedquilt_server.provisioning.authority import issue, load_identity, make_authority
+from fedquilt_server.provisioning.broker_files import INSTALLED, reload_broker
+from fedquilt_server.provisioning.federation import Federation, make_federation
+from fedquilt_server.provisioning.record import read_record
+from fedquilt_server.simulate.mosquitto import find_mosquitto, free_port
+
+FED = "fedquilt/v1/lab"
+REPLY = "replies/3/1.0/0"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    """With two boards, and a port that is free."""
+    federation = make_federation(tmp_path_factory.mktemp("lab") / "federation", "lab", ["localhost"], free_port())
+    for name in ("pi-1", "pi-2"):
+        federation.provision(name, "pi4")
+    return federation
+
+
+@contextlib.contextmanager
+def broker_of(federation: Federation) -> Iterator[int]:
+    """The federation's own broker, as ``fedquilt federation broker`` runs it."""
+    port = federation.record.port
+    with running([str(find_mosquitto()), "-c", str(federation.broker_folder / "mosquitto.conf")], port):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def port(made: Federation) -> Iterator[int]:
+    with broker_of(made) as number:
+        yield number
+
+
+def bundle(federation: Federation, name: str) -> Path:
+    return federation.folder / name if name in ("coordinator", "watch") else federation.board_folder(name)
+
+
+class Knock:
+    """Somebody tries to get in; ``inside`` is whether the broker has let them."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
+        self._told = threading.Event()
+        self.inside = False
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="knock", protocol=mqtt.MQTTv5)
+        if context is not None:
+            client.tls_set_context(context)
+        client.on_connect = self._on_connect
+        client.on_disconnect = lambda *_: self._told.set()
+        with contextlib.suppress(OSError):
+            client.connect("localhost", port)
+            client.loop_start()
+            assert self._told.wait(10)
+            client.disconnect()
+            client.loop_stop()
+
+    def _on_connect(self, _c: Any, _u: Any, _f: Any, reason: Any, _p: Any) -> None:
+        self.inside = not reason.is_failure
+        self._told.set()
+
+
+def context(trusted: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    found = ssl.create_default_context(cafile=str(trusted))
+    if certificate is not None:
+        found.load_cert_chain(str(certificate), str(key))
+    return found
+
+
+def of(folder: Path) -> ssl.SSLContext:
+    return context(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
+
+
+# -- what the broker lets in, and what each may say and hear ---------------------------------------------------
+
+
+def test_a_board_writes_only_below_its_own_name(made: Federation, port: int) -> None:
+    refused = [
+        f"{FED}/agents/pi-2/presence", f"{FED}/agents/pi-2/{REPLY}", f"{FED}/agents/pi-2/inbox",
+        f"{FED}/agents/pi-1/inbox", f"{FED}/agents/pi-1/anything", f"{FED}/coordinator", f"{FED}/run", f"{FED}/round",
+        f"{FED}/slices/0/0", f"{FED}/soft-labels/0/0", f"{FED}/end", "elsewhere",
+        "fedquilt/v1/other/agents/pi-1/presence",
+    ]  # fmt: skip
+    with peer(port, "any-client-id", certs=bundle(made, "pi-1")) as board:
+        assert [topic for topic in refused if board.publish(topic) != NOT_AUTHORIZED] == []
+        for allowed in ("presence", REPLY, "telemetry"):
+            assert board.publish(f"{FED}/agents/pi-1/{allowed}") in DELIVERED
+
+
+def test_a_board_reads_only_what_is_meant_for_it(made: Federation, port: int) -> None:
+    shared = ["coordinator", "run", "round", "slices/0/0", "soft-labels/0/0", "end", "agents/pi-1/inbox"]
+    private = ["agents/pi-2/inbox", "agents/pi-2/presence", f"agents/pi-2/{REPLY}"]
+    with (
+        peer(port, "one", certs=bundle(made, "pi-1")) as board,
+        peer(port, "two", certs=bundle(made, "coordinator")) as coordinator,
+    ):
+        board.subscribe("#")
+        for topic in [*private, *shared]:
+            assert coordinator.publish(f"{FED}/{topic}") in DELIVERED
+        board.wait(lambda: len(board.topics) >= len(shared))
+        assert board.topics == [f"{FED}/{topic}" for topic in shared]
+
+
+def test_watch_reads_everything_and_says_nothing(made: Federation, port: int) -> None:
+    with (
+        peer(port, "one", certs=bundle(made, "watch")) as watch,
+        peer(port, "two", certs=bundle(made, "pi-2")) as board,
+    ):
+        watch.subscribe(f"{FED}/#")
+        board.publish(f"{FED}/agents/pi-2/telemetry")
+        watch.wait(lambda: watch.topics)
+        for topic in ("round", "agents/watch/presence", "agents/pi-2/inbox"):
+            assert watch.publish(f"{FED}/{topic}") == NOT_AUTHORIZED
+
+
+def test_who_is_turned_away(made: Federation, port: int, tmp_path: Path) -> None:
+    """Without a certificate, with one of one's own, of another authority, or that has run out; and without TLS."""
+    own, other = bundle(made, "pi-1"), make_authority("lab", datetime.now(timezone.utc))
+    soon = datetime.now(timezone.utc) + timedelta(days=9)
+    authority = load_identity(
+        (made.folder / "authority" / "ca.crt").read_text(), (made.folder / "authority" / "ca.key").read_text(), "x"
+    )
+    strangers = {
+        "self-signed": other, "of another authority": issue(other, "pi-1", soon),
+        "expired": issue(authority, "pi-1", datetime.now(timezone.utc) - timedelta(seconds=1)),
+        "a broker's": issue(authority, "pi-1", soon, ["localhost"]),
+    }  # fmt: skip
+    assert Knock(port, of(own)).inside
+    assert not Knock(port, None).inside
+    assert not Knock(port, context(own / "ca.crt")).inside
+    for name, identity in strangers.items():
+        (tmp_path / "x.crt").write_text(identity.certificate_pem)
+        (tmp_path / "x.key").write_text(identity.key_pem)
+        assert not Knock(port, context(own / "ca.crt", tmp_path / "x.crt", tmp_path / "x.key")).inside, name
+    good = issue(authority, "pi-1", soon)
+    (tmp_path / "x.crt").write_text(good.certificate_pem)
+    (tmp_path / "x.key").write_text(good.key_pem)
+    assert Knock(port, context(own / "ca.crt", tmp_path / "x.crt", tmp_path / "x.key")).inside
+
+
+def test_there_is_no_plain_mqtt_at_all(made: Federation) -> None:
+    for name in ("mosquitto.conf", "mosquitto-tls.conf"):
+        lines = (made.broker_folder / name).read_text().splitlines()
+        assert [line for line in lines if line.startswith("listener")] == [f"listener {made.record.port}"]
+        assert "require_certificate true" in lines
+        assert "allow_anonymous false" in lines
+
+
+def test_a_revoked_board_is_silenced_at_once_and_not_let_in_again(tmp_path: Path) -> None:
+    """Also on the connection that it has; the others notice nothing."""
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    for name in ("bad", "good"):
+        federation.provision(name, "pi4")
+    with (
+        broker_of(federation) as port,
+        peer(port, "one", certs=bundle(federation, "bad")) as bad,
+        peer(port, "two", certs=bundle(federation, "good")) as good,
+        peer(port, "three", certs=bundle(federation, "coordinator")) as coordinator,
+    ):
+        for board in (bad, good):
+            board.subscribe(f"{FED}/round")
+        assert bad.publish(f"{FED}/agents/bad/presence") in DELIVERED
+        assert "reads its files again" in federation.revoke("bad")
+        while Knock(port, of(bundle(federation, "bad"))).inside:  # until the signal has been dealt with
+            pass
+        assert bad.publish(f"{FED}/agents/bad/presence") == NOT_AUTHORIZED
+        coordinator.publish(f"{FED}/round")
+        good.wait(lambda: good.topics)
+        assert bad.topics == []
+        assert good.publish(f"{FED}/agents/good/presence") in DELIVERED
+        federation.provision("bad", "pi4")
+        federation.reload()
+        while not Knock(port, of(bundle(federation, "bad"))).inside:
+            pass
+    with broker_of(federation) as port:  # a broker that starts anew knows it, too
+        assert Knock(port, of(bundle(federation, "bad"))).inside
+        federation.revoke("bad")
+    with broker_of(federation) as port:
+        assert not Knock(port, of(bundle(federation, "bad"))).inside
+        assert Knock(port, of(bundle(federation, "good"))).inside
+
+
+def test_an_agents_own_configuration_leads_it_to_the_broker(made: Federation, port: int) -> None:
+    """As ``fedquilt agent --config`` reads it; the files are found beside it, wherever one stands."""
+    config = AgentConfig.model_validate(read_agent_config(bundle(made, "pi-1") / "agent.yaml"))
+    assert (config.id, config.kind, config.clients, config.federation) == ("pi-1", "pi4", "0", "lab")
+    connected = threading.Event()
+
+    def deliver(incoming: Incoming) -> None:
+        if isinstance(incoming, Connected):
+            connected.set()
+
+    address = parse_broker_url(config.broker).with_files(config.ca, config.cert, config.key)
+    transport = MqttTransport(address, "agent", deliver)
+    transport.connect()
+    assert connected.wait(10)
+    transport.close()
+
+
+def test_the_configuration_for_the_systems_own_mosquitto(made: Federation, tmp_path: Path) -> None:
+    """With its files elsewhere, as Ansible installs them."""
+    text = (made.broker_folder / "mosquitto-tls.conf").read_text()
+    named = {line.split()[1] for line in text.splitlines() if INSTALLED in line and not line.startswith("#")}
+    assert named == {f"{INSTALLED}/{name}" for name in ("ca.crt", "broker.crt", "broker.key", "revoked.crl", "acl")}
+    other = free_port()
+    config = tmp_path / "mosquitto.conf"
+    text = text.replace(INSTALLED, str(made.broker_folder)).replace(f"listener {made.record.port}", f"listener {other}")
+    config.write_text(text + "user root\n")
+    with running([str(find_mosquitto()), "-c", str(config)], other):
+        assert Knock(other, of(bundle(made, "pi-2"))).inside
+
+
+# -- the folder ------------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_for_their_owner_only(made: Federation) -> None:
+    assert stat.S_IMODE(made.folder.stat().st_mode) == 0o700
+    keys = list(made.folder.rglob("*.key"))
+    assert len(keys) == 6
+    assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
+
+
+def test_boards_in_the_inventory(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["10.0.0.1", "box.local"], 9999)
+    federation.provision("kitchen", "pi4", host="10.0.0.7", user="me")
+    federation.provision("desk", "jetson-orin-nano", "4-6", workers=2, budget="256MiB")
+    federation.provision("gone", "pi3b")
+    federation.revoke("gone")
+    found = yaml.safe_load((federation.folder / "inventory.yml").read_text())["all"]
+    assert found["vars"] == {"fedquilt_federation": "lab", "fedquilt_broker": "mqtts://10.0.0.1:9999"}
+    assert found["children"]["agents"]["hosts"] == {
+        "kitchen": {"ansible_host": "10.0.0.7", "ansible_user": "me", "fedquilt_kind": "pi4", "fedquilt_clients": "0"},
+        "desk": {"ansible_host": "desk.local", "ansible_user": "ubuntu", "fedquilt_kind": "jetson-orin-nano",
+                 "fedquilt_clients": "4-6"},
+    }  # fmt: skip
+    assert list(found["children"]["jetsons"]["hosts"]) == ["desk"]
+    config = AgentConfig.model_validate(read_agent_config(federation.board_folder("desk") / "agent.yaml"))
+    assert (config.broker, config.workers, config.budget) == ("mqtts://10.0.0.1:9999", 2, 256 << 20)
+
+
+def test_no_client_is_given_to_two_boards(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    assert federation.provision("a", "pi4", "0-1,3").clients == "0-1,3"
+    assert [federation.provision(name, "pi4").clients for name in "bc"] == ["2", "4"]
+    with pytest.raises(FederationError, match="client 3 is that of a"):
+        federation.provision("d", "pi4", "3-5")
+    federation.revoke("a")
+    assert federation.provision("d", "pi4", "3").clients == "3"
+    with pytest.raises(FederationError, match="client 3 is that of d"):
+        federation.provision("a", "pi4")
+
+
+def test_what_cannot_be_provisioned_changes_nothing(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "pi4")
+    before = {path: path.read_bytes() for path in federation.folder.rglob("*") if path.is_file()}
+    cases: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: federation.provision("a", "pi4"), FederationError, "--renew"),
+        (lambda: federation.provision("coordinator", "pi4"), FederationError, "another meaning"),
+        (
+            lambda: federation.provision("Agents", "pi4"),
+            FederationError,
+            "another meaning for the broker or for Ansible",
+        ),
+        (lambda: federation.provision("A", "pi4"), FederationError, "host name 'a' is that of"),
+        (lambda: make_federation(tmp_path / "g", "l" * 60, ["y"]), FederationError, "48 at most"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["10.0.0.1:8883"]), FederationError, "and no port"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["b\u00fcro.local"]), FederationError, "must be a host name"),
+        (lambda: federation.renew(["a b"]), FederationError, "must be a host name"),
+        (lambda: federation.provision("../x", "pi4"), FederationError, "cannot be used in a topic"),
+        (lambda: federation.provision("b", "pi 4"), ExperimentError, "board b: kind"),
+        (lambda: federation.provision("b", "pi4", "x"), ExperimentError, "write them as 0-3"),
+        (lambda: federation.provision("b", "pi4", workers=0), ExperimentError, "board b: workers"),
+        (lambda: federation.provision("b", "pi4", budget="much"), ExperimentError, "board b: budget"),
+        (lambda: federation.provision("b", "pi4", host="a b"), FederationError, "--host 'a b'"),
+        (lambda: federation.provision("b", "pi4", user="Me: x"), FederationError, "--user"),
+        (lambda: federation.provision("b", "pi4", renew=True), FederationError, "no board 'b' whose identity"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["192.168.1.300"]), FederationError, "must be a host name"),
+        (lambda: federation.revoke("b"), FederationError, r"no board 'b' .*there are: a"),
+        (lambda: make_federation(federation.folder, "x", ["y"]), FederationError, "holds the federation 'lab'"),
+        (lambda: make_federation(tmp_path / "g", "a/b", ["y"]), FederationError, "federation 'a/b'"),
+    ]
+    for act, error, words in cases:
+        with pytest.raises(error, match=words):
+            act()
+    assert {path: path.read_bytes() for path in federation.folder.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "g").exists()
+
+
+def test_renewing_withdraws_the_old_certificate(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    old = federation.provision("a", "pi4", "7")
+    new = federation.provision("a", "pi4", renew=True, days=30)
+    assert (new.clients, new.serial != old.serial) == ("7", True)
+    assert timedelta(days=29) < new.until - datetime.now(timezone.utc) <= timedelta(days=30)
+    assert [one.serial for one in federation.record.withdrawn] == [old.serial]
+
+
+def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None:
+    """Above all that a board is to say nothing of its resources, and what its owner has written by hand."""
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "pi4", profile="private", workers=2, budget="64MiB")
+    path = federation.board_folder("a") / "agent.yaml"
+    path.write_text(path.read_text() + "allow-import: [mine]\n")
+    federation.provision("a", "pi5", renew=True, workers=3)
+    config = AgentConfig.model_validate(read_agent_config(path))
+    assert (config.kind, config.profile, config.workers, config.budget, config.allow_import) == (
+        "pi5", "private", 3, 64 << 20, ["mine"],
+    )  # fmt: skip
+
+
+def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> None:
+    """Ansible reads YAML 1.1, where ``on`` is true; and no host name has an underscore."""
+    federation = make_federation(tmp_path / "f", "no", ["localhost"])
+    for name in ("on", "living_room", "1_000"):
+        federation.provision(name, "pi4")
+    found = yaml.safe_load((federation.folder / "inventory.yml").read_text())["all"]
+    assert set(found["children"]["agents"]["hosts"]) == {"on", "living_room", "1_000"}
+    assert found["vars"]["fedquilt_federation"] == "no"
+    assert found["children"]["agents"]["hosts"]["living_room"]["ansible_host"] == "living-room.local"
+    with pytest.raises(FederationError, match="host name 'living-room' is that of"):
+        federation.provision("living-room", "pi4")
+
+
+def test_a_folder_that_has_been_moved(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    assert (federation.folder / ".gitignore").read_text() == "*\n"
+    moved = Federation(federation.folder.rename(tmp_path / "g"))
+    moved.write_broker_config()
+    with broker_of(moved) as port:
+        assert Knock(port, of(moved.folder / "coordinator")).inside
+
+
+def test_the_broker_can_get_another_name(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    old = (federation.folder / "coordinator" / "tls.crt").read_text()
+    federation.renew(["box.local", "127.0.0.1"])
+    assert federation.record.url == f"mqtts://box.local:{federation.record.port}"
+    assert (federation.folder / "coordinator" / "tls.crt").read_text() != old
+    with broker_of(federation) as port:
+        assert Knock(port, of(federation.folder / "coordinator")).inside
+
+
+def test_openssl_finds_no_fault_with_any_certificate(made: Federation) -> None:
+    """By its strictest rules, which newer Pythons go by."""
+    trusted, withdrawn = made.folder / "authority" / "ca.crt", made.broker_folder / "revoked.crl"
+    ours = [bundle(made, name) / "tls.crt" for name in ("pi-1", "watch")] + [made.broker_folder / "broker.crt"]
+    words = ["openssl", "verify", "-x509_strict", "-crl_check", "-CAfile", str(trusted), "-CRLfile", str(withdrawn)]
+    done = subprocess.run([*words, *map(str, ours)], capture_output=True, text=True, check=False)
+    assert done.stdout.count(": OK") == 3, done.stdout + done.stderr
+
+
+def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match="holds no federation"):
+        _ = Federation(tmp_path).record
+    assert not list(tmp_path.iterdir())
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    (federation.folder / "authority" / "ca.key").write_text("nothing")
+    with pytest.raises(FederationError, match="is no certificate with a key"):
+        federation.provision("a", "pi4")
+    other = make_authority("lab", datetime.now(timezone.utc))
+    (federation.folder / "authority" / "ca.key").write_text(other.key_pem)
+    with pytest.raises(FederationError, match="the key is not that of the certificate"):
+        federation.provision("a", "pi4")
+    (federation.folder / "authority" / "ca.key").unlink()
+    with pytest.raises(FederationError, match="cannot be read"):
+        federation.provision("a", "pi4")
+    for text, words in (("name: [1", "federation.yaml:"), ("name: x\n", "hosts: Field required")):
+        (federation.folder / "federation.yaml").write_text(text)
+        with pytest.raises(FederationError, match=words):
+            read_record(federation.folder)
+
+
+def test_one_command_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    monkeypatch.setattr(module, "lock_folder", lambda folder: lock_folder(folder, 0.1))
+    with lock_folder(federation.folder), pytest.raises(FolderInUseError):
+        federation.provision("a", "pi4")
+    assert federation.record.boards == {}
+
+
+def test_a_command_of_ones_own_reloads_the_broker(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], reload=f"touch '{done}'")
+    federation.provision("a", "pi4")
+    assert federation.revoke("a") == f"`touch '{done}'` is done"
+    assert done.exists()
+    record = federation.record
+    for command, words in (("false", "ended with 1"), ("no-such-program", "No such file"), ("'", "quotation")):
+        with pytest.raises(FederationError, match=words):
+            reload_broker(federation.broker_folder, record.model_copy(update={"reload": command}))
+
+
+def test_only_this_folders_broker_gets_the_signal(made: Federation, port: int, tmp_path: Path) -> None:
+    other = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    assert "no broker runs" in other.reload()
+    assert "reads its files again" in made.reload()
+    assert Knock(port, of(bundle(made, "pi-1"))).inside
+    assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 8  # it runs already

@@ -1,0 +1,425 @@
+"""Flashing: a small image with a FAT partition is made a board's own, and every file is read back from it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.cards import BOOT, SECTOR, WHY_NOT, stock
+
+from fedquilt_common import cli
+from fedquilt_common.errors import ExperimentError, FederationError, ImageError
+from fedquilt_common.experiment.agent_config import AgentConfig
+from fedquilt_server.provisioning import devices, flash
+from fedquilt_server.provisioning.card import Card, Wifi, read_wheels, read_wifi
+from fedquilt_server.provisioning.devices import Device, removable_device
+from fedquilt_server.provisioning.fat import FatPartition
+from fedquilt_server.provisioning.federation import Federation, make_federation
+from fedquilt_server.provisioning.flash import Flashed, flash_device, flash_image, write_archive
+from fedquilt_server.provisioning.partitions import boot_partition
+
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIP me@desk"
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    federation = make_federation(tmp_path_factory.mktemp("lab") / "federation", "lab", ["192.168.7.7"])
+    federation.provision("pi_Kitchen.1", "pi4", "3,4")
+    federation.provision("nano", "jetson-nano")
+    return federation
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "requirements.txt").write_text("fedquilt[client]\n")
+    for name in ("pip-1.0-py3-none-any.whl", "torch-2.0+a_very_long_local_name-cp311-cp311-linux_aarch64.whl"):
+        (folder / name).write_bytes(os.urandom(70_001))
+    return folder
+
+
+def card(made: Federation, board: str = "pi_Kitchen.1", **changes: Any) -> Card:
+    return Card(board, made.board_folder(board), **changes)
+
+
+def inside(image: Path) -> FatPartition:
+    found = boot_partition(image)
+    assert found is not None
+    return FatPartition(image, found)
+
+
+@pytest.mark.parametrize("label", ["dos", "gpt"])
+def test_every_file_can_be_read_back(label: str, made: Federation, wheels: Path, tmp_path: Path) -> None:
+    old = "console=tty1 root=PARTUUID=1-2 rootwait cfg80211.ieee80211_regdom=GB\n"
+    image = stock(tmp_path / "stock.img", label, files={"cmdline.txt": old, "user-data": "#cloud-config\n", "a": "1"})
+    before = image.read_bytes()
+    wifi = Wifi(ssid="Lab: 'net'", password="secret pass", country="DE")  # noqa: S106
+    mine = card(made, wifi=wifi, wheels=wheels, user="pi", keys=(KEY,))
+    told: list[tuple[str, int, int]] = []
+    done = flash_image(image, mine, tmp_path / "mine.img", lambda *now: told.append(now))
+    assert image.read_bytes() == before
+    assert done.warnings == []
+    partition = inside(tmp_path / "mine.img")
+    user_data = yaml.safe_load(partition.read("user-data"))
+    written = {one["path"]: one for one in user_data["write_files"]}
+    for name in ("agent.yaml", "ca.crt", "tls.crt", "tls.key"):
+        assert written[f"/etc/fedquilt/{name}"]["content"] == (mine.bundle / name).read_text()
+    assert written["/etc/fedquilt/tls.key"]["permissions"] == "0600"
+    config = AgentConfig.model_validate(yaml.safe_load(written["/etc/fedquilt/agent.yaml"]["content"]))
+    assert (config.broker, config.id, config.clients) == ("mqtts://192.168.7.7:8883", "pi_Kitchen.1", "3,4")
+    assert user_data["hostname"] == "pi-kitchen-1"
+    assert user_data["users"][0]["ssh_authorized_keys"] == [KEY]
+    assert "install.sh" in user_data["runcmd"][-1][-1]
+    assert "ssh" in user_data["runcmd"][0][-1]
+    assert (tmp_path / "mine.img").stat().st_mode & 0o077 == 0  # a key is in it
+    network = yaml.safe_load(partition.read("network-config"))
+    assert network["wifis"]["wlan0"]["access-points"] == {"Lab: 'net'": {"password": "secret pass"}}
+    meta = yaml.safe_load(partition.read("meta-data"))
+    assert meta["instance-id"].endswith(made.board("pi_Kitchen.1").serial)
+    assert partition.read("cmdline.txt").decode().split() == [*old.split()[:-1], "cfg80211.ieee80211_regdom=DE"]
+    assert partition.names("/fedquilt/wheels") - {"./", "../"} == {path.name for path in wheels.iterdir()}
+    for path in wheels.iterdir():
+        assert partition.read(f"fedquilt/wheels/{path.name}") == path.read_bytes()
+    assert partition.read("fedquilt/install.sh").startswith(b"#!/bin/sh")
+    assert b"WatchdogSec" in partition.read("fedquilt/fedquilt-agent.service")
+    assert partition.read("a") == b"1"
+    assert set(done.files) == {"user-data", "meta-data", "network-config", "cmdline.txt", "fedquilt/install.sh",
+                               "fedquilt/fedquilt-agent.service", *mine.wheel_files()}  # fmt: skip
+    assert {what for what, _, _ in told} >= {"unpacking stock.img", "writing files", "reading back"}
+    start, size = BOOT[0] * SECTOR, BOOT[1] * SECTOR
+    after = (tmp_path / "mine.img").read_bytes()
+    assert (after[:start], after[start + size :]) == (before[:start], before[start + size :])
+
+
+def test_cloud_inits_own_check_finds_no_fault(made: Federation, tmp_path: Path) -> None:
+    program = shutil.which("cloud-init")
+    if program is None:
+        pytest.skip("cloud-init is not installed (sudo apt-get install cloud-init; it need not run)")
+    for name, mine in (("plain", card(made)), ("all", card(made, user="pi", keys=(KEY,)))):
+        path = tmp_path / name
+        path.write_text(mine.user_data("/boot/firmware"))
+        words = [program, "schema", "--config-file", str(path)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Valid" in done.stdout
+        path.write_text(path.read_text().replace("runcmd:", "runcmd: 3\nunknown:"))
+        assert subprocess.run(words, capture_output=True, check=False).returncode != 0
+
+
+def test_flashing_anew_replaces_what_was_there(made: Federation, wheels: Path, tmp_path: Path) -> None:
+    image = stock(tmp_path / "stock.img")
+    flash_image(image, card(made, wheels=wheels), tmp_path / "one.img", silent)
+    first = flash_image(tmp_path / "one.img", card(made), tmp_path / "two.img", silent)
+    assert "wheels/" not in inside(tmp_path / "two.img").names("/fedquilt")
+    assert any("no wheelhouse" in warning for warning in first.warnings)
+    again = flash_image(image, card(made), tmp_path / "two.img", silent)
+    assert again.files == first.files
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress)])
+def test_packed_images(suffix: str, pack: Any, made: Federation, tmp_path: Path) -> None:
+    image = stock(tmp_path / "stock.img")
+    packed = tmp_path / f"stock.img{suffix}"
+    packed.write_bytes(pack(image.read_bytes()))
+    flash_image(packed, card(made), tmp_path / "out.img", silent)
+    assert "user-data" in inside(tmp_path / "out.img").names()
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:30] + b"\xff" * 40 + whole[70:])
+    with pytest.raises(ImageError, match="is damaged"):
+        flash_image(packed, card(made), tmp_path / "other.img", silent)
+    packed.write_bytes(whole[:-500])
+    with pytest.raises(ImageError, match="is damaged"):
+        flash_image(packed, card(made), tmp_path / "other.img", silent)
+    assert not list(tmp_path.glob("*other*"))
+
+
+def test_images_that_cannot_be_used(made: Federation, wheels: Path, tmp_path: Path) -> None:
+    whole = stock(tmp_path / "whole.img")
+    (tmp_path / "short.img").write_bytes(whole.read_bytes()[: 20 << 20])
+    (tmp_path / "none.img").write_bytes(b"no image" * 1000)
+    (tmp_path / "empty.img").touch()
+    gpt = stock(tmp_path / "gpt.img", "gpt").read_bytes()
+    (tmp_path / "damaged.img").write_bytes(gpt[:512] + bytes(512) + gpt[1024:])
+    stock(tmp_path / "linux.img", "gpt", fat=False)
+    (wheels / "large.whl").write_bytes(bytes(40 << 20))
+    cases = [
+        ("short.img", card(made), "was cut off"), ("none.img", card(made), "none.img: is no disk image"),
+        ("empty.img", card(made), "is no disk image"), ("damaged.img", card(made), "partition table is damaged"),
+        ("linux.img", card(made), "no FAT partition"), ("missing.img", card(made), "No such file"),
+        ("whole.img", card(made, wheels=wheels), "MiB free, the files take"),
+    ]  # fmt: skip
+    for name, mine, words in cases:
+        with pytest.raises(ImageError, match=words):
+            flash_image(tmp_path / name, mine, tmp_path / "out.img", silent)
+        assert not list(tmp_path.glob("*out.img*"))
+    with pytest.raises(ImageError, match="is no file"):
+        flash_image(whole, card(made), Path("/dev/null"), silent)
+    with pytest.raises(ImageError, match="stock image itself"):
+        flash_image(whole, card(made), whole, silent)
+    assert "user-data" not in inside(whole).names()
+
+
+def test_what_does_not_come_back_as_written_is_an_error(
+    made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a bad card: one bit of one file."""
+    read = FatPartition.read
+
+    def wrong(self: FatPartition, path: str) -> bytes:
+        found = read(self, path)
+        return found if path != "meta-data" else bytes([found[0] ^ 1]) + found[1:]
+
+    monkeypatch.setattr(FatPartition, "read", wrong)
+    with pytest.raises(ImageError, match="meta-data is not what was written"):
+        flash_image(stock(tmp_path / "stock.img"), card(made), tmp_path / "out.img", silent)
+    assert not (tmp_path / "out.img").exists()
+
+
+def test_without_mtools_it_says_what_to_install(
+    made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = stock(tmp_path / "stock.img")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ImageError, match="install mtools"):
+        flash_image(image, card(made), tmp_path / "out.img", silent)
+
+
+# -- cards -----------------------------------------------------------------------------------------------------
+
+
+def test_a_card_is_written_and_read_back(made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file stands for the card; it is larger than the image, as cards are."""
+    image, place = stock(tmp_path / "stock.img"), tmp_path / "card"
+    place.write_bytes(b"\xff" * (70 << 20))
+    device = Device(place, "Reader", 70 << 20)
+    (tmp_path / "work").mkdir()
+    done = flash_device(image, card(made), device, tmp_path / "work", silent)
+    assert (done.target, "user-data" in inside(place).names()) == (str(place), True)
+    assert place.read_bytes()[64 << 20 :] == b"\xff" * (6 << 20)
+    with pytest.raises(ImageError, match="smaller than the image"):
+        flash_device(image, card(made), Device(place, "", 1 << 20), tmp_path / "work", silent)
+
+    def spoil(_: Any) -> None:
+        with place.open("r+b") as file:
+            file.seek(30 << 20)
+            file.write(b"!")
+
+    monkeypatch.setattr(flash, "_forget", spoil)
+    with pytest.raises(ImageError, match="what can be read is not what was written"):
+        flash_device(image, card(made), device, tmp_path / "work", silent)
+
+
+class Machine:
+    """What Linux says of disks, in a folder."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sys, self.mounts, self.swaps = root / "sys", root / "mounts", root / "swaps"
+        for name, path in (("SYS", self.sys), ("MOUNTS", self.mounts), ("SWAPS", self.swaps)):
+            monkeypatch.setattr(devices, name, path)
+        self.mounts.write_text("proc /proc proc rw 0 0\n")
+        self.swaps.write_text("Filename Type\n")
+
+    def disk(self, name: str, removable: str = "1", size: str = "1000", kind: str = "") -> None:
+        for path, text in ((f"{name}/removable", removable), (f"{name}/size", size), (f"{name}/device/model", "Stick"),
+                           (f"{name}/device/type", kind), (f"{name}/{name}1/partition", "1")):  # fmt: skip
+            (self.sys / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.sys / path).write_text(text + "\n")
+        (self.sys / f"{name}1").mkdir()
+        (self.sys / f"{name}1" / "partition").write_text("1\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_a_removable_disk_may_be_written(machine: Machine) -> None:
+    machine.disk("sdx")
+    assert devices._checked(Path("/dev/sdx"), "sdx") == Device(Path("/dev/sdx"), "Stick", 512_000)
+    machine.disk("mmcblk9", removable="0", kind="SD")
+    assert devices._checked(Path("/dev/mmcblk9"), "mmcblk9").size == 512_000
+
+
+@pytest.mark.parametrize(
+    ("name", "disk", "mounts", "words"),
+    [
+        ("sda", {"removable": "0"}, "", "is not removable"),
+        ("mmcblk0", {"removable": "0", "kind": "MMC"}, "", "is not removable"),  # soldered
+        ("sdx", {}, "/dev/sdx1 /media/card vfat rw 0 0\n", r"in use \(/media/card\)"),
+        ("sdx", {}, "/dev/sdx /media/card vfat rw 0 0\n", "in use"),
+        ("sdx", {"size": "0"}, "", "is empty"),
+        ("sdx1", {}, "", "not a whole disk"),
+        ("sdy", {}, "", "not a whole disk"),
+    ],
+)
+def test_devices_that_are_refused(name: str, disk: dict[str, str], mounts: str, words: str, machine: Machine) -> None:
+    machine.disk("sdx" if name in ("sdx1", "sdy") else name, **disk)
+    machine.mounts.write_text(mounts)
+    with pytest.raises(ImageError, match=words):
+        devices._checked(Path("/dev") / name, name)
+
+
+def test_a_disk_that_holds_something_else_up_is_in_use(machine: Machine) -> None:
+    machine.disk("sdx")
+    (machine.sys / "sdx1" / "holders" / "dm-0").mkdir(parents=True)
+    with pytest.raises(ImageError, match=r"in use \(dm-0\)"):
+        devices._checked(Path("/dev/sdx"), "sdx")
+    machine.disk("sdz")
+    machine.swaps.write_text("Filename Type\n/dev/sdz1 partition 1 0 -2\n")
+    with pytest.raises(ImageError, match=r"in use \(swap\)"):
+        devices._checked(Path("/dev/sdz"), "sdz")
+
+
+def test_files_and_names_that_are_no_devices(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, words in (("file", "is no block device"), ("none", "lsblk")):
+        with pytest.raises(ImageError, match=words):
+            removable_device(tmp_path / name)
+
+
+# -- what is read, and the command -----------------------------------------------------------------------------
+
+
+def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) -> None:
+    for name in ("nano.tar", "nano.tar.gz"):
+        done = write_archive(card(made, "nano", wheels=wheels), tmp_path / name, silent)
+        with tarfile.open(tmp_path / name) as archive:
+            assert set(archive.getnames()) == set(done.files)
+            key = archive.getmember("fedquilt/identity/tls.key")
+            content = archive.extractfile(key)
+            assert content is not None
+            assert content.read() == (made.board_folder("nano") / "tls.key").read_bytes()
+            assert {key.mode, archive.getmember("user-data").mode} == {0o600}
+            assert archive.getmember("fedquilt/install.sh").mode == 0o755
+            assert "fedquilt/Dockerfile" in done.files
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
+        assert done.warnings == []
+    told = write_archive(
+        card(made, "nano", wifi=Wifi.model_validate({"ssid": "lab"})), tmp_path / "more.tar", silent
+    ).warnings
+    assert "--wifi and --ssh-key are for cards" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ssid: x\npassword: short\n", "password: String should have at least 8"), ("password: 12345678\n", "ssid"),
+        ("ssid: x\ncountry: Germany\n", "country"), ("- x\n", "must hold ssid"), ("ssid: x\npsk: y\n", "psk"),
+        ("ssid: [\n", "wifi.yaml"), ("ssid: 1234\n", "ssid: put it in quotes"),
+        ("ssid: x\npassword: 12345678\n", "password: put it in quotes"),
+        (f"ssid: x\npassword: {'g' * 64}\n", "password: neither 8 to 63 printable"),
+        ("ssid: x\npassword: \"long\\nenough\"\n", "password: neither 8 to 63 printable"),
+        ("ssid:\n", "ssid: is empty"),
+    ],
+)  # fmt: skip
+def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "wifi.yaml").write_text(text)
+    with pytest.raises(ExperimentError, match=words) as told:
+        read_wifi(tmp_path / "wifi.yaml")
+    assert "short" not in str(told.value).replace("too_short", "")
+    assert "ggg" not in str(told.value)
+
+
+@pytest.mark.parametrize("password", ["x" * 8, "x" * 63, "0123456789abcdefABCDEF" + "0" * 42])
+def test_passwords_that_can_be(password: str, tmp_path: Path) -> None:
+    (tmp_path / "wifi.yaml").write_text(f"ssid: x\npassword: '{password}'\n")
+    assert read_wifi(tmp_path / "wifi.yaml").password == password
+
+
+def test_countries_and_networks_that_old_yaml_takes_for_something_else(made: Federation) -> None:
+    """cloud-init reads YAML 1.1: Norway is not false."""
+    for ssid, password in (("no", "12_345_678"), ("on", "2024-01-01"), ("1e3", "0x12345678")):
+        mine = card(made, wifi=Wifi(ssid=ssid, password=password, country="NO"))
+        network = yaml.safe_load(mine.network_config())["wifis"]["wlan0"]
+        assert network["access-points"] == {ssid: {"password": password}}
+        assert network["regulatory-domain"] == "NO"
+
+
+def test_a_folder_that_is_no_wheelhouse(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match="make wheelhouse"):
+        read_wheels(tmp_path)
+
+
+def test_the_command(
+    made: Federation, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image, folder = str(stock(tmp_path / "stock.img")), str(made.folder)
+    (tmp_path / "wifi.yaml").write_text("ssid: lab\npassword: long enough\n")
+    (tmp_path / "key.pub").write_text(KEY + "\n")
+    (tmp_path / "key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    (tmp_path / "pc").mkdir()
+    for name in ("requirements.txt", "pip-1.0-py3-none-any.whl", "x-1.0-cp311-cp311-linux_x86_64.whl"):
+        (tmp_path / "pc" / name).touch()
+    words = ["flash", image, "--board", "pi_Kitchen.1", "--folder", folder]
+    full = [
+        *words,
+        "--wifi",
+        "wifi.yaml",
+        "--wheels",
+        str(wheels),
+        "--ssh-key",
+        "key.pub",
+        "--out",
+        "out.img",
+        "--json",
+    ]
+    assert cli.run(full) == 0
+    done = Flashed(**json.loads(capsys.readouterr().out))
+    assert (done.board, done.target, "fedquilt/wheels/requirements.txt" in done.files) == (
+        "pi_Kitchen.1", "out.img", True,
+    )  # fmt: skip
+    assert cli.run(["flash", image, "--board", "nano", "--folder", folder, "--out", "nano.tar.gz"]) == 0
+    assert tarfile.is_tarfile(tmp_path / "nano.tar.gz")
+    for more, code in (
+        (words, 2), ([*words, "--out", "a.img", "--device", "/dev/sdx"], 2), ([*words, "--device", image], 9),
+        ([*words, "--out", "a.img", "--wheels", "nowhere"], 8), ([*words, "--out", "a.img", "--wifi", "none"], 4),
+        ([*words, "--out", "a.img", "--ssh-key", "key"], 4), ([*words, "--out", "a.img", "--ssh-key", "wifi.yaml"], 4),
+        ([*words, "--out", "a.img", "--wheels", "pc"], 8),
+        ([*words[:3], "other", "--folder", folder, "--out", "a.img"], 8),
+        (["flash", "none.img", *words[2:], "--out", "a.img"], 9),
+        (["flash", image, "--board", "nano", "--folder", folder, "--out", "nano.img"], 9),
+    ):  # fmt: skip
+        assert cli.run(more) == code, more
+        assert not (tmp_path / "a.img").exists()
+
+
+def test_a_card_is_not_written_without_asking(
+    made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "card"
+    place.write_bytes(b"mine" * 1000)
+    module = "fedquilt_server.provisioning.flash_cli"
+    monkeypatch.setattr(f"{module}.removable_device", lambda path: Device(path, "Stick", 1 << 40))
+    asked: list[str] = []
+
+    def answer(question: str, **_: Any) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr(f"{module}.typer.confirm", answer)
+    image = str(stock(tmp_path / "stock.img"))
+    words = ["flash", image, "--board", "pi_Kitchen.1", "--folder", str(made.folder), "--device", str(place)]
+    assert cli.run(words) == 9
+    assert "Stick" in asked[0]
+    assert place.read_bytes() == b"mine" * 1000
+    place.write_bytes(bytes(64 << 20))
+    assert cli.run([*words, "--yes"]) == 0
+    assert len(asked) == 1
+    assert "user-data" in inside(place).names()

@@ -1,0 +1,104 @@
+"""Blobs by digest: durable, never half written, gone when they are no longer needed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.types import Precision
+from fedquilt_server.round.events import Replied
+from fedquilt_server.runs.blob_store import BlobStore
+
+ARRAYS: dict[str, NDArray[Any]] = {"a": np.arange(5, dtype=np.float32), "b": np.zeros((2, 0), np.int64)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
+
+
+def files(store: BlobStore) -> set[str]:
+    return {str(path.relative_to(store.folder)) for path in store.folder.rglob("*") if path.is_file()}
+
+
+def reply(client: int = 3, digest: str = "cd" * 32) -> Replied:
+    return Replied(1.0, "pi", client, 2, 1, digest, 1.0)
+
+
+def test_a_blob_is_named_by_what_is_in_it(store: BlobStore) -> None:
+    blob = store.put(ARRAYS)
+    assert hashlib.sha256(blob.path.read_bytes()).hexdigest() == blob.digest == blob.path.name
+    assert blob.size == blob.path.stat().st_size
+    assert store.blob(blob.digest) == blob
+    found = store.arrays(blob.digest)
+    assert {name: found[name].tolist() for name in found} == {"a": [0, 1, 2, 3, 4], "b": [[], []]}
+
+
+def test_equal_arrays_are_one_file_and_nothing_is_left_unfinished(store: BlobStore) -> None:
+    one, other = store.put(ARRAYS), store.put(dict(reversed(ARRAYS.items())))
+    assert one == other
+    assert files(store) == {one.digest}
+
+
+def test_a_precision_makes_another_blob(store: BlobStore) -> None:
+    assert len({store.put(ARRAYS, precision).digest for precision in get_args(Precision)}) == 3
+
+
+def test_of_soft_labels_the_head_is_known(store: BlobStore) -> None:
+    blob = store.put(ARRAYS, labels=True)
+    assert blob.digest == store.put(ARRAYS).digest
+    assert blob.size - blob.head == sum(x.nbytes for x in ARRAYS.values())
+
+
+def test_an_array_of_a_state_that_is_read_while_its_file_is_replaced_stays_whole(store: BlobStore) -> None:
+    digest = store.put(ARRAYS).digest
+    before = store.arrays(digest)["a"]
+    store.put(ARRAYS)
+    assert before.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_blob_that_is_gone_is_named(store: BlobStore) -> None:
+    for attempt in (lambda: store.blob("ab" * 32), lambda: store.arrays("ab" * 32), lambda: store.reply(reply())):
+        with pytest.raises(RunFolderError, match="is missing from the run folder; the run cannot be resumed"):
+            attempt()
+
+
+def test_nobodys_bytes_stand_for_anothers(store: BlobStore) -> None:
+    """Two clients that send the same bytes have two files: deleting one leaves the other."""
+    paths = {store.reply_path(c, r, e, "cd" * 32) for c in (1, 11) for r in (1, 11) for e in (0, 1)}
+    assert len(paths) == 8
+    mine = store.reply_path(3, 2, 1, "cd" * 32)
+    mine.write_bytes(store.put(ARRAYS).path.read_bytes())
+    assert store.reply(reply())["a"].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(RunFolderError):
+        store.reply(reply(client=4))
+
+
+def test_cleaning_keeps_what_is_named_and_nothing_else(store: BlobStore) -> None:
+    kept, gone = store.put(ARRAYS), store.put({"a": np.ones(3, np.float32)})
+    store.reply_path(3, 2, 1, "cd" * 32).write_bytes(b"reply")
+    store.clean({kept.digest, ""})
+    assert files(store) == {kept.digest}
+    assert not gone.path.exists()
+    store.put(ARRAYS)
+
+
+def test_cleaning_leaves_transfers_that_are_under_way(store: BlobStore) -> None:
+    (store.partial / "7").write_bytes(b"half")
+    store.clean(set())
+    assert files(store) == {"partial/7"}
+
+
+def test_a_restart_throws_half_transfers_away_and_keeps_the_rest(store: BlobStore) -> None:
+    kept = store.put(ARRAYS)
+    (store.partial / "7").write_bytes(b"half")
+    whole = store.reply_path(3, 2, 1, "cd" * 32)
+    whole.write_bytes(b"reply")
+    again = BlobStore(store.folder)
+    assert files(again) == {kept.digest, f"replies/{whole.name}"}

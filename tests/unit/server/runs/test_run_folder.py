@@ -1,0 +1,302 @@
+"""A run's folder: made once, taken up again by the same experiment only, its files whole at every moment."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.experiment.experiment import Experiment, dump_experiment
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.round.events import Checkpoint, Command, Finish, Joined, Rejected, Replied
+from fedquilt_server.runs.journal import Journal, Traffic
+from fedquilt_server.runs.result_files import _csv
+from fedquilt_server.runs.run import Run, look_at
+from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.snapshot import BoardStatus
+from fedquilt_server.tools.bench import bench_experiment
+
+EXPERIMENT = bench_experiment(1, 2, 0.001, 2)
+BOARDS = [BoardStatus(agent="pi", kind="pi-5", clients=[0, 1], memory_total=1 << 30, training={0: 0.5})]
+CHECKPOINT = (2, 1000)
+"""Bytes sent and received when a round closes in these tests."""
+
+
+@contextmanager
+def opened(folder: Path, experiment: Experiment = EXPERIMENT, *, resume: bool = True) -> Iterator[Run]:
+    run = Run(experiment, folder, resume=resume)
+    try:
+        yield run
+    finally:
+        run.release()
+
+
+def answer(run: Run, client: int, value: float, at: float) -> tuple[int, list[Command]]:
+    """A reply of client ``client`` full of ``value``, on disk and in the journal; what the machine says."""
+    arrays = {name: np.full(x.shape, value, np.float32) for name, x in run.machine.state.arrays.items()}
+    blob = write_arrays(run.store.partial / "reply", arrays)
+    blob.path.replace(run.store.reply_path(client, run.machine.round, 0, blob.digest))
+    event = Replied(at, "pi", client, run.machine.round, 0, blob.digest, 1.0)
+    return run.append(event), run.machine.handle(event)
+
+
+def play_round(run: Run, value: float) -> list[Command]:
+    """Both clients answer; the checkpoint is kept; what comes after it."""
+    at = 100.0 * run.machine.round
+    answer(run, 0, value, at + 1)
+    seq, commands = answer(run, 1, value + 1, at + 2)
+    done = commands[-1]
+    assert isinstance(done, Checkpoint)
+    kept = run.checkpoint(seq, done, set(), BOARDS)
+    return run.machine.proceed(kept.state, kept.at)
+
+
+def start(run: Run) -> None:
+    event = Joined(100.0, "pi", 1, (0, 1))
+    run.append(event)
+    run.machine.handle(event)
+
+
+def play(run: Run) -> None:
+    start(run)
+    play_round(run, 1.0)
+    assert isinstance(play_round(run, 5.0)[0], Finish)
+    run.finish(BOARDS)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_new_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    assert (look_at(folder).begun, look_at(folder).experiment, look_at(folder).finished) == (False, None, False)
+    with opened(folder, resume=False) as run:
+        assert (run.epoch, run.machine.done, run.finished, run.closed) == (1, 0, False, False)
+        assert run.id.startswith("bench-round-")
+        assert (folder / "experiment.yaml").read_text() == dump_experiment(EXPERIMENT)
+        assert run.restore() == []
+        assert list(run.missed()) == []
+    assert (look_at(folder).begun, look_at(folder).experiment) == (False, dump_experiment(EXPERIMENT))
+
+
+def test_a_folder_with_a_run_is_taken_up_only_when_asked(tmp_path: Path) -> None:
+    with opened(tmp_path, resume=False):
+        pass  # no broker let it in
+    with opened(tmp_path, resume=False) as run:
+        run.begin()
+        identity, epoch, started = run.id, run.epoch, run.started_at
+    with pytest.raises(RunFolderError, match="already holds a run: resume it with --resume"):
+        Run(EXPERIMENT, tmp_path, resume=False)
+    with opened(tmp_path) as run:
+        assert (run.id, run.epoch, run.started_at) == (identity, epoch + 1, started)
+
+
+def test_a_journal_of_before_counts_as_begun(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        assert not look_at(tmp_path).begun
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as db, db:
+        db.execute("DELETE FROM meta WHERE key = 'fresh'")
+    assert look_at(tmp_path).begun
+    assert run.id
+
+
+def test_another_experiment_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        pass
+    other = EXPERIMENT.model_copy(update={"seed": 9})
+    with pytest.raises(RunFolderError, match="holds a run of another experiment"):
+        Run(other, tmp_path, resume=True)
+    assert (tmp_path / "experiment.yaml").read_text() == dump_experiment(EXPERIMENT)
+    assert look_at(tmp_path).experiment == dump_experiment(EXPERIMENT)
+
+
+def test_a_round_goes_on_where_it_was(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        start(run)
+        play_round(run, 1.0)
+        answer(run, 0, 5.0, 201.0)
+        run.append(Rejected(202.0, "pi", 1, 2, "no"))
+    with opened(tmp_path) as run:
+        assert [type(c).__name__ for c in run.restore()] == ["Send"]
+        for _, event in run.missed():
+            run.machine.handle(event)
+        assert run.machine.round == 2
+        assert run.machine.exchange is not None
+        assert set(run.machine.exchange.replies) == {0}
+        seq, commands = answer(run, 1, 6.0, 203.0)
+        done = commands[-1]
+        assert isinstance(done, Checkpoint)
+        kept = run.checkpoint(seq, done, set(), BOARDS)
+        assert {float(x.mean()) for x in kept.state.arrays.values()} == {5.5}
+        assert (kept.row.clients, kept.row.rejected, kept.row.late) == (2, 1, 0)
+        assert [r.round for r in run.journal.results()] == [1, 2]
+
+
+def test_a_checkpoint_lets_go_of_replies_and_old_states(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        start(run)
+        play_round(run, 1.0)
+        blobs = [path.name for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+        assert blobs == [run.result().final["global_sha256"]]
+
+
+def test_a_missing_reply_is_named_when_the_run_goes_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        start(run)
+        answer(run, 0, 1.0, 101.0)
+        (gone,) = run.store.replies.iterdir()
+        gone.unlink()
+    with opened(tmp_path) as run:
+        for _, event in run.missed():
+            run.machine.handle(event)
+        with pytest.raises(RunFolderError, match=f"{gone.name} is missing"):
+            answer(run, 1, 1.0, 102.0)
+
+
+def test_a_finished_run_stays_finished_and_keeps_its_files(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        play(run)
+        assert run.finished
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*") if "sqlite" not in path.name}
+    assert look_at(tmp_path).finished
+    with opened(tmp_path) as run:
+        assert run.finished
+        assert not run.closed
+        assert run.machine.finished
+        assert [type(c) for c in run.restore()] == [Finish]
+        run.close()
+        assert run.closed
+    assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.*") if "sqlite" not in path.name}
+
+
+def test_the_results_say_the_same_in_every_file(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.watch_traffic(lambda: CHECKPOINT)
+        play(run)
+    result = Result.model_validate_json((tmp_path / "result.json").read_text())
+    model = FileArrays(tmp_path / "global.safetensors")
+    assert {float(model[name].mean()) for name in model} == {5.5}
+    final = result.final
+    assert (final["rounds"], final["bytes_down"], final["bytes_up"]) == (2, *CHECKPOINT)
+    assert final["model_bytes"] == (tmp_path / "global.safetensors").stat().st_size
+    assert (result.algorithm, result.dataset, result.seed, result.name) == ("echo", "digits", 0, "bench-round")
+    table = rows(tmp_path / "rounds.csv")
+    assert list(table[0]) == list(RoundResult.model_fields)
+    for row, line in zip(result.rounds, table, strict=True):
+        assert line == {k: "" if v in (None, {}) else str(v) for k, v in row.model_dump().items()}
+    first, second = result.rounds
+    assert (first.round, first.clients, first.asked, first.bytes_down, second.bytes_down) == (1, 2, 2, 2, 0)
+    (board,) = rows(tmp_path / "boards.csv")
+    assert (board["agent"], board["clients"], board["memory_total"], board["power"]) == ("pi", "0 1", str(1 << 30), "")
+
+
+def test_traffic_goes_on_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.watch_traffic(lambda: (100, 10))
+        start(run)
+        play_round(run, 1.0)
+    with opened(tmp_path) as run:
+        assert run.traffic() == Traffic(100, 10)
+        run.watch_traffic(lambda: (50, 5))
+        assert run.traffic() == Traffic(150, 15)
+        run.restore()
+        play_round(run, 2.0)
+        assert [(r.bytes_down, r.bytes_up) for r in run.journal.results()] == [(100, 10), (50, 5)]
+
+
+def test_a_mapping_of_mappings_is_one_readable_cell(tmp_path: Path) -> None:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    row = RoundResult.model_validate(
+        {**zeros, "label_bytes": {"0": {"down": 648, "up": 640}, "1": {"down": 648, "up": 0}}, "trained": {"0": 0.5}}
+    )
+    (tmp_path / "t.csv").write_text(_csv([row], RoundResult))
+    (line,) = rows(tmp_path / "t.csv")
+    assert (line["label_bytes"], line["trained"]) == ("0=648/640 1=648/0", "0=0.5")
+
+
+def test_a_finished_run_tells_its_note_without_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Workbench, "note", "test persons are others than the official ones")
+    with opened(tmp_path) as run:
+        play(run)
+    monkeypatch.undo()
+    assert "others than the official" in Result.model_validate_json((tmp_path / "result.json").read_text()).note
+    with opened(tmp_path) as run:
+        assert run.result().note == "test persons are others than the official ones"
+
+
+@pytest.mark.parametrize("name", ["result.json", "rounds.csv", "boards.csv", "global.safetensors"])
+def test_a_crash_while_a_file_is_written_leaves_the_old_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as run:
+        play(run)
+        (tmp_path / name).write_text("old")
+        replaced: list[str] = []
+        monkeypatch.setattr(Path, "replace", dies_at(name, replaced))
+        monkeypatch.setattr(os, "replace", dies_at(name, replaced))
+        with pytest.raises(OSError, match="power cut"):
+            run.finish(BOARDS)
+        monkeypatch.undo()
+        assert (tmp_path / name).read_text() == "old"
+        run.finish(BOARDS)
+        assert (tmp_path / name).read_bytes() != b"old"
+    assert not [path.name for path in tmp_path.iterdir() if path.name.endswith(".new")]
+
+
+def dies_at(name: str, replaced: list[str]) -> Callable[[Path, Path], Path]:
+    rename = os.rename
+
+    def replace(source: Path, target: Path) -> Path:
+        if Path(target).name == name:
+            raise OSError("power cut")
+        replaced.append(Path(target).name)
+        rename(source, target)
+        return Path(target)
+
+    return replace
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(b"\x00garbage" * 1000)
+    for attempt in (lambda: look_at(tmp_path), lambda: Run(EXPERIMENT, tmp_path, resume=True)):
+        with pytest.raises(RunFolderError, match="is not a fedquilt journal"):
+            attempt()
+
+
+def test_a_journal_damaged_in_the_middle_is_named(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        start(run)
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as db:
+        db.execute("UPDATE checkpoints SET arrays = ?", ("ab" * 32,))
+        db.commit()
+    with pytest.raises(RunFolderError, match=f"{'ab' * 32} is missing from the run folder"):
+        Run(EXPERIMENT, tmp_path, resume=True)
+
+
+def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        journal.set_meta("version", "99")
+    with pytest.raises(RunFolderError, match="newer fedquilt"):
+        Run(EXPERIMENT, tmp_path, resume=True)
+
+
+def test_result_json_is_json_for_everyone(tmp_path: Path) -> None:
+    """No NaN, which other languages cannot read."""
+    with opened(tmp_path) as run:
+        play(run)
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    json.loads((tmp_path / "result.json").read_text(), parse_constant=refuse)

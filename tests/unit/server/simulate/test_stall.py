@@ -1,0 +1,53 @@
+"""When a simulated run gives up, and when it must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedquilt_common.errors import RunFailedError
+from fedquilt_common.experiment.sections import Participation
+from fedquilt_server.simulate.stall import StallDetector
+from fedquilt_server.status.snapshot import RejectedReply, Snapshot
+
+FAILED = RejectedReply(at=1.0, agent="a", client=3, round=2, reason="the client failed: the loss became nan")
+
+
+def shot(failing: int = 0, **more: Any) -> Snapshot:
+    return Snapshot(**{"round": 2, "tasks": 4, "replies": 2, "failing": failing, "rejections": [FAILED], **more})
+
+
+def looked(
+    first: Snapshot, second: Snapshot | None = None, quorum: int = 4, later: float = 11.0, **policy: Any
+) -> None:
+    watch = StallDetector(Participation(per_round=4, quorum=quorum, **policy))
+    watch.look(first, 100.0)
+    watch.look(second or first, 100.0 + later)
+
+
+def test_a_quorum_that_cannot_be_reached_any_more_ends_the_run() -> None:
+    with pytest.raises(
+        RunFailedError, match=r"round 2 .* 1 of 4 clients failed, such as client 3: the loss became nan"
+    ):
+        looked(shot(1))
+    with pytest.raises(RunFailedError, match="2 of 4"):
+        looked(shot(2), quorum=3)
+    with pytest.raises(RunFailedError, match="80 of 100"):
+        looked(shot(80, tasks=100), quorum=80)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "more"),
+    [
+        (shot(), None, {}),
+        (shot(1), None, {"quorum": 3}),
+        (shot(1), None, {"later": 9.0}),
+        (shot(1), None, {"shortfall": "replace"}),
+        (shot(1), shot(1, replies=3), {}),  # something moves
+        (shot(1), shot(0, replies=3), {}),  # it has answered since
+        (shot(1), shot(1, exchange=1), {}),
+    ],
+)
+def test_as_long_as_there_is_hope_it_goes_on(first: Snapshot, second: Snapshot | None, more: dict[str, Any]) -> None:
+    looked(first, second, **more)

@@ -1,0 +1,214 @@
+"""Children that die are started again, those that cannot start are given up with their own last words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedquilt_common.errors import RunFailedError
+from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, ChildSpec, Role, Supervisor
+
+SLEEP = "import time; time.sleep(600)"
+DEAF = "import signal, time, sys; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+
+
+class Stage:
+    """A supervisor and the folder that it works in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.supervisor = Supervisor(folder / "pids.json")
+        self.seen: set[int] = set()
+
+    def start(self, name: str, role: Role, code: str, env: dict[str, str] | None = None) -> Path:
+        log = self.folder / "logs" / f"{name}.log"
+        self.supervisor.start(ChildSpec(name, role, (sys.executable, "-c", code), log, env))
+        self.seen.update(self.pids().values())
+        return log
+
+    def pids(self) -> dict[str, int]:
+        """Of all children, as the file says."""
+        said = json.loads((self.folder / "pids.json").read_text())
+        return {**said.pop("agents"), **said}
+
+    def watch_until(self, done: Callable[[], bool], seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, f"still waiting after {seconds} seconds"
+            assert self.supervisor.watch() is False
+            self.seen.update(self.pids().values())
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    with made.supervisor:
+        yield made
+    assert [pid for pid in made.seen if alive(pid)] == []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_killed_child_is_started_again_and_the_pids_are_current(stage: Stage) -> None:
+    stage.start("broker", "broker", SLEEP)
+    stage.start("coordinator", "coordinator", SLEEP)
+    stage.start("strong-0", "agent", SLEEP)
+    stage.start("weak-0", "agent", SLEEP)
+    first = stage.pids()
+    said = json.loads((stage.folder / "pids.json").read_text())
+    assert set(said) == {"broker", "coordinator", "agents"}
+    assert set(said["agents"]) == {"strong-0", "weak-0"}
+    assert all(alive(pid) for pid in first.values())
+    for name in ("weak-0", "coordinator"):
+        os.kill(stage.pids()[name], signal.SIGKILL)
+    stage.watch_until(lambda: all(stage.pids()[name] != first[name] for name in ("weak-0", "coordinator")))
+    now = stage.pids()
+    assert all(alive(pid) for pid in now.values())
+    assert (now["broker"], now["strong-0"]) == (first["broker"], first["strong-0"])
+
+
+def test_being_killed_is_no_failed_start_however_often(stage: Stage) -> None:
+    stage.start("pi", "agent", SLEEP)
+    for _ in range(FAILED_STARTS + 2):
+        before = stage.pids()["pi"]
+        os.kill(before, signal.SIGKILL)
+        stage.watch_until(lambda before=before: stage.pids()["pi"] != before)  # type: ignore[misc]
+
+
+def test_an_agent_that_ends_well_is_started_again(stage: Stage) -> None:
+    """Only the coordinator can end the run."""
+    log = stage.start("pi", "agent", "print('started', flush=True)")
+    stage.watch_until(lambda: log.read_text().count("started") >= FAILED_STARTS + 2)
+
+
+def test_the_coordinators_good_end_is_the_end(stage: Stage) -> None:
+    stage.start("pi", "agent", SLEEP)
+    stage.start("coordinator", "coordinator", "pass")
+    end = time.monotonic() + 20
+    while not stage.supervisor.watch():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert alive(stage.pids()["pi"])
+
+
+def test_a_child_that_fails_at_once_each_time_is_given_up_with_the_end_of_its_log(stage: Stage) -> None:
+    words = "import sys; [print('line', i) for i in range(40)]; sys.exit('no such board')"
+    log = stage.start("pi", "agent", words)
+    with pytest.raises(RunFailedError) as failure:
+        stage.watch_until(lambda: False)
+    text = str(failure.value)
+    assert f"pi ended with exit code 1. The end of its log ({log}):" in text
+    assert text.endswith("no such board")
+    assert ("line 39" in text, "line 3\n" in text) == (True, False)
+    assert log.read_text().count("no such board") == FAILED_STARTS
+    assert failure.value.exit_code == RunFailedError.exit_code
+
+
+def test_a_failure_after_a_long_life_starts_the_count_anew(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedquilt_server.simulate.supervisor.SHORT_LIFE", 0.0)
+    log = stage.start("pi", "agent", "print('started', flush=True); raise SystemExit(1)")
+    stage.watch_until(lambda: log.read_text().count("started") > FAILED_STARTS + 1)
+
+
+@pytest.mark.parametrize("code", sorted(FINAL_CODES))
+def test_what_another_start_would_not_mend_is_given_up_at_once(stage: Stage, code: int) -> None:
+    log = stage.start("coordinator", "coordinator", f"print('why', flush=True); raise SystemExit({code})")
+    with pytest.raises(RunFailedError, match=f"(?s)coordinator ended with exit code {code}.*why") as failure:
+        stage.watch_until(lambda: False)
+    assert failure.value.exit_code == code
+    assert log.read_text() == "why\n"
+
+
+SAYS_WHEN = """
+import signal, sys, time
+signal.signal(15, lambda *_: sys.exit(print('end', time.monotonic(), flush=True)))
+print('up', flush=True)
+time.sleep(600)
+"""
+
+
+def test_leaving_ends_all_children_the_broker_last(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    roles: tuple[Role, ...] = ("broker", "coordinator", "agent")
+    with stage.supervisor:
+        logs = {role: stage.start(role, role, SAYS_WHEN) for role in roles}
+        stage.watch_until(lambda: all("up" in log.read_text() for log in logs.values()))
+    assert not any(alive(pid) for pid in stage.seen)
+    ended = {role: float(log.read_text().split()[-1]) for role, log in logs.items()}
+    assert ended["agent"] < ended["coordinator"] < ended["broker"]
+
+
+def test_a_child_that_will_not_go_is_made_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedquilt_server.simulate.supervisor.STOP_SECONDS", 0.2)
+    stage = Stage(tmp_path)
+    with stage.supervisor:
+        log = stage.start("pi", "agent", DEAF)
+        stage.watch_until(lambda: "deaf" in log.read_text())
+    assert not any(alive(pid) for pid in stage.seen)
+
+
+def test_a_child_has_the_environment_that_it_is_given(stage: Stage) -> None:
+    code = f"import os, time; print(os.environ['BOARD'], flush=True); {SLEEP}"
+    log = stage.start("pi", "agent", code, {**os.environ, "BOARD": "pi-5"})
+    stage.watch_until(lambda: log.read_text() == "pi-5\n")
+
+
+WITH_WORKER = """
+import subprocess, sys, time
+held = "import time; b = b'x' * (80 << 20); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", held])
+time.sleep(600)
+"""
+
+
+def test_memory_is_the_highest_of_all_starts_and_of_the_workers(stage: Stage) -> None:
+    stage.start("pi", "agent", WITH_WORKER)
+    stage.watch_until(lambda: stage.supervisor.memory()["pi"].workers > 80 << 20)
+    memory = stage.supervisor.memory()["pi"]
+    assert 0 < memory.peak < memory.workers
+    before = stage.pids()["pi"]
+    (worker,) = psutil.Process(before).children()
+    os.kill(before, signal.SIGKILL)
+    worker.kill()
+    stage.watch_until(lambda: stage.pids()["pi"] != before)
+    assert stage.supervisor.memory()["pi"].workers == memory.workers
+    stage.watch_until(lambda: bool(psutil.Process(stage.pids()["pi"]).children()))
+    for process in psutil.Process(stage.pids()["pi"]).children():
+        process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child when its parent dies")
+def test_children_end_with_a_supervisor_that_is_killed(stage: Stage) -> None:
+    parent = (
+        "import sys, time; from pathlib import Path; from fedquilt_server.simulate.supervisor import *\n"
+        f"s = Supervisor(Path({str(stage.folder / 'inner.json')!r}))\n"
+        f"s.start(ChildSpec('pi', 'agent', (sys.executable, '-c', {SLEEP!r}), Path({str(stage.folder / 'x.log')!r})))\n"
+        "time.sleep(600)"
+    )
+    inner = stage.folder / "inner.json"
+    stage.start("outer", "agent", parent)
+    stage.watch_until(inner.exists)
+    child = json.loads(inner.read_text())["agents"]["pi"]
+    os.kill(stage.pids()["outer"], signal.SIGKILL)
+    stage.watch_until(lambda: not alive(child))
+
+
+def test_a_child_that_brings_itself_down_is_not_started_for_ever(stage: Stage) -> None:
+    """As torch does on a processor that its wheel was not built for."""
+    stage.start("pi", "agent", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    with pytest.raises(RunFailedError, match="pi ended"):
+        stage.watch_until(lambda: False)

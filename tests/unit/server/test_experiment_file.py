@@ -1,0 +1,347 @@
+"""The experiment file: what it accepts, what it fills in, and that each mistake is named with its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
+from fedquilt_common.experiment.sections import FleetLine
+from fedquilt_common.files.yaml_text import dump_yaml, load_yaml
+from fedquilt_common.wire.link import Link, parse_link
+from fedquilt_server.experiment_file import load_experiment, parse_experiment
+
+FULL = """
+name: digits-fedavg
+seed: 7
+rounds: 20
+data: {set: digits, clients: 8, partition: {scheme: dirichlet, alpha: 0.3}}
+model: {name: mlp, hidden: [64, 32]}
+algorithm: {name: fedprox, mu: 1e-3}
+participation: {per_round: 8, quorum: 6, deadline: 60}
+training: {epochs: 2, batch: 16, lr: 5e-2, momentum: 0.9, precision: fp32}
+wire: {down: fp16, up: bf16, chunk: 256KiB}
+fleet:
+  - {kind: strong, agents: 1, clients: 4}
+  - {kind: weak, agents: 1, clients: 4, memory: 512MiB, cpus: 0.5}
+"""
+MINIMAL = "{name: a, data: {set: digits, clients: 3}, model: {name: mlp}, algorithm: {name: fedavg}}"
+
+
+def refusal(text: str, *overrides: str) -> str:
+    with pytest.raises(ExperimentError) as caught:
+        parse_experiment(text, "file.yaml", overrides)
+    return str(caught.value)
+
+
+def test_full_file_is_read() -> None:
+    experiment = parse_experiment(FULL, "file.yaml")
+    assert experiment.training.lr == 0.05
+    assert experiment.participation.quorum == 6
+    assert experiment.wire.chunk == 256 * 1024
+    assert experiment.fleet[1].memory == 512 * 1024**2
+    assert experiment.model.params == {"hidden": [64, 32]}
+    assert experiment.algorithm.fields == {"mu": 0.001}
+
+
+def test_minimal_file_takes_counts_from_the_clients() -> None:
+    experiment = parse_experiment(MINIMAL, "file.yaml")
+    assert (experiment.participation.per_round, experiment.participation.quorum) == (3, 3)
+    assert experiment.fleet == (FleetLine(clients=3),)
+    assert experiment.data.partition.scheme == "uniform"
+
+
+def test_quorum_follows_per_round() -> None:
+    assert parse_experiment(MINIMAL, "f", ["participation.per_round=2"]).participation.quorum == 2
+
+
+@pytest.mark.parametrize("text", [FULL, MINIMAL])
+def test_round_trips(text: str) -> None:
+    experiment = parse_experiment(text, "file.yaml")
+    assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
+    assert parse_experiment(dump_experiment(experiment), "again") == experiment
+
+
+def test_equal_only_with_equal_extra_fields() -> None:
+    assert parse_experiment(MINIMAL, "f", ["model.hidden=[1]"]) != parse_experiment(MINIMAL, "f")
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("training.lrr=0.1", "training.lrr = 0.1: unknown key; did you mean 'lr'?"),
+        ("zzz=1", "unknown key; choose one of: algorithm, data"),
+        ("fleet.1.memry=1GiB", "fleet.1.memry = '1GiB': unknown key; did you mean 'memory'?"),
+        ("data.partition.alpah=1", "did you mean 'alpha'?"),
+        ('training.epochs="5"', "training.epochs = '5': must be a valid integer"),
+        ("training.epochs=true", "training.epochs = True"),
+        ("training.epochs=5.0", "training.epochs = 5.0"),
+        ("training.momentum=false", "training.momentum = False"),
+        ("training.momentum=1", "training.momentum = 1: must be less than 1"),
+        ("training.lr=0", "training.lr = 0: must be greater than 0"),
+        ("training.lr=.nan", "training.lr = '.nan'"),
+        ("training.lr=1e999", "too large for a number"),
+        ("rounds=0", "rounds = 0"),
+        ("seed=-1", "seed = -1"),
+        ("name=a/b", "name = 'a/b'"),
+        ("wire.up=int8", "must be 'fp32', 'fp16' or 'bf16'"),
+        ("wire.chunk=31", "wire.chunk = 31"),
+        ("wire.chunk=257MiB", "wire.chunk = '257MiB'"),
+        ("wire.chunk=true", "wire.chunk = True: must be whole bytes"),
+        ("wire.chunk=2000.5", "wire.chunk = 2000.5: must be whole bytes"),
+        ("data=digits", "data = 'digits': must be a section"),
+        ("data.partition.alpha=null", "data.partition.alpha: the scheme 'dirichlet' needs it"),
+        ("data.partition.scheme=uniform", "the scheme 'uniform' does not have it"),
+        ("data.clients=9", "fleet = '8 clients': its lines must add up to 9"),
+        ("participation.per_round=9", "participation.per_round = 9: there are 8 clients"),
+        ("participation.per_round=5", "participation.quorum = 6: only 5 take part"),
+        ("fleet.1.agents=5", "fleet.1.agents = 5: more agents than their 4 clients"),
+        ("fleet=[]", "fleet = []"),
+        ("model.name=mpl", "model.name = 'mpl': unknown; did you mean 'mlp'?"),
+        ("data.set=digit", "data.set = 'digit': unknown; did you mean 'digits'?"),
+        ("algorithm.name=fedpro", "algorithm.name = 'fedpro': unknown; did you mean 'fedprox'?"),
+        ("algorithm.muu=1", "algorithm.muu = 1: unknown field; did you mean 'mu'?"),
+        ("algorithm.mu=0", "algorithm.mu = 0: mu must be a positive number"),
+        ('algorithm.mu="1"', "algorithm.mu = '1': must be a valid number"),
+        ("algorithm={name: fedprox}", "algorithm.mu: is missing"),
+        ("algorithm={name: fedavg, x: 1}", "algorithm.x = 1: unknown field"),
+    ],
+)
+def test_each_mistake_is_named_with_its_place(override: str, expected: str) -> None:
+    assert expected in refusal(FULL, override)
+
+
+def test_all_problems_at_once_each_with_its_source() -> None:
+    text = FULL.replace("rounds: 20", "rounds: x").replace("seed:", "sed:")
+    lines = refusal(text, "training.lr=-1", "algorithm.name=nothing").splitlines()
+    assert len(lines) == 4
+    assert any(line.startswith("file.yaml: rounds = 'x'") for line in lines)
+    assert any(line.startswith("file.yaml: sed = 7: unknown key; did you mean 'seed'?") for line in lines)
+    assert any(line.startswith("--set training.lr=-1: training.lr = -1") for line in lines)
+    assert any(line.startswith("--set algorithm.name=nothing: algorithm.name") for line in lines)
+
+
+def test_several_contradictions_at_once() -> None:
+    assert len(refusal(FULL, "data.clients=7", "fleet.0.agents=5").splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["mypackage:build", "my.package:Thing.build"])
+def test_a_users_own_names_are_left_to_the_machine_that_runs_them(name: str) -> None:
+    experiment = parse_experiment(MINIMAL, "f", [f"model.name={name}", f"algorithm={{name: '{name}', x: [1]}}"])
+    assert (experiment.model.name, experiment.algorithm.fields) == (name, {"x": [1]})
+
+
+def test_overrides_reach_lists_and_make_sections() -> None:
+    experiment = parse_experiment(FULL, "f", ["fleet.0.agents=2", "training.lr=1"])
+    assert experiment.fleet[0].agents == 2
+    assert experiment.training.lr == 1.0
+    assert parse_experiment(MINIMAL, "f", ["training.lr=0.5"]).training.lr == 0.5
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("training.lr", "dotted.path=value"),
+        ("=1", "dotted.path=value"),
+        ("a..b=1", "dotted.path=value"),
+        ("fleet.2.agents=1", "'2' is no item of a list of 2"),
+        ("fleet.-1.agents=1", "'-1' is no item"),
+        ("name.x=1", "name is 'digits-fedavg' and has nothing inside it"),
+        ("training.lr=[1", "--set training.lr=[1:1:3"),
+    ],
+)
+def test_bad_overrides(override: str, expected: str) -> None:
+    assert expected in refusal(FULL, override)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "is empty"),
+        ("- 1", "is a list"),
+        ("name: x\n bad: 3", "file.yaml:2:5"),
+        ("a: 1\nb: 2\na: 3", "file.yaml:3:1: the key 'a' occurs twice"),
+        ("a: {b: 1, b: 2}", "file.yaml:1:11: the key 'b' occurs twice"),
+        ("1: x", "the key 1 is not a string"),
+        ("a: !!python/object/apply:os.getcwd []", "is not supported"),
+        ("a: &x 1\nb: *x", "file.yaml:2:4: aliases"),
+        ("[" * 50_000, "nested deeper than 20"),
+        ("a: \x00", "is not YAML"),
+        ("a: 1" + "0" * 5000, "is not a whole number that fits"),
+        ("x" * (1 << 21), "longer than"),
+    ],
+)
+def test_what_is_no_experiment_at_all(text: str, expected: str) -> None:
+    assert expected in refusal(text)
+
+
+def test_missing_file_folder_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    for name, expected in [
+        ("none.yaml", "no such file"),
+        ("", "is a folder"),
+        ("latin.yaml", "UTF-8 (byte 9)"),
+    ]:
+        with pytest.raises(ExperimentError) as caught:
+            load_experiment(tmp_path / name)
+        assert expected in str(caught.value)
+        assert str(tmp_path) in str(caught.value)
+
+
+def test_file_is_read_with_overrides(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(FULL, encoding="utf-8")
+    assert load_experiment(tmp_path / "e.yaml", ["seed=9"]).seed == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1.", 1.0),
+        (".5", 0.5),
+        ("-2E+2", -200.0),
+        ("010", 10),
+        ("0x1f", 31),
+        ("0o17", 15),
+        ("1_000", "1_000"),
+        ("1:30", "1:30"),
+        ("no", "no"),
+        ("true", True),
+        ("~", None),
+        ("2020-01-01", "2020-01-01"),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    loaded = load_yaml(text, "x")
+    assert loaded == value
+    assert type(loaded) is type(value)
+
+
+@pytest.mark.parametrize("value", ["1e-3", "no", "true", "~", "", "0x1f", "1.", "é\n", " x", 1e-7, 1e22, None, [[]]])
+def test_yaml_gives_back_what_it_was_given(value: Any) -> None:
+    loaded = load_yaml(dump_yaml({"v": value}), "x")
+    assert loaded == {"v": value}
+
+
+def test_agents_are_named_and_clients_numbered_in_order() -> None:
+    fleet = [
+        FleetLine(kind="strong", agents=2, clients=5),
+        FleetLine(kind="weak", clients=1, cpus=0.5, workers=2),
+        FleetLine(kind="strong", clients=1),
+    ]
+    assert agent_specs(fleet) == [
+        AgentSpec("strong-0", "strong", (0, 1, 2), fleet[0]),
+        AgentSpec("strong-1", "strong", (3, 4), fleet[0]),
+        AgentSpec("weak-0", "weak", (5,), fleet[1]),
+        AgentSpec("strong-2", "strong", (6,), fleet[2]),
+    ]
+
+
+def test_importing_it_stays_light() -> None:
+    code = (
+        "import sys, fedquilt_common.experiment.experiment, fedquilt_common.models, fedquilt_common.datasets;"
+        "print(sorted({'torch', 'numpy', 'sklearn'} & set(sys.modules)))"
+    )
+    path = str(Path(sys.modules["fedquilt_common"].__path__[0]).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+VARIED = """
+name: varied
+data: {set: digits, clients: 4, public: {samples: 10}}
+model: {name: mlp, hidden: [8]}
+algorithm: {name: fedmd}
+training: {lr: 0.1, momentum: 0.9, batch: 4}
+fleet:
+  - {kind: plain, clients: 1}
+  - kind: own
+    clients: 3
+    link: {rate: 50, loss: 0.2}
+    variants:
+      - {training: {optimiser: adam, lr: 0.001}}
+      - {model: {name: tabular}}
+speedup: 10
+"""
+
+
+def test_clients_have_their_lines_variants_in_turn() -> None:
+    made = parse_experiment(VARIED, "varied.yaml")
+    assert made.variant(0) == made.usual
+    adam, tabular = made.variant(1), made.variant(2)
+    assert made.variant(3) == adam
+    assert (adam.model, adam.training.optimiser, adam.training.momentum, adam.training.batch) == (
+        made.model, "adam", 0.0, 4,
+    )  # fmt: skip
+    assert (tabular.model.name, tabular.training) == ("tabular", made.training)
+    assert Experiment.model_validate_json(made.model_dump_json()) == made
+    assert parse_experiment(dump_experiment(made), "again") == made
+
+
+def test_links_go_to_the_agents_of_their_line() -> None:
+    made = parse_experiment(VARIED, "varied.yaml")
+    plain, own = agent_specs(made.fleet, made.speedup)
+    assert "link" not in plain.options
+    assert parse_link(own.options["link"]) == Link(rate=50.0, loss=0.2, speedup=10.0)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("fleet.1.variants.0.training.optimizer=adam", "fleet.1.variants.0.training.optimizer"),
+        ("fleet.1.variants.0.training.momentum=0.9", "the optimiser 'adam' has none"),
+        ("fleet.1.variants.1.model.name=tabula", "fleet.1.variants.1.model.name = 'tabula': unknown; did you mean"),
+        ("fleet.1.variants=3", "fleet.1.variants"),
+        ("fleet.1.link.loss=1", "fleet.1.link.loss = 1"),
+        ("fleet.1.link.speed=1", "unknown key"),
+        ("data.public={set: digit}", "data.public.set = 'digit': unknown; did you mean 'digits'"),
+        ("data.public={}", "say how many of the training samples"),
+        ("data.partition={scheme: per-class}", "needs it; try 20"),
+        ("data.partition={scheme: per-class, per_class: 2, classes: [3, 1]}", "the least comes first"),
+        ("data.partition={scheme: subject, alpha: 1}", "does not have it"),
+        ("training.optimiser=adam", "the optimiser 'adam' has none"),
+        ("speedup=0", "speedup = 0"),
+    ],
+)
+def test_mistakes_in_variants_links_and_public_sets(override: str, expected: str) -> None:
+    assert expected in refusal(VARIED, override)
+
+
+@pytest.mark.parametrize("change", ["fleet.0.variants=[[1]]", "fleet.0=[1]", "fleet=[[1,2]]", "data=[1]"])
+def test_a_list_in_the_place_of_a_section_is_named(change: str, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(
+        "name: x\ndata: {set: digits, clients: 2}\nmodel: {name: mlp}\nalgorithm: {name: fedavg}\n"
+        "fleet: [{clients: 2, variants: [{model: {name: mlp}}]}]\n"
+    )
+    with pytest.raises(ExperimentError, match=change.partition("=")[0].partition(".")[0]):
+        load_experiment(tmp_path / "e.yaml", [change])
+
+
+def test_a_variant_that_no_client_would_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(
+        "name: x\ndata: {set: digits, clients: 1}\nmodel: {name: mlp}\nalgorithm: {name: fedmd}\n"
+        "fleet: [{clients: 1, variants: [{model: {name: mlp}}, {model: {name: mlp, hidden: [3]}}]}]\n"
+    )
+    with pytest.raises(ExperimentError, match=r"fleet\.0\.variants.*nobody's"):
+        load_experiment(tmp_path / "e.yaml")
+
+
+@pytest.mark.parametrize(
+    ("links", "chunk"),
+    [([None], 262_144), ([{"mtu": 222}], 262_144), ([{"mtu": 222, "loss": 0.2}], 94), ([{"loss": 0.2}], 262_144),
+     ([{"mtu": 2200, "loss": 0.1}, {"mtu": 300, "loss": 0.1}], 172), ([{"mtu": 8, "loss": 0.1}], 16)],
+)  # fmt: skip
+def test_a_chunk_fits_a_packet_where_packets_are_lost(links: list[Any], chunk: int) -> None:
+    """One of 37 packets, of which one in five is lost, would get through once in 4,000 times."""
+    raw = {
+        "name": "x", "data": {"set": "digits", "clients": len(links)}, "model": {"name": "mlp"},
+        "algorithm": {"name": "fedavg"}, "fleet": [{"clients": 1, "link": link} for link in links],
+    }  # fmt: skip
+    assert Experiment.model_validate(raw).chunk == chunk

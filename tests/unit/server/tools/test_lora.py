@@ -1,0 +1,84 @@
+"""Air time on LoRa, against the designer's guide and the FedAKD thesis's Table 4.5."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_server.tools.bench_cli import app
+from fedquilt_server.tools.lora import Lora
+
+
+@pytest.mark.parametrize(
+    ("spreading", "bandwidth", "coding", "preamble", "size", "milliseconds"),
+    [
+        (7, 125e3, 1, 8, 10, 41.216),  # 8 + 4.25 + 28 symbols of 1.024 ms, by hand from the guide
+        (12, 125e3, 1, 8, 51, 2465.792),
+        (12, 125e3, 1, 8, 12, 1155.072),
+        (9, 125e3, 1, 8, 20, 185.344),
+        (7, 250e3, 1, 8, 50, 48.768),
+    ],
+)
+def test_air_time(spreading: int, bandwidth: float, coding: int, preamble: int, size: int, milliseconds: float) -> None:
+    found = Lora(spreading, bandwidth, coding, preamble).air_time(size)
+    assert 1000 * found == pytest.approx(milliseconds, abs=1e-6)
+
+
+@pytest.mark.parametrize(("kilobytes", "minutes"), [(3, 4.8), (12, 20.6), (256, 1178), (638, 2947), (466, 2147)])
+def test_table_4_5_to_the_order_of_magnitude(kilobytes: int, minutes: float) -> None:
+    """The thesis sends models as text, 22 useful bytes a packet; soft labels are within a tenth of it."""
+    found = Lora().seconds(1024 * kilobytes) / 60
+    assert minutes / 3 < found < 3 * minutes
+    if kilobytes < 100:
+        assert found == pytest.approx(minutes, rel=0.1)
+
+
+def test_the_packet_rate_of_the_thesis() -> None:
+    radio = Lora()
+    assert radio.packets(6000) / radio.seconds(6000) == pytest.approx(0.17, abs=0.005)
+
+
+def test_lost_packets_are_sent_again() -> None:
+    assert Lora(loss=0.2).seconds(1000) == pytest.approx(Lora().seconds(1000) / 0.8)
+    assert Lora().seconds(0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"spreading": 13},
+        {"spreading": 6},
+        {"bandwidth": 1},
+        {"coding": 5},
+        {"payload": 0},
+        {"payload": 255},
+        {"loss": 1.0},
+    ],
+)
+def test_settings_that_the_radio_does_not_have(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ExperimentError, match=f"--{next(iter(wrong))}"):
+        Lora(**wrong)
+
+
+def told(*words: str) -> Any:
+    done = CliRunner().invoke(app, ["bench", *words], catch_exceptions=False)
+    assert done.exit_code == 0
+    return json.loads(done.output) if "--json" in words else done.output
+
+
+def test_the_command_says_it_of_three_algorithms() -> None:
+    found = told("link", "--samples", "100", "--classes", "6", "--json")
+    assert {name: row["bytes"] for name, row in found.items()} == {"fedavg": 262_144, "fedmd": 2400, "cfedakd": 648}
+    assert found["fedavg"]["seconds"] > 100 * found["fedmd"]["seconds"] > 300 * found["cfedakd"]["seconds"]
+    assert "cfedakd" in told("link")
+    assert told("link", "--bytes", "648", "--json")["payload"]["packets"] == 11
+
+
+def test_the_command_names_what_is_wrong() -> None:
+    for words in (["--coding", "3/4"], ["--spreading", "99"]):
+        with pytest.raises(ExperimentError, match=words[0]):
+            CliRunner().invoke(app, ["bench", "link", *words], catch_exceptions=False)

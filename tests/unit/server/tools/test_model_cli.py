@@ -1,0 +1,124 @@
+"""``fedquilt model inspect``: Table 1 of AdaptiveFL, own models, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedquilt_common import cli
+from fedquilt_common.errors import FedquiltError
+from fedquilt_server.tools.model_cli import app
+
+TABLE_1 = {  # parameters and operations, AdaptiveFL (Jia et al., DAC 2024), Table 1
+    "L1": (33.65, 333.22), "M1": (16.81, 272.17), "M2": (15.41, 239.95), "M3": (14.84, 203.41),
+    "S1": (8.39, 239.00), "S2": (6.48, 191.31), "S3": (5.67, 139.07),
+}  # fmt: skip
+
+
+def inspect(*arguments: str) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["model", "inspect", *arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_heads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["model", "inspect", "convnet", "--json"]) == 0
+    heads = json.loads(capsys.readouterr().out)["heads"]
+    assert [head["layers"] for head in heads] == [["fc3"], ["fc2", "fc3"], ["fc1", "fc2", "fc3"]]
+    assert [head["entries"] for head in heads][:2] == [193 * 10, 193 * 10 + 385 * 192]
+    assert cli.run(["model", "inspect", "convnet"]) == 0
+    assert "head_layers: 2 is fc2, fc3, 75,850 of 797,962 numbers" in capsys.readouterr().out
+
+
+def test_vgg16_is_table_1() -> None:
+    found = inspect("vgg16")
+    pool = {row["name"]: (row["params"] / 1e6, row["flops"] / 1e6) for row in found["pool"]}
+    assert list(pool) == list(TABLE_1)
+    for name, (params, flops) in TABLE_1.items():
+        assert pool[name][0] == pytest.approx(params, abs=0.01)
+        assert pool[name][1] == pytest.approx(flops, abs=0.006)
+    assert [row["ratio"] for row in found["pool"]] == pytest.approx([1, 0.5, 0.46, 0.44, 0.25, 0.19, 0.17], abs=0.006)
+
+
+def test_each_width_has_its_channels_parameters_and_memory() -> None:
+    found = inspect("mlp", "--input", "8x8", "--set", "hidden=[40, 20]", "--widths", "1,0.5,0.1", "--batch", "4")
+    assert [group["widths"] for group in found["groups"]] == [
+        {"1.0": 40, "0.5": 20, "0.1": 4}, {"1.0": 20, "0.5": 10, "0.1": 2},
+    ]  # fmt: skip
+    assert [row["params"] for row in found["widths"]] == [
+        64 * a + a + a * b + b + b * 10 + 10 for a, b in ((40, 20), (20, 10), (4, 2))
+    ]
+    assert [row["flops"] for row in found["widths"]] == [
+        64 * a + a * b + b * 10 for a, b in ((40, 20), (20, 10), (4, 2))
+    ]
+    memory = [row["training_memory"] for row in found["widths"]]
+    assert memory == sorted(memory, reverse=True)
+
+
+def test_the_tables_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["model", "inspect", "mlp", "--input", "64", "--set", "hidden=[40]"]) == 0
+    shown = capsys.readouterr().out
+    assert "3,010 parameters" in shown
+    assert "AdaptiveFL's pool" in shown or "last layer" in shown
+
+
+def shell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedquilt_common.cli", "model", "inspect", *arguments], capture_output=True, text=True,
+        timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(folder)},
+    )  # fmt: skip
+
+
+OWN = """
+from torch import nn
+def good(input_shape, classes, width=4):
+    return nn.Sequential(nn.Conv2d(input_shape[0], width, 3), nn.GroupNorm(2, width), nn.ReLU(), nn.Flatten(),
+                         nn.LazyLinear(classes) if width < 0 else nn.Linear(width * 36, classes))
+def odd(input_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.FractionalMaxPool2d(2, 2))
+"""
+
+
+def test_an_own_model_needs_no_annotation(tmp_path: Path) -> None:
+    (tmp_path / "lab.py").write_text(OWN)
+    done = shell(tmp_path, "lab:good", "--input", "1x8x8", "--set", "width=8", "--json", "--widths", "1,0.5")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [row["params"] for row in found["widths"]] == [9 * w + w + 2 * w + 36 * w * 10 + 10 for w in (8, 4)]
+
+
+def test_a_model_that_cannot_be_cut_ends_with_one_message(tmp_path: Path) -> None:
+    (tmp_path / "lab.py").write_text(OWN)
+    done = shell(tmp_path, "lab:odd", "--input", "1x8x8")
+    assert done.returncode == 4
+    assert "'2': nothing is known about the channels of a FractionalMaxPool2d" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["vgg61"], "did you mean 'vgg16'?"),
+        (["mlp", "--input", "3x"], "--input 3x: write the shape of one sample as 3x32x32 or 561"),
+        (["mlp", "--set", "hidden"], "--set hidden: write it as key=value"),
+        (["mlp", "--widths", "1,0"], "widths = "),
+        (["mlp", "--widths", "wide"], "--widths wide: write numbers such as 1,0.5,0.25"),
+        (["mlp", "--starts", "1.5"], "--starts 1.5: write numbers such as 8,6,4"),
+        (["mlp", "--levels", "M"], "--levels M: write them as M=0.66,S=0.4"),
+        (["mlp", "--precision", "fp8"], "--precision fp8: "),
+        (["convnet", "--input", "64"], "no images"),
+    ],
+)
+def test_what_it_refuses_says_what_to_write(arguments: list[str], words: str) -> None:
+    error = CliRunner().invoke(app, ["model", "inspect", *arguments]).exception
+    assert isinstance(error, FedquiltError)
+    assert error.exit_code == 4
+    assert words in str(error)

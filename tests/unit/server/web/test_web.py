@@ -1,0 +1,344 @@
+"""The status page's server over real HTTP: page, API, events, health, and what a hostile agent can do."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import socket
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from prometheus_client.parser import text_string_to_metric_families
+
+import fedquilt_server.web
+from fedquilt_common.errors import FedquiltError
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, Snapshot, StatusStore
+from fedquilt_server.web.app import create_app
+from fedquilt_server.web.server import PageAddressError, PageServer, PortInUseError
+from fedquilt_server.web.stream import LOOK_SECONDS
+
+WEB = Path(fedquilt_server.web.__file__).parent
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\r\nevent: status\r\ndata: x"
+
+
+def row(number: int, loss: float | None = 0.5) -> RoundResult:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    known = {"round": number, "accuracy": 0.1 * number, "loss": loss, "bytes_up": 3000, "clients": 4}
+    return RoundResult.model_validate({**zeros, **known})
+
+
+def status(agent: str, **known: object) -> BoardStatus:
+    return BoardStatus.model_validate({"agent": agent, **known})
+
+
+def snapshot(**changes: object) -> Snapshot:
+    known = {"name": "demo", "phase": "training", "broker_connected": True, "round": 2, "rounds": 9}
+    return Snapshot.model_validate({**known, "history": [row(1)], **changes})
+
+
+@pytest.fixture
+def board() -> StatusStore:
+    return StatusStore(snapshot())
+
+
+@pytest.fixture
+def server(board: StatusStore) -> Iterator[PageServer]:
+    with PageServer(board) as running:
+        yield running
+
+
+@pytest.fixture
+def web(server: PageServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=10) as client:
+        yield client
+
+
+# --- page and API ----------------------------------------------------------------------------------------
+
+
+def test_page_shows_the_run(web: httpx.Client) -> None:
+    page = web.get("/")
+    assert page.status_code == 200
+    assert '<strong data-testid="round">2</strong> of <strong>9</strong>' in page.text
+    assert re.search(r'data-testid="accuracy">10\.0 %<', page.text)
+
+
+def test_what_is_not_known_is_a_dash(board: StatusStore, web: httpx.Client) -> None:
+    board.update(round=0, rounds=0, history=[], boards=[status("a")])
+    page = web.get("/").text
+    assert '<strong data-testid="round">–</strong> of <strong>–</strong>' in page  # noqa: RUF001
+    assert not re.search(r"nan|None|>0\.0", page, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("phase", "awaited", "words"),
+    [
+        ("waiting", [4, 5, 7], "Waits: clients 4–5, 7 are not there"),  # noqa: RUF001
+        ("training", [4], "Waits: client 4 has not replied"),
+        ("training", [], ""),
+        ("finished", [4], ""),
+    ],
+)
+def test_it_says_for_whom_the_run_waits(
+    phase: str, awaited: list[int], words: str, board: StatusStore, web: httpx.Client
+) -> None:
+    board.update(phase=phase, awaited=awaited)
+    assert f'data-testid="awaited">{words}</p>' in web.get("/").text
+
+
+def test_status_is_the_snapshot(board: StatusStore, web: httpx.Client) -> None:
+    assert Snapshot.model_validate_json(web.get("/api/status").text) == board.current
+
+
+def test_a_loss_that_diverged_is_null(board: StatusStore, web: httpx.Client) -> None:
+    board.update(history=[row(1, math.nan), row(2, math.inf)])
+    assert [r["loss"] for r in web.get("/api/status").json()["history"]] == [None, None]
+    assert [r["loss"] for r in web.get("/api/rounds").json()] == [None, None]
+    assert web.get("/").status_code == 200
+
+
+def test_rounds_since(board: StatusStore, web: httpx.Client) -> None:
+    board.update(history=[row(1), row(2), row(3)])
+    assert [r["round"] for r in web.get("/api/rounds").json()] == [1, 2, 3]
+    assert [r["round"] for r in web.get("/api/rounds?since=2").json()] == [3]
+    assert web.get("/api/rounds?since=-1").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "word"),
+    [
+        ({}, 200, "ok"),
+        ({"phase": "finished"}, 200, "ok"),
+        ({"phase": "failed"}, 503, "failed"),
+        ({"broker_connected": False}, 503, "broker-lost"),
+        ({"broker_connected": False, "phase": "finished"}, 200, "ok"),
+    ],
+)
+def test_health(board: StatusStore, web: httpx.Client, changes: dict[str, object], code: int, word: str) -> None:
+    board.update(**changes)
+    answer = web.get("/healthz")
+    assert answer.status_code == code
+    assert answer.json() == {"status": word, "broker": board.current.broker_connected}
+
+
+def test_metrics(board: StatusStore, web: httpx.Client) -> None:
+    hot = status('we"ird\n', kind="pi", temperature=61.5, memory_used=1024)
+    board.update(run="r1", late=3, boards=[hot, status("b", online=False)], history=[row(1), row(2)])
+    samples = read_metrics(web)
+    assert samples["fedquilt_round", ()] == 2
+    assert samples["fedquilt_accuracy", ()] == pytest.approx(0.2)
+    assert samples["fedquilt_bytes_up_total", ()] == 6000
+    assert samples["fedquilt_replies_total", (("outcome", "accepted"),)] == 8
+    assert samples["fedquilt_replies_total", (("outcome", "late"),)] == 3
+    assert samples["fedquilt_board_online", (("agent", "b"), ("kind", "generic"))] == 0
+    assert samples["fedquilt_board_temperature_celsius", (("agent", 'we"ird\n'),)] == 61.5
+    assert samples["fedquilt_info", (("algorithm", ""), ("dataset", ""), ("run", "r1"))] == 1
+
+
+def test_metrics_leave_out_what_is_not_known(board: StatusStore, web: httpx.Client) -> None:
+    board.update(history=[], boards=[status("b")])
+    names = {name for name, _ in read_metrics(web)}
+    assert not names & {"fedquilt_accuracy", "fedquilt_loss", "fedquilt_board_temperature_celsius"}
+
+
+def read_metrics(web: httpx.Client) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(web.get("/metrics").text)
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for f in families for s in f.samples}
+
+
+# --- safety ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/api/status", "/static/page.js", "/metrics", "/nothing"])
+def test_every_answer_has_the_safe_headers(web: httpx.Client, path: str) -> None:
+    headers = web.get(path).headers
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+class Inspector(HTMLParser):
+    """Notes what could run code, and what the policy would refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = dict(attrs)
+        self.tags.add(tag)
+        if (tag == "script" and "src" not in names) or any(n == "style" or n[:2] == "on" for n in names):
+            self.bad.append(self.get_starttag_text() or tag)
+        self.bad += [f"{tag} {n}" for n in ("src", "href") if not (names.get(n) or "/").startswith("/")]
+
+
+def hostile_snapshot() -> Snapshot:
+    boards = [status(HOSTILE, kind=HOSTILE, clients=[1], training={1: 0.5})]
+    refused = [RejectedReply(at=1.0, agent=HOSTILE, client=1, round=1, reason=HOSTILE)]
+    texts = dict.fromkeys(("name", "run", "algorithm", "dataset", "message"), HOSTILE)
+    return snapshot(**texts, boards=boards, rejections=refused, version=7)
+
+
+def test_hostile_text_stays_text(board: StatusStore, web: httpx.Client) -> None:
+    board.update(**dict(hostile_snapshot()))
+    inspector = Inspector()
+    inspector.feed(web.get("/").text)
+    assert inspector.bad == []
+    assert {"script", "link", "progress"} <= inspector.tags
+    assert "&lt;script&gt;alert(1)" in web.get("/").text
+
+
+def test_hostile_text_cannot_forge_an_event(board: StatusStore, web: httpx.Client) -> None:
+    board.update(**dict(hostile_snapshot()))
+    with web.stream("GET", "/events") as stream:
+        events = read_events(stream, until="history")
+    assert sorted(events) == sorted(["clock", "status", "summary", "boards", "rounds", "rejections", "history"])
+    assert "<script" not in "".join(text for name, text in events.items() if name != "history")
+
+
+def test_vendored_files_are_what_the_list_says() -> None:
+    vendor = WEB / "static" / "vendor"
+    listed = dict(re.findall(r"\| `(\S+)` \| `(\w{64})` \|", (vendor / "VENDORED.md").read_text()))
+    found = {p.relative_to(vendor).as_posix(): p for p in vendor.rglob("*") if p.is_file()}
+    del found["VENDORED.md"]
+    assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()} == listed
+
+
+# --- events ----------------------------------------------------------------------------------------------
+
+
+def read_events(stream: httpx.Response, until: str) -> dict[str, str]:
+    """Events by name up to and with the one named ``until``."""
+    seen: dict[str, str] = {}
+    name = ""
+    data: list[str] = []
+    for line in stream.iter_lines():
+        field, _, value = line.partition(": ")
+        if field == "event":
+            name, data = value, []
+        elif field == "data":
+            data.append(value)
+        elif not line and name:
+            assert name not in seen, f"{name} was sent twice"
+            seen[name] = "\n".join(data)
+            if name == until:
+                return seen
+    raise AssertionError("the stream ended")
+
+
+def test_events_tell_what_changed(board: StatusStore, web: httpx.Client) -> None:
+    with web.stream("GET", "/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = stream.iter_lines()
+        first = take_until(lines, "event: history")
+        board.update(round=3)
+        second = take_until(lines, "event: status")
+    assert f"id: {board.current.version - 1}" in first
+    assert f"id: {board.current.version}" in second
+    assert "event: boards" not in second
+
+
+def take_until(lines: Iterator[str], last: str) -> list[str]:
+    taken = []
+    for line in lines:
+        taken.append(line)
+        if line == last:
+            break
+    return taken
+
+
+def test_quick_changes_are_sent_as_one(board: StatusStore, web: httpx.Client) -> None:
+    with web.stream("GET", "/events") as stream:
+        lines = stream.iter_lines()
+        take_until(lines, "event: history")
+        begun = time.monotonic()
+        for number in range(50):
+            board.update(round=number, phase="finished" if number == 49 else "training")
+            time.sleep(0.01)
+        sent: list[str] = []
+        while not any("phase-finished" in line for line in sent):
+            sent.append(next(lines))
+    assert 1 <= sent.count("event: status") <= 2 + (time.monotonic() - begun) / LOOK_SECONDS
+
+
+def test_stop_ends_open_streams(board: StatusStore) -> None:
+    server = PageServer(board)
+    server.start()
+    with httpx.stream("GET", server.url + "events", timeout=10) as stream:
+        lines = stream.iter_lines()
+        take_until(lines, "event: history")
+        begun = time.monotonic()
+        server.stop()
+        assert time.monotonic() - begun < 2
+        assert "event: history" not in list(lines)
+    server.stop()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url)
+
+
+# --- the server ------------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_a_clear_error(server: PageServer, board: StatusStore) -> None:
+    port = httpx.URL(server.url).port
+    assert port is not None
+    with pytest.raises(PortInUseError, match=rf"port {port} on 127\.0\.0\.1.*Choose another port"):
+        PageServer(board, "127.0.0.1", port).start()
+    assert issubclass(PortInUseError, FedquiltError)
+
+
+def test_an_address_of_another_machine_is_a_clear_error(board: StatusStore) -> None:
+    with pytest.raises(PageAddressError, match=r"cannot listen on 192\.0\.2\.1"):
+        PageServer(board, "192.0.2.1").start()
+
+
+def test_stop_before_start_is_harmless(board: StatusStore) -> None:
+    PageServer(board).stop()
+
+
+def test_url_of_all_addresses_can_be_opened(board: StatusStore) -> None:
+    with PageServer(board, "0.0.0.0") as server:  # noqa: S104
+        assert httpx.get(server.url + "healthz").status_code == 200
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_ipv6(board: StatusStore) -> None:
+    server = PageServer(board, "::1")
+    try:
+        server.start()
+    except PageAddressError as error:
+        pytest.skip(f"no IPv6 loopback here: {error}")
+    try:
+        assert httpx.get(server.url + "healthz").status_code == 200
+    finally:
+        server.stop()
+
+
+# --- the schema ------------------------------------------------------------------------------------------
+
+# The event stream has no end, so a generated request would wait for ever; it has its own tests above.
+schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(StatusStore(hostile_snapshot()))).exclude(
+    path="/events"
+)
+
+
+@schema.parametrize()
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+def test_answers_keep_to_the_schema(case: schemathesis.Case[Any]) -> None:
+    case.call_and_validate()
+
+
+def test_schema_describes_every_operation() -> None:
+    paths = create_app(StatusStore()).openapi()["paths"]
+    assert set(paths) == {"/", "/events", "/api/status", "/api/rounds", "/healthz", "/metrics"}
+    assert all(path["get"]["summary"] for path in paths.values())
