@@ -1,5 +1,6 @@
 #!/bin/sh
-# Run by the service `certificates` of docker-compose.yml, once: a federation, and what each container is to have of it.
+# The service `certificates` of docker-compose.yml runs this script. It creates a federation if there is none, and
+# copies to each container's volume the files that the container needs.
 set -eu
 [ -e /federation/federation.yaml ] || fedquilt federation init --folder /federation --broker broker-tls
 board() { [ -e "/federation/boards/$1/tls.crt" ] || fedquilt provision "$@" --folder /federation; }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run once on a board, as root, by cloud-init at its first start (or by hand on a Jetson): installs fedquilt from the
-# wheels beside this file, without a network, and starts the agent. Safe to run again.
+# Installs fedquilt on a board from the wheels beside this file, without a network, and starts the agent.
+# cloud-init runs it once as root at the board's first start; on a Jetson, you run it. It is safe to run again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 units=/etc/systemd/system
@@ -8,9 +8,10 @@ unfinished=fedquilt-install.service
 say() { echo "fedquilt: $*"; }
 
 exec 9>/run/fedquilt-install.lock
-flock 9 # the next start may be at it when somebody gives the command by hand
+flock 9 # the service below may already run this script when you start it by hand
 
-# cloud-init runs this once, whatever becomes of it. If the power goes meanwhile, the next start goes on.
+# cloud-init does not run this script again if it fails. This service resumes the installation at the next start, for
+# example after a power cut.
 cat >"$units/$unfinished" <<EOF
 [Unit]
 Description=Install fedquilt from the card
@@ -24,18 +25,18 @@ ExecStart=/bin/sh "$here/install.sh"
 WantedBy=multi-user.target
 EOF
 systemctl enable --quiet "$unfinished"
-sync # a name without its content would be a unit that is never started
+sync # a power cut now must not leave an empty unit file, which systemd would never start
 
 id fedquilt >/dev/null 2>&1 || useradd --system --home-dir /var/lib/fedquilt --shell /usr/sbin/nologin fedquilt
-for group in video render; do # what a Jetson's GPU and a Pi's vcgencmd belong to
+for group in video render; do # groups that can use a Jetson's GPU and a Pi's vcgencmd
   if getent group "$group" >/dev/null; then usermod -a -G "$group" fedquilt; fi
 done
 
-# On a card for a Jetson the identity lies beside this file; elsewhere cloud-init has put it in place.
+# For a Jetson, the identity is beside this file. On other boards, cloud-init has already copied it to /etc/fedquilt.
 if [ -d "$here/identity" ]; then
   install -d /etc/fedquilt
   for file in "$here"/identity/*; do
-    if [ -e "$file" ]; then cp "$file" /etc/fedquilt/; fi # it may have been emptied, but not removed
+    if [ -e "$file" ]; then cp "$file" /etc/fedquilt/; fi # the folder may be empty after an interrupted run
   done
 fi
 chown -R root:fedquilt /etc/fedquilt
@@ -43,15 +44,15 @@ chmod 750 /etc/fedquilt
 chmod 640 /etc/fedquilt/*
 sync
 
-# Whoever holds the card can read this partition: the key is in place now, and leaves it, whatever
-# becomes of the rest.
+# Anyone who has the card can read this partition. The key is installed now, so delete it here before any later step
+# can fail.
 rm -rf "$here/identity"
 if [ -f "$here/../user-data" ]; then
-  printf '#cloud-config\n# The identity of this board was here until its first start.\n' >"$here/../user-data"
+  printf '#cloud-config\n# The first start installed the identity of this board.\n' >"$here/../user-data"
 fi
 sync
 
-# finish   Nothing is left for the next start.
+# finish   Disable the first-boot installer.
 finish() {
   sync
   systemctl disable --quiet "$unfinished"
@@ -62,19 +63,19 @@ finish() {
 
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
   if [ ! -f "$here/Dockerfile" ]; then
-    say "there is no Python 3.10 or newer here, which fedquilt needs: take an image with a newer system" >&2
+    say "this system has no Python 3.10 or newer, which fedquilt needs: use an image with a newer system" >&2
     exit 1
   fi
-  # JetPack 4 and 5: the agent runs in a container, as the same user and with the same folders.
+  # JetPack 4 and 5: the agent runs in a container, with the same user and folders.
   install -d -o fedquilt -g fedquilt -m 700 /var/lib/fedquilt
   finish
-  say "Python is older than 3.10 here. The identity is in place; the agent runs in a container (docs/deploy.md)"
+  say "this board's Python is older than 3.10; its identity is installed: run the agent in a container (docs/deploy.md)"
   exit
 fi
 if [ -d "$here/wheels" ]; then
-  # Without Debian's python3-venv there is no pip in a new environment, but there is one among the wheels. The
-  # system's packages stay visible on a Jetson, whose torch is NVIDIA's own.
-  # Each set of wheels is a release of its own, as with Ansible, which can upgrade this one and come back to it.
+  # Without Debian's package python3-venv, a new environment has no pip; the wheels include one. On a Jetson, the
+  # environment uses the system's packages, because torch comes from NVIDIA. Each set of wheels is a separate release,
+  # as with Ansible, which can upgrade from this release and roll back to it.
   system=
   if [ -e /etc/nv_tegra_release ]; then system=--system-site-packages; fi
   release=/opt/fedquilt/releases/$(sha256sum "$here/wheels/requirements.txt" | cut -c 1-12)
@@ -88,7 +89,7 @@ if [ -d "$here/wheels" ]; then
   fi
   ln -sfn "$release" /opt/fedquilt/current
 else
-  say "there are no wheels in $here; Ansible installs the software (docs/deploy.md)"
+  say "there are no wheels in $here: install the software with Ansible (docs/deploy.md)"
 fi
 
 cp "$here/fedquilt-agent.service" "$units/"
@@ -99,6 +100,6 @@ if [ ! -x /opt/fedquilt/current/bin/fedquilt ]; then
 fi
 systemctl enable fedquilt-agent.service
 finish
-# Last: systemd tries an agent that does not start again by itself, and needs no other installation for it.
+# Last, because systemd retries an agent that fails to start; the installer is not needed for that.
 systemctl start fedquilt-agent.service
-say "the agent runs"
+say "the agent is running"
