@@ -1,10 +1,10 @@
-# Shared by the scripts beside it; sourced, not run. shellcheck shell=bash
+# Functions for the other scripts in this folder, which source this file. shellcheck shell=bash
 #
-# FEDQUILT_NO_ROOT=1 makes every script behave as if nobody could become root here.
+# FEDQUILT_NO_ROOT=1 makes every script work without root, even if root or sudo is available.
 
 say() { printf '%s\n' "$*"; }
 
-# fail CODE WHAT-HAPPENED NEXT-STEP...
+# fail CODE WHAT-HAPPENED NEXT-STEP...   Print the message and exit with CODE.
 fail() {
   local code=$1
   shift
@@ -12,25 +12,26 @@ fail() {
   exit "$code"
 }
 
-# Runs a command as root: directly, or through a sudo that asks for no password.
+# as_root COMMAND...   Run a command as root: directly, or with sudo if it needs no password.
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
+# can_be_root   Succeed if as_root works.
 can_be_root() {
   [ "${FEDQUILT_NO_ROOT:-}" != 1 ] || return 1
   [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null
 }
 
-# apt_install PACKAGE...   The lists may be absent or old, hence the second attempt.
+# apt_install PACKAGE...   Install packages. The package lists may be missing or old: if so, update them and retry.
 apt_install() {
   local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@")
   as_root "${install[@]}" >/dev/null 2>&1 && return
   as_root apt-get update -qq && as_root "${install[@]}" >/dev/null
 }
 
-# apt_private FOLDER ARGUMENT...   apt-get with its own state and cache in FOLDER, which needs no rights;
-# what is installed is still read from the system's dpkg.
+# apt_private FOLDER ARGUMENT...   Run apt-get with its own state and cache in FOLDER, so that it needs no root.
+# It still reads the list of installed packages from the system's dpkg.
 apt_private() {
   local folder=$1
   shift
@@ -39,7 +40,7 @@ apt_private() {
     -o Dir::State::status=/var/lib/dpkg/status -o APT::Sandbox::User="$(id -un)" "$@"
 }
 
-# apt_unpack FOLDER PACKAGE   Unpacks PACKAGE, and the libraries it needs that this machine lacks, into FOLDER.
+# apt_unpack FOLDER PACKAGE   Unpack PACKAGE and the libraries that this machine lacks for it into FOLDER.
 apt_unpack() {
   local folder=$1 package=$2 work
   mkdir -p "$folder"
@@ -48,7 +49,7 @@ apt_unpack() {
   if (
     cd "$work"
     apt_private "$work" update
-    # A simulated installation names what is missing; of that only libraries can be used unpacked.
+    # A simulated installation lists the missing packages. Of these, only libraries work without an installation.
     libraries=$(apt_private "$work" install -s --no-install-recommends "$package" |
       awk '$1 == "Inst" && $2 ~ /^lib/ { print $2 }')
     # shellcheck disable=SC2086  # one word for each package

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a virtual environment with pip in it; leaves one that works alone. Exit code 2: it cannot be made.
-# Usage: venv.sh VENV              PYTHON names the interpreter (default python3), 3.10 or newer
+# Creates a virtual environment with pip, unless there is a working one. Exit code 2: it cannot be created.
+# Usage: venv.sh VENV              PYTHON is the interpreter, 3.10 or newer (default: python3)
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -10,14 +10,14 @@ python=${PYTHON:-python3}
 
 check_python() {
   command -v "$python" >/dev/null ||
-    fail 2 "There is no program called $python." \
-      "Install Python 3.10 or newer, or name one: make setup PYTHON=/path/to/python3"
+    fail 2 "The interpreter $python does not exist." \
+      "Install Python 3.10 or newer, or give the path of one: make setup PYTHON=/path/to/python3"
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-    fail 2 "$python is $("$python" --version 2>&1), and fedquilt needs Python 3.10 or newer." \
-      "Install a newer one and name it: make setup PYTHON=python3.11"
+    fail 2 "$python is $("$python" --version 2>&1), but fedquilt needs Python 3.10 or newer." \
+      "Install a newer Python and select it: make setup PYTHON=python3.11"
 }
 
-# Debian leaves ensurepip, by which venv gets its pip, to a package of its own.
+# venv installs pip with ensurepip, which Debian has in a separate package.
 has_ensurepip() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
 
 install_ensurepip() {
@@ -26,7 +26,7 @@ install_ensurepip() {
   apt_install python3-venv && has_ensurepip
 }
 
-# Runs pip straight from the wheel inside Debian's package, to install that wheel.
+# borrow_pip   Install the pip wheel from Debian's package, with the pip inside that wheel.
 borrow_pip() {
   command -v apt-get >/dev/null && command -v dpkg >/dev/null || return 1
   local work status=0
@@ -39,7 +39,7 @@ borrow_pip() {
 install_wheel() { "$venv/bin/python" "$1/pip" install -q --no-index --no-deps "$1"; }
 
 without_ensurepip() {
-  say "There is no python3-venv; taking pip from Debian's package into $venv instead (no rights needed)."
+  say "python3-venv is missing; installing pip from Debian's package into $venv instead (needs no root)."
   "$python" -m venv --clear --without-pip "$venv" && borrow_pip
 }
 
@@ -49,6 +49,6 @@ if has_ensurepip || install_ensurepip; then
   "$python" -m venv --clear "$venv"
 elif ! without_ensurepip; then
   rm -rf "$venv"
-  fail 2 "$python cannot make a virtual environment: its ensurepip is missing, and no other pip could be had." \
-    "Have somebody with the rights run apt-get install python3-venv; then run make setup again."
+  fail 2 "$python cannot create a virtual environment: it lacks ensurepip, and pip could not be downloaded either." \
+    "Ask an administrator to run: apt-get install python3-venv. Then run make setup again."
 fi
