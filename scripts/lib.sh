@@ -1,4 +1,5 @@
-# Functions for the other scripts in this folder, which source this file. shellcheck shell=bash
+# Functions for the other scripts in this folder, which source this file.
+# shellcheck shell=bash
 #
 # FEDQUILT_NO_ROOT=1 makes every script work without root, even if root or sudo is available.
 

@@ -14,7 +14,7 @@ project=$(dirname "$here")
 "$here/venv.sh" "$venv"
 say "Installing fedquilt[$extra] into $venv; the first time, this takes some minutes."
 "$venv/bin/python" -m pip install -q --disable-pip-version-check \
-  -c "$project/constraints.txt" -e "$project[$extra]" ||
+  -c "$project/constraints.txt" -e "${project}[$extra]" ||
   fail 4 "pip could not install fedquilt[$extra]; see its error message above." \
     "Check the network and the free disk space (df -h), then run the same command again."
 "$here/mosquitto.sh" "$venv"
