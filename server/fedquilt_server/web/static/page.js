@@ -1,13 +1,13 @@
-// The live half of the page. htmx swaps in the parts that the server renders; here is what needs a clock, a canvas or
-// the state of the connection: relative times, the two curves, and the banner.
+// The browser's part of the page: relative times, the two curves, and the banner that shows the connection's state.
+// htmx replaces the parts that the server renders.
 "use strict";
 (() => {
-  const SILENCE_MS = 15000; // three heartbeats of the server
+  const SILENCE_MS = 15000; // three of the server's heartbeats
   const points = { measure: "accuracy", round: [], value: [], personal: [], loss: [] };
   const charts = {};
   const byId = (id) => document.getElementById(id);
 
-  // --- times: the server's clock rules, a board's or a reader's may be wrong ---------------------------------
+  // --- times: by the server's clock, because a board's or a reader's clock may be wrong -----------------------
   let skew = 0;
   const setClock = (seconds) => { skew = seconds - Date.now() / 1000; };
   const now = () => Date.now() / 1000 + skew;
@@ -30,7 +30,7 @@
     return `closes in ${Math.floor(seconds / 60)}:${two(seconds % 60)}`;
   }
 
-  function rewrite(name, text) {
+  function updateTexts(name, text) {
     for (const node of document.querySelectorAll(`[data-${name}]`)) {
       const at = Number(node.dataset[name]);
       if (at) node.textContent = text(at);
@@ -38,12 +38,12 @@
   }
 
   function tick() {
-    rewrite("at", timeOfDay);
-    rewrite("ago", ago);
-    rewrite("deadline", countdown);
+    updateTexts("at", timeOfDay);
+    updateTexts("ago", ago);
+    updateTexts("deadline", countdown);
   }
 
-  function retitle() {
+  function updateTitle() {
     const round = document.querySelector("[data-testid=round]");
     const name = document.querySelector("h1");
     if (round && name) document.title = `${round.textContent} · ${name.textContent} · fedquilt`;
@@ -70,10 +70,10 @@
     return { stroke: colour("--quiet"), font: "12px system-ui, sans-serif", grid, ticks: { show: false }, ...extra };
   }
 
-  // Under the pointer the legend tells that round, else the last one measured.
+  // The legend shows the round under the pointer, or the latest measured value.
   function legend(show) {
     return (u, v, series, index) => {
-      const value = index === null ? u.data[series].findLast((known) => known !== null) : v;
+      const value = index === null ? u.data[series].findLast((value) => value !== null) : v;
       return value === null || value === undefined ? "–" : show(value);
     };
   }
@@ -129,7 +129,7 @@
     } else {
       const note = document.createElement("p");
       note.className = "empty";
-      note.textContent = "Nothing measured yet.";
+      note.textContent = "No measurements yet.";
       box.append(note);
     }
     box.dataset.points = points[name].filter((v) => v !== null).length;
@@ -140,12 +140,12 @@
   }
 
   function onHistory(event) {
-    const news = JSON.parse(event.data);
+    const added = JSON.parse(event.data);
     for (const name of ["round", "value", "personal", "loss"]) {
-      points[name].length = news.start;
-      points[name].push(...news[name]);
+      points[name].length = added.start;
+      points[name].push(...added[name]);
     }
-    points.measure = news.measure;
+    points.measure = added.measure;
     redraw();
   }
 
@@ -162,40 +162,40 @@
 
   // --- the connection -----------------------------------------------------------------------------------------
   let source = null;
-  let heard = Date.now();
+  let lastHeartbeat = Date.now();
 
-  function isOver() {
+  function runIsOver() {
     const phase = document.querySelector("[data-phase]")?.dataset.phase;
     return phase === "finished" || phase === "failed";
   }
 
-  function show(state) {
+  function showConnection(state) {
     const live = byId("live");
-    live.textContent = live.dataset.state = state === "lost" && isOver() ? "ended" : state;
+    live.textContent = live.dataset.state = state === "lost" && runIsOver() ? "ended" : state;
     const banner = byId("banner");
     banner.hidden = state !== "lost";
-    banner.classList.toggle("calm", isOver());
-    banner.textContent = isOver()
-      ? "The coordinator has stopped; this is how the run ended."
-      : "Connection to the coordinator lost. What you see may be out of date; trying to reconnect…";
+    banner.classList.toggle("calm", runIsOver());
+    banner.textContent = runIsOver()
+      ? "The coordinator has stopped. The page shows the final state of the run."
+      : "Connection to the coordinator lost. The page may be out of date. Reconnecting…";
   }
 
   function onClock(event) {
-    heard = Date.now();
+    lastHeartbeat = Date.now();
     setClock(Number(event.data));
-    show("live");
+    showConnection("live");
   }
 
-  // A broken network may leave the stream open and silent for ever; then give it up, and htmx opens a new one.
-  function watch() {
-    if (source && Date.now() - heard > SILENCE_MS) {
-      heard = Date.now();
+  // A broken network may leave the stream open without any event. Close it after a while; htmx then opens a new one.
+  function checkHeartbeat() {
+    if (source && Date.now() - lastHeartbeat > SILENCE_MS) {
+      lastHeartbeat = Date.now();
       source.close();
       source.onerror(new Event("error"));
     }
   }
 
-  // htmx's extension asks here for its event source.
+  // htmx's extension for server-sent events calls this function to open the stream.
   htmx.createEventSource = (url) => {
     source = new EventSource(url);
     source.addEventListener("clock", onClock);
@@ -203,11 +203,11 @@
     return source;
   };
 
-  document.addEventListener("htmx:sseError", () => show("lost"));
-  document.addEventListener("htmx:sseMessage", () => { tick(); retitle(); });
+  document.addEventListener("htmx:sseError", () => showConnection("lost"));
+  document.addEventListener("htmx:sseMessage", () => { tick(); updateTitle(); });
   setClock(Number(document.body.dataset.now));
   followWidth();
   tick();
-  retitle();
-  setInterval(() => { tick(); watch(); }, 1000);
+  updateTitle();
+  setInterval(() => { tick(); checkHeartbeat(); }, 1000);
 })();

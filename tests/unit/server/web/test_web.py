@@ -82,8 +82,8 @@ def test_what_is_not_known_is_a_dash(board: StatusStore, web: httpx.Client) -> N
 @pytest.mark.parametrize(
     ("phase", "awaited", "words"),
     [
-        ("waiting", [4, 5, 7], "Waits: clients 4–5, 7 are not there"),  # noqa: RUF001
-        ("training", [4], "Waits: client 4 has not replied"),
+        ("waiting", [4, 5, 7], "Waiting: clients 4–5, 7 are not there"),  # noqa: RUF001
+        ("training", [4], "Waiting: client 4 has not replied"),
         ("training", [], ""),
         ("finished", [4], ""),
     ],

@@ -145,9 +145,9 @@ def test_long_lists_are_cut_and_say_so() -> None:
     boards = [{"agent": f"a{n}", "training": dict.fromkeys(range(30), 0.5)} for n in range(150)]
     parts = Renderer().parts(snapshot(*map(row, range(1, 41)), boards=boards))
     assert parts["boards"].count("<tr class") == 100
-    assert "The first 100 of 150 boards" in parts["boards"]
+    assert "Showing the first 100 of 150 boards" in parts["boards"]
     assert "and 14 more" in parts["boards"]
-    assert "The last 20 of 40 rounds" in parts["rounds"]
+    assert "Showing the last 20 of 40 rounds" in parts["rounds"]
     assert parts["rounds"].index(">40<") < parts["rounds"].index(">21<")
 
 
