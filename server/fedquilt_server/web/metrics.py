@@ -69,12 +69,8 @@ def _latest(s: Snapshot, field: str, name: str, text: str) -> Metric:
 def _totals(s: Snapshot) -> Iterator[Metric]:
     yield _counter("bytes_down", "Bytes sent in finished rounds", sum(row.bytes_down for row in s.history))
     yield _counter("bytes_up", "Bytes received in finished rounds", sum(row.bytes_up for row in s.history))
-    replies = CounterMetricFamily(
-        "fedquilt_replies",
-        "Replies by outcome; accepted ones count when their round is done",
-        labels=["outcome"],
-    )
-    replies.add_metric(["accepted"], sum(row.clients for row in s.history))
+    replies = CounterMetricFamily("fedquilt_replies", "Replies in all exchanges, by outcome", labels=["outcome"])
+    replies.add_metric(["accepted"], s.accepted)
     replies.add_metric(["late"], s.late)
     replies.add_metric(["rejected"], s.rejected)
     replies.add_metric(["duplicate"], s.duplicates)

@@ -132,7 +132,7 @@ def test_health(board: StatusStore, web: httpx.Client, changes: dict[str, object
 
 def test_metrics(board: StatusStore, web: httpx.Client) -> None:
     hot = status('we"ird\n', kind="pi", temperature=61.5, memory_used=1024)
-    board.update(run="r1", late=3, boards=[hot, status("b", online=False)], history=[row(1), row(2)])
+    board.update(run="r1", accepted=8, late=3, boards=[hot, status("b", online=False)], history=[row(1), row(2)])
     samples = read_metrics(web)
     assert samples["fedquilt_round", ()] == 2
     assert samples["fedquilt_accuracy", ()] == pytest.approx(0.2)
@@ -142,6 +142,14 @@ def test_metrics(board: StatusStore, web: httpx.Client) -> None:
     assert samples["fedquilt_board_online", (("agent", "b"), ("kind", "generic"))] == 0
     assert samples["fedquilt_board_temperature_celsius", (("agent", 'we"ird\n'),)] == 61.5
     assert samples["fedquilt_info", (("algorithm", ""), ("dataset", ""), ("run", "r1"))] == 1
+
+
+def test_metrics_count_the_accepted_replies_of_every_exchange(board: StatusStore, web: httpx.Client) -> None:
+    """Two rounds of two exchanges, with 4 clients in each; one reply of the third round is there already."""
+    rounds = [row(number).model_copy(update={"replies": 8}) for number in (1, 2)]
+    board.update(accepted=17, history=rounds)
+    assert read_metrics(web)["fedquilt_replies_total", (("outcome", "accepted"),)] == 17
+    assert web.get("/api/status").json()["accepted"] == 17
 
 
 def test_metrics_leave_out_what_is_not_known(board: StatusStore, web: httpx.Client) -> None:
