@@ -139,7 +139,7 @@ def room_of(module: str) -> str:
 
 def arrows() -> dict[str, set[str]]:
     """Every arrow between two rooms of the same side."""
-    files, found = dict(sources()), {}
+    files, found = dict(sources()), dict[str, set[str]]()
     for module, path in files.items():
         for name in imports_of(module, path):
             target = next((part for part in prefixes(name) if part in files), module)
