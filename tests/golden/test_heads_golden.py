@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.support.data import golden_vectors
 from torch import nn
 
 from fedquilt_common.aggregation.rebalance import rebalance_examples, threshold_of
@@ -25,7 +25,6 @@ from fedquilt_common.training.losses import balanced_softmax, cross_entropy
 from fedquilt_common.types import Examples
 
 NAME = "f_fedreb_fedrod.json"
-Vectors = Callable[[str], Any]
 RULES = {
     "max": {"rule": "max"},
     "mean_floor": {"rule": "mean", "rounding": "floor"},
@@ -47,8 +46,8 @@ BASE, HEAD = "0.weight", "2.weight"
 
 @pytest.mark.parametrize("case", "ABCDE")
 @pytest.mark.parametrize("rule", RULES)
-def test_the_rebalanced_data_set(case: str, rule: str, vectors: Vectors) -> None:
-    golden = vectors(NAME)["rebalance_cases"][case]
+def test_the_rebalanced_data_set(case: str, rule: str) -> None:
+    golden = golden_vectors(NAME)["rebalance_cases"][case]
     counts = np.array(golden["class_counts"])
     threshold = threshold_of(counts, **RULES[rule])  # type: ignore[arg-type]
     assert threshold == golden["thresholds"][rule]
@@ -87,8 +86,8 @@ class ServerContext:
     ("weights", "expected"),
     [("effective", "head_out_eq3.8"), ("original", "head_out_origin_weights"), ("rebalanced", None)],
 )
-def test_split_aggregation(threshold: str, weights: str, expected: str | None, vectors: Vectors) -> None:
-    golden = vectors(NAME)["split_aggregation"][threshold]
+def test_split_aggregation(threshold: str, weights: str, expected: str | None) -> None:
+    golden = golden_vectors(NAME)["split_aggregation"][threshold]
     algorithm: Any = make_algorithm("fedreb", {"head_layers": 1, "head_weights": weights}, ())
     replies = {
         place: Reply({BASE: np.array(base, np.float32), HEAD: np.array(head, np.float32)}, original,
@@ -107,9 +106,9 @@ def test_split_aggregation(threshold: str, weights: str, expected: str | None, v
     ("freeze", "variant"),
     [(True, "text_and_opt1_variant(H1 frozen in phase 1)"), (False, "algorithm2_line11_variant(H1 also updated)")],
 )
-def test_one_batch_of_each_phase(freeze: bool, variant: str, vectors: Vectors) -> None:
+def test_one_batch_of_each_phase(freeze: bool, variant: str) -> None:
     """The two optimisers have a momentum each, so one step does not show in the other's."""
-    golden = vectors(NAME)["fedreb_one_batch_step"]
+    golden = golden_vectors(NAME)["fedreb_one_batch_step"]
     algorithm: Any = make_algorithm("fedreb", {"head_layers": 1, "freeze_head": freeze}, ())
     training = Training(epochs=1, batch=2, lr=golden["lr"], momentum=golden["momentum"])
     learner = TorchLearner(net, training, 3)
@@ -134,8 +133,8 @@ def array(values: Any) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(("counts", "loss"), [("counts_full", "loss_full"), ("counts_absent_class2", "loss_absent")])
-def test_the_balanced_softmax(counts: str, loss: str, vectors: Vectors) -> None:
-    golden = vectors(NAME)["fedrod"]
+def test_the_balanced_softmax(counts: str, loss: str) -> None:
+    golden = golden_vectors(NAME)["fedrod"]
     logits, labels = torch.tensor(golden["logits"]), torch.tensor(golden["labels"])
     found = balanced_softmax(np.array(golden[counts]))(logits, labels)
     assert found.item() == pytest.approx(golden[loss], abs=1e-6)
@@ -153,9 +152,9 @@ class ClientContext:
     test: Examples = field(default_factory=lambda: Examples(np.zeros((0, 3)), np.zeros(0)))
 
 
-def test_one_step_of_fedrod(vectors: Vectors) -> None:
+def test_one_step_of_fedrod() -> None:
     """The vectors' step has the samples of FedReb's phase 1; their class counts are given."""
-    golden, shared = vectors(NAME)["fedrod"]["one_step"], vectors(NAME)["fedreb_one_batch_step"]
+    golden, shared = golden_vectors(NAME)["fedrod"]["one_step"], golden_vectors(NAME)["fedreb_one_batch_step"]
     algorithm: Any = make_algorithm("fedrod", {}, ())
     learner = TorchLearner(net, Training(epochs=1, batch=2, lr=golden["lr"]), 3)
     data = Examples(array(shared["x_o"]), np.array(shared["y_o"]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.data import golden_vectors
 from torch import nn
 
 from fedquilt_common.algorithms import ALGORITHMS
@@ -17,8 +17,8 @@ from fedquilt_common.types import Examples
 
 
 @pytest.fixture(scope="module")
-def golden(vectors: Callable[[str], Any]) -> Any:
-    return vectors("h_optimiser_updates.json")
+def golden() -> Any:
+    return golden_vectors("h_optimiser_updates.json")
 
 
 def trained(golden: Any, client: int, steps: int, penalty: Any = None) -> NDArray[Any]:

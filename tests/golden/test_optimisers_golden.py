@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.data import golden_vectors
 from torch import nn
 
 from fedquilt_common.algorithm_api import Reply, State, Task
@@ -52,9 +52,9 @@ def near(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
-def test_feddyn_is_the_papers(vectors: Callable[[str], Any]) -> None:
+def test_feddyn_is_the_papers() -> None:
     """Three rounds with partial participation: clients' models, gradient memories, the server's h and theta."""
-    golden = vectors("h_optimiser_updates.json")
+    golden = golden_vectors("h_optimiser_updates.json")
     paper, official = golden["feddyn_paper_own"], golden["feddyn_official"]
     algorithm: Any = make_algorithm("feddyn", {"alpha": paper["alpha"]}, ())
     data = [Examples(np.array(x, np.float32), np.array(y))
@@ -81,16 +81,16 @@ def test_feddyn_is_the_papers(vectors: Callable[[str], Any]) -> None:
         ("fedyogi_v0_tau2", {"optimizer": "yogi"}),
     ],
 )
-def test_fedopt_is_that_of_reddi_et_al(name: str, fields: dict[str, Any], vectors: Callable[[str], Any]) -> None:
-    golden = vectors("h_optimiser_updates.json")
+def test_fedopt_is_that_of_reddi_et_al(name: str, fields: dict[str, Any]) -> None:
+    golden = golden_vectors("h_optimiser_updates.json")
     hyper, expected = golden["fedopt_own"]["hyper"], golden["fedopt_own"][name]
     numbers = {"server_lr": hyper["eta"], "beta1": hyper["beta1"], "beta2": hyper["beta2"], "tau": hyper["tau"]}
     run(make_algorithm("fedopt", {**numbers, **fields}, ()), golden, expected)
 
 
-def test_fedadagrad_without_its_first_second_moment(vectors: Callable[[str], Any]) -> None:
+def test_fedadagrad_without_its_first_second_moment() -> None:
     """The vectors begin at 0, the paper at tau squared: that much is taken out of our state."""
-    golden = vectors("h_optimiser_updates.json")
+    golden = golden_vectors("h_optimiser_updates.json")
     hyper, expected = golden["fedopt_own"]["hyper"], golden["fedopt_own"]["fedadagrad_beta1_0_v0_0"]
     fields = {"optimizer": "adagrad", "server_lr": hyper["eta"], "beta1": 0.0, "tau": hyper["tau"]}
     run(make_algorithm("fedopt", fields, ()), golden, expected, from_zero=True)

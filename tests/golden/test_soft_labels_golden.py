@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.support.data import golden_vectors
 
 from fedquilt_common.aggregation.soft_labels import (
     confidence_weights,
@@ -27,8 +27,8 @@ from fedquilt_common.training.losses import DISTILLATION, divergence
 
 
 @pytest.fixture(scope="module")
-def golden(vectors: Callable[[str], Any]) -> Any:
-    return vectors("e_kd_soft_labels.json")
+def golden() -> Any:
+    return golden_vectors("e_kd_soft_labels.json")
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,8 @@ Vectors a, b and c; fields named ``paper`` or ``own`` where they differ from the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.support.data import golden_vectors
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithms.adaptivefl import Tables
@@ -31,17 +30,7 @@ from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_common.types import Arrays
 
-FOLDER = Path(__file__).parents[3] / "shared" / "golden"
-if not FOLDER.is_dir():
-    pytest.skip(f"the golden vectors are not at {FOLDER}", allow_module_level=True)
-
-
-def golden(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FOLDER / name).read_text())
-    return found
-
-
-A, B, C = (golden(f"{name}.json") for name in (
+A, B, C = (golden_vectors(f"{name}.json") for name in (
     "a_submodel_index_sets", "b_selective_aggregation", "c_adaptivefl_pool_and_rl"))  # fmt: skip
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+from tests.support.data import golden_vectors
 
 from fedquilt_common.aggregation import averages
 from fedquilt_common.aggregation.averages import mean
@@ -22,8 +21,6 @@ from fedquilt_common.errors import PayloadError
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 Arrays = dict[str, NDArray[Any]]
-SHARED = Path(os.environ.get("FEDQUILT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
-VECTORS = SHARED / "golden" / "h_optimiser_updates.json"
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 WEIGHTS = st.floats(0, 1e12) | st.integers(0, 1000).map(float)
@@ -156,9 +153,7 @@ def test_replies_are_left_alone() -> None:
 
 
 def test_fedavg_of_published_code() -> None:
-    if not VECTORS.is_file():
-        pytest.skip("needs h_optimiser_updates.json in ../shared/golden (or FEDQUILT_SHARED)")
-    golden = json.loads(VECTORS.read_text(encoding="utf-8"))["fedavg"]
+    golden = golden_vectors("h_optimiser_updates.json")["fedavg"]
     replies = {
         client: Reply({"w": np.array(params, np.float32)}, float(size))
         for client, (params, size) in enumerate(zip(golden["client_params"], golden["sizes"], strict=True))

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.support.data import golden_vectors
 from torch import nn
 
 from fedquilt_common.models import build_model
 
-REPOSITORY = Path(__file__).resolve().parents[4]
-GOLDEN = Path(os.environ.get("FEDQUILT_SHARED", REPOSITORY.parent / "shared")) / "golden"
 CIFAR = (3, 32, 32)
 RESNET_STAGES = (96, 128, 256, 512)
-
-
-def golden(name: str) -> Any:
-    if not (GOLDEN / name).is_file():
-        pytest.skip(f"needs {name} in ../shared/golden (or FEDQUILT_SHARED)")
-    return json.loads((GOLDEN / name).read_text(encoding="utf-8"))
 
 
 def empty(name: str, params: dict[str, Any], shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -57,7 +47,7 @@ def test_sizes(name: str, params: dict[str, Any], shape: tuple[int, ...], classe
 
 def test_largest_models_of_adaptivefl() -> None:
     """Table 1's L1 and those of the other data sets are the models as they are built."""
-    vectors = golden("c_adaptivefl_pool_and_rl.json")
+    vectors = golden_vectors("c_adaptivefl_pool_and_rl.json")
     largest = {entry["name"]: entry for entry in vectors["vgg16_pool"]}["L1"]
     assert size("vgg16", {}, CIFAR, 10) == largest["params"]
     others = vectors["vgg16_other_class_counts"]["params"]
@@ -68,7 +58,7 @@ def test_largest_models_of_adaptivefl() -> None:
 
 
 def test_vgg16_has_the_published_layers() -> None:
-    largest = golden("c_adaptivefl_pool_and_rl.json")["vgg16_pool"][-1]
+    largest = golden_vectors("c_adaptivefl_pool_and_rl.json")["vgg16_pool"][-1]
     module = empty("vgg16", {}, CIFAR, 10)
     convolutions = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     assert [layer.out_channels for layer in convolutions] == largest["conv_out_channels"]
@@ -79,7 +69,7 @@ def test_vgg16_has_the_published_layers() -> None:
 
 def test_resnet18_has_the_published_size_at_every_level() -> None:
     """AdaptiveFL's sub-models: stages from ``I`` on (1-based) at the width, the first convolution whole."""
-    for level in golden("c_adaptivefl_pool_and_rl.json")["resnet18_cifar"]:
+    for level in golden_vectors("c_adaptivefl_pool_and_rl.json")["resnet18_cifar"]:
         hidden = [int(c * level["r_w"]) if k + 1 >= level["I"] else c for k, c in enumerate(RESNET_STAGES)]
         assert size("resnet18", {"hidden": hidden}, CIFAR, 10) == level["params"], level
 
@@ -94,7 +84,7 @@ def our_name(published: str) -> str:
 
 
 def test_preact_resnet18_has_the_published_arrays() -> None:
-    example = golden("a_submodel_index_sets.json")["resnet_example"]
+    example = golden_vectors("a_submodel_index_sets.json")["resnet_example"]
     module = empty("preact-resnet18", {"hidden": example["hidden"], "blocks": example["blocks"]}, CIFAR, 4)
     ours = {name: list(parameter.shape) for name, parameter in module.named_parameters()}
     assert ours == {our_name(name): shape for name, shape in example["global_shapes"].items()}

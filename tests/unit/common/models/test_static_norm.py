@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 import pytest
 import torch
+from tests.support.data import golden_vectors
 from torch import Tensor, nn
 
 from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 
-REPOSITORY = Path(__file__).resolve().parents[4]
-GOLDEN = Path(os.environ.get("FEDQUILT_SHARED", REPOSITORY.parent / "shared")) / "golden"
 SHAPES = [(6, 3), (6, 3, 5), (6, 3, 4, 5)]
 
 
@@ -125,10 +120,7 @@ def test_scaler_divides_in_training_only() -> None:
 
 
 def test_scaler_against_published_code() -> None:
-    path = GOLDEN / "b_selective_aggregation.json"
-    if not path.is_file():
-        pytest.skip(f"needs {path.name} in ../shared/golden (or FEDQUILT_SHARED)")
-    vector = json.loads(path.read_text(encoding="utf-8"))["scaler"]
+    vector = golden_vectors("b_selective_aggregation.json")["scaler"]
     scaler, x = Scaler(vector["rate"]), torch.tensor(vector["x"])
     assert scaler(x).tolist() == vector["train"]
     assert scaler.eval()(x).tolist() == vector["eval"]
