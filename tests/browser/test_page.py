@@ -1,4 +1,4 @@
-"""The status page in a real browser: it follows a run, runs no hostile text, asks no other host."""
+"""The status page in a real browser: it follows a run, runs no hostile text and contacts no other host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GIB = 2**30
 
 
 def row(number: int) -> RoundResult:
-    """A round of a run that learns; the same numbers each time."""
+    """Return the result of a round of a run that learns, with the same numbers each time."""
     training = 6.5 + math.sin(7 * number)
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
     scores = {
@@ -48,7 +48,7 @@ def row(number: int) -> RoundResult:
 
 
 def boards(now: float) -> list[BoardStatus]:
-    """Three boards: one well, one hot and full, one gone."""
+    """Return three boards: one in good state, one hot and short of memory, one offline."""
     jetson = {"kind": "jetson-orin-nano", "clients": [0, 1, 2, 3], "cores": 6, "memory_used": int(5.1 * GIB)}
     pi = {"kind": "raspberry-pi-5", "clients": [4, 5, 6], "cores": 4, "memory_used": int(7.4 * GIB)}
     gone = {"kind": "raspberry-pi-4", "clients": [7], "cores": 4, "online": False}
@@ -74,7 +74,7 @@ def rejections(now: float) -> list[RejectedReply]:
 
 
 def rich_snapshot() -> Snapshot:
-    """A run in full swing: half of forty rounds done."""
+    """Return a snapshot after 20 of 40 rounds."""
     now = time.time()
     names = {"name": "digits-fedavg", "run": "20250611-094512", "algorithm": "fedavg", "dataset": "digits"}
     exchange = {"round": 21, "rounds": 40, "exchange": 1, "tasks": 8, "replies": 5, "deadline": now + 42.5}
@@ -93,18 +93,18 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def board() -> StatusStore:
+def store() -> StatusStore:
     return StatusStore(rich_snapshot())
 
 
 @pytest.fixture
-def server(board: StatusStore) -> Iterator[PageServer]:
-    with PageServer(board) as running:
+def server(store: StatusStore) -> Iterator[PageServer]:
+    with PageServer(store) as running:
         yield running
 
 
 class Visit:
-    """One open page, and everything it complained of or asked for."""
+    """One open page, with its console messages and requests."""
 
     def __init__(self, browser: Any, server: PageServer, **context: Any) -> None:
         self.errors: list[str] = []
@@ -119,11 +119,11 @@ class Visit:
         self.page.wait_for_selector("[data-testid=live][data-state=live]")
 
     def expect(self, testid: str, text: str) -> None:
-        """Wait until the element holds the text."""
+        """Wait until the element contains the text."""
         sync_api.expect(self.page.get_by_test_id(testid)).to_contain_text(text)
 
     def wait_points(self, chart: str, count: int) -> None:
-        """Wait until the curve has so many points."""
+        """Wait until the curve has ``count`` points."""
         self.page.wait_for_selector(f"[data-testid={chart}][data-points='{count}'] canvas")
 
 
@@ -134,7 +134,7 @@ def visit(browser: Any, server: PageServer) -> Iterator[Visit]:
     visit.page.close()
 
 
-# Counts the canvas' pixels that have (nearly) the colour of the curve.
+# Count the canvas' pixels that have nearly the colour of the curve.
 PIXELS_OF_CURVE = """name => {
   const canvas = document.querySelector(`[data-testid=${name}] canvas`);
   const css = name === "loss-chart" ? "--curve-2" : "--curve";
@@ -155,10 +155,10 @@ def test_curves_are_drawn(visit: Visit, chart: str) -> None:
     assert visit.page.evaluate(PIXELS_OF_CURVE, chart) > 200
 
 
-def test_page_follows_the_run(visit: Visit, board: StatusStore) -> None:
+def test_page_follows_the_run(visit: Visit, store: StatusStore) -> None:
     visit.expect("round", "21")
     visit.wait_points("accuracy-chart", 20)
-    board.update(round=22, phase="evaluating", history=[*board.current.history, row(21)])
+    store.update(round=22, phase="evaluating", history=[*store.current.history, row(21)])
     visit.expect("round", "22")
     visit.expect("phase", "evaluating")
     visit.expect("accuracy", f"{100 * (row(21).accuracy or 0):.1f} %")
@@ -166,12 +166,12 @@ def test_page_follows_the_run(visit: Visit, board: StatusStore) -> None:
     assert visit.errors == []
 
 
-def test_personal_accuracy_has_a_tile_a_curve_and_a_column(visit: Visit, board: StatusStore) -> None:
+def test_personal_accuracy_has_a_tile_a_curve_and_a_column(visit: Visit, store: StatusStore) -> None:
     visit.wait_points("accuracy-chart", 20)
     assert visit.page.get_by_test_id("personal").count() == 0
     own = [one.model_copy(update={"global_accuracy": one.accuracy, "personal_accuracy": 0.9 + one.round / 1000})
-           for one in board.current.history]  # fmt: skip
-    board.update(history=[*own, row(21).model_copy(update={"global_accuracy": 0.5, "personal_accuracy": 0.987})])
+           for one in store.current.history]  # fmt: skip
+    store.update(history=[*own, row(21).model_copy(update={"global_accuracy": 0.5, "personal_accuracy": 0.987})])
     visit.expect("personal", "98.7 %")
     visit.expect("rounds", "Personal")
     visit.expect("rounds", "98.7 %")
@@ -190,10 +190,10 @@ def test_page_shows_boards_and_rejections(visit: Visit) -> None:
     assert visit.page.title() == "21 · digits-fedavg · fedquilt"
 
 
-def test_hostile_text_is_not_run(visit: Visit, board: StatusStore) -> None:
+def test_hostile_text_is_not_run(visit: Visit, store: StatusStore) -> None:
     evil = BoardStatus(agent=HOSTILE, kind=HOSTILE, last_seen=1.0)
     reply = RejectedReply(at=1.0, agent=HOSTILE, client=1, round=1, reason=HOSTILE)
-    board.update(name=HOSTILE, message=HOSTILE, boards=[evil], rejections=[reply])
+    store.update(name=HOSTILE, message=HOSTILE, boards=[evil], rejections=[reply])
     visit.expect("boards", "<script>window.hacked = 1</script>")
     visit.expect("rejections", "onerror='window.hacked = 2'")
     visit.page.reload()
@@ -209,7 +209,7 @@ def test_nothing_is_asked_of_another_host(visit: Visit, server: PageServer) -> N
     assert visit.errors == []
 
 
-def test_lost_connection_is_told_and_mended(visit: Visit, server: PageServer, board: StatusStore) -> None:
+def test_lost_connection_is_told_and_mended(visit: Visit, server: PageServer, store: StatusStore) -> None:
     port = int(server.url.rstrip("/").rpartition(":")[2])
     server.stop()
     visit.expect("banner", "Connection to the coordinator lost")
@@ -221,18 +221,18 @@ def test_lost_connection_is_told_and_mended(visit: Visit, server: PageServer, bo
         visit.page.close()
 
 
-def test_a_silent_stream_is_opened_anew(visit: Visit, board: StatusStore) -> None:
-    """What a dead network does: the stream stays open and tells nothing. Here the clock leaps instead."""
+def test_a_silent_stream_is_opened_anew(visit: Visit, store: StatusStore) -> None:
+    """In a dead network, the stream stays open without events. Here, the clock jumps instead."""
     visit.page.evaluate("() => { const real = Date.now; Date.now = () => real() + 20000; }")
     visit.expect("live", "lost")
     visit.expect("live", "live")
-    board.update(round=30)
+    store.update(round=30)
     visit.expect("round", "30")
     assert sum(url.endswith("/events") for url in visit.requests) == 2
 
 
-def test_the_end_of_a_run_is_no_lost_connection(visit: Visit, server: PageServer, board: StatusStore) -> None:
-    board.update(phase="finished")
+def test_the_end_of_a_run_is_no_lost_connection(visit: Visit, server: PageServer, store: StatusStore) -> None:
+    store.update(phase="finished")
     visit.expect("phase", "finished")
     server.stop()
     visit.expect("banner", "The coordinator has stopped")
@@ -247,7 +247,7 @@ LOOKS = {
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_page_fits_the_screen(browser: Any, server: PageServer, look: str) -> None:
-    """Also writes the pictures of the documentation, where FEDQUILT_SCREENSHOTS names a folder."""
+    """If FEDQUILT_SCREENSHOTS names a folder, also write the pictures of the documentation there."""
     visit = Visit(browser, server, **LOOKS[look])
     visit.wait_points("loss-chart", 20)
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -102,8 +102,8 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
     names = {name for expression in asked for name in re.findall(r"fedquilt_\w+", expression)}
     zeros = {field: 0 for field, told in RoundResult.model_fields.items() if told.is_required()}
     row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.5, "loss": 1.0})
-    board = StatusStore(Snapshot(boards=[BoardStatus(agent="a", temperature=1.0, memory_used=1)], history=[row]))
-    offered = {sample.name for metric in SnapshotCollector(board).collect() for sample in metric.samples}
+    store = StatusStore(Snapshot(boards=[BoardStatus(agent="a", temperature=1.0, memory_used=1)], history=[row]))
+    offered = {sample.name for metric in SnapshotCollector(store).collect() for sample in metric.samples}
     assert names
     assert names <= offered
     uid = yaml.safe_load((MONITORING / "grafana" / "datasource.yml").read_text())["datasources"][0]["uid"]

@@ -34,8 +34,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
     row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.25})
     boards = [BoardStatus(agent="pi", memory_used=1 << 20, temperature=51.5, last_seen=1.0)]
-    board = StatusStore(Snapshot(name="x", run="x-1", broker_connected=True, round=3, history=[row], boards=boards))
-    with PageServer(board) as page:
+    store = StatusStore(Snapshot(name="x", run="x-1", broker_connected=True, round=3, history=[row], boards=boards))
+    with PageServer(store) as page:
         config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
         (job,) = config["scrape_configs"]
         job["static_configs"][0]["targets"][0] = page.url.removeprefix("http://").rstrip("/")

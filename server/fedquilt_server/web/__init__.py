@@ -1,1 +1,1 @@
-"""The live status page, its API, its event stream and its metrics; all only read snapshots."""
+"""The status page, its API, event stream and metrics. All of them only read snapshots of the run."""

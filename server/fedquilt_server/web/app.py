@@ -1,4 +1,4 @@
-"""The web application: one page, a small API, an event stream, a health check and metrics. Read only."""
+"""The web application: the status page, a small API, an event stream, a health check and metrics. All are read-only."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web import view
 from fedquilt_server.web.fragments import Renderer
-from fedquilt_server.web.headers import SafeHeaders
-from fedquilt_server.web.metrics import registry_of
-from fedquilt_server.web.stream import updates
+from fedquilt_server.web.headers import SecurityHeaders
+from fedquilt_server.web.metrics import create_registry
+from fedquilt_server.web.stream import stream_updates
 
-DESCRIPTION = "What a fedquilt coordinator is doing. Each answer is read from one snapshot; nothing changes the run."
+DESCRIPTION = "The state of a fedquilt run. Each response comes from one snapshot. No request changes the run."
 
-Since = Annotated[int, Query(ge=0, description="Leave out the rounds up to and including this one.")]
+Since = Annotated[int, Query(ge=0, description="Return only the rounds after this one.")]
 _ROUNDS = TypeAdapter(list[RoundResult])
 
 
 class HealthReport(BaseModel):
-    """Whether the coordinator can do its work."""
+    """The response of the health check."""
 
-    status: view.Health = Field(description="`ok`, `failed` (the run) or `broker-lost`")
-    broker: bool = Field(description="whether the coordinator is connected to its broker")
+    status: view.Health = Field(description="`ok`, `failed` (the run failed) or `broker-lost`")
+    broker: bool = Field(description="whether the coordinator is connected to the broker")
 
 
-def create_app(board: StatusStore) -> FastAPI:
-    """The application over one run's snapshots. Setting ``app.state.closing`` ends its event streams."""
+def create_app(store: StatusStore) -> FastAPI:
+    """Create the application for one run. Set the event ``app.state.closing`` to end its event streams."""
     app = FastAPI(
         title="fedquilt coordinator",
         version=__version__,
         description=DESCRIPTION,
-        # FastAPI's own documentation pages load scripts from a CDN.
+        # FastAPI's documentation pages would load scripts from a CDN.
         docs_url=None,
         redoc_url=None,
     )
     app.state.closing = threading.Event()
-    app.add_middleware(SafeHeaders)
-    app.include_router(_page(board, Renderer(), app.state.closing))
-    app.include_router(_api(board))
-    app.include_router(_monitoring(board))
+    app.add_middleware(SecurityHeaders)
+    app.include_router(_page_routes(store, Renderer(), app.state.closing))
+    app.include_router(_api_routes(store))
+    app.include_router(_monitoring_routes(store))
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     return app
 
 
-def _page(board: StatusStore, renderer: Renderer, closing: threading.Event) -> APIRouter:
+def _page_routes(store: StatusStore, renderer: Renderer, closing: threading.Event) -> APIRouter:
     router = APIRouter(tags=["page"])
 
     @router.get("/", response_class=HTMLResponse, summary="The status page")
     async def page() -> HTMLResponse:
-        return HTMLResponse(renderer.page(board.current))
+        return HTMLResponse(renderer.page(store.current))
 
     @router.get(
         "/events",
@@ -69,54 +69,54 @@ def _page(board: StatusStore, renderer: Renderer, closing: threading.Event) -> A
         responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events, without end."}},
     )
     async def events() -> EventSourceResponse:
-        """Sends parts of the page that changed, `history` (new points of the curves), `clock` (a heartbeat).
+        """Send the parts of the page that changed, `history` (new points of the curves) and `clock` (a heartbeat).
 
-        An event's id is the version of the snapshot it comes from. A new reader is sent everything.
+        The id of an event is the version of its snapshot. A new reader receives all parts.
         """
-        return EventSourceResponse(updates(board, renderer, closing))
+        return EventSourceResponse(stream_updates(store, renderer, closing))
 
     return router
 
 
-def _api(board: StatusStore) -> APIRouter:
+def _api_routes(store: StatusStore) -> APIRouter:
     router = APIRouter(prefix="/api", tags=["api"])
 
-    # Both answer with ready JSON: checking our own models again on the way out costs time and finds nothing,
-    # and pydantic writes a loss that is not a number as null, which JSON can say.
+    # Both routes return finished JSON: FastAPI would validate our own models again, which costs time. Pydantic writes a
+    # NaN or infinite loss as null, because JSON has no such numbers.
     @router.get("/status", response_model=Snapshot, summary="The whole snapshot")
     async def status() -> Response:
-        """The state of the run, its boards and its finished rounds at one moment."""
-        return Response(board.current.model_dump_json(), media_type="application/json")
+        """Return the state of the run, its boards and its finished rounds at one moment."""
+        return Response(store.current.model_dump_json(), media_type="application/json")
 
     @router.get("/rounds", response_model=list[RoundResult], summary="The finished rounds")
     async def rounds(since: Since = 0) -> Response:
-        """One row a finished round, oldest first; the same rows as in `result.json`."""
-        rows = [row for row in board.current.history if row.round > since]
+        """Return one row per finished round, oldest first: the same rows as in `result.json`."""
+        rows = [row for row in store.current.history if row.round > since]
         return Response(_ROUNDS.dump_json(rows), media_type="application/json")
 
     return router
 
 
-def _monitoring(board: StatusStore) -> APIRouter:
+def _monitoring_routes(store: StatusStore) -> APIRouter:
     router = APIRouter(tags=["monitoring"])
-    registry = registry_of(board)
+    registry = create_registry(store)
 
     @router.get(
         "/healthz",
         response_model=HealthReport,
         summary="The health check",
-        responses={503: {"model": HealthReport, "description": "The run failed, or goes on without its broker."}},
+        responses={503: {"model": HealthReport, "description": "The run failed, or the broker is not connected."}},
     )
     async def healthz(response: Response) -> HealthReport:
-        """200 when the run is finished, or goes on with its broker there; else 503."""
-        snapshot = board.current
-        status = view.health(snapshot)
+        """Return 200 if the run is finished, or in progress with the broker connected; otherwise 503."""
+        snapshot = store.current
+        status = view.health_status(snapshot)
         response.status_code = 200 if status == "ok" else 503
         return HealthReport(status=status, broker=snapshot.broker_connected)
 
     @router.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
     async def metrics() -> Response:
-        """Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

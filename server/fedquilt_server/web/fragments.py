@@ -1,4 +1,4 @@
-"""The page and its live parts as HTML, rendered on the server: Jinja escapes every value in them."""
+"""Renders the page and its live parts as HTML. Jinja escapes every value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedquilt_server.status.waiting import DASH, describe_waiting
 from fedquilt_server.web import text, view
 
 PARTS = ("status", "summary", "boards", "rounds", "rejections")
-"""The parts of the page that change; each is a template and the name of a server-sent event."""
+"""The parts of the page that change. Each is the name of a template and of a server-sent event."""
 
 BOARDS_SHOWN = 100
 ROUNDS_SHOWN = 20
@@ -20,8 +20,8 @@ REJECTIONS_SHOWN = 20
 JOBS_SHOWN = 16
 
 
-def environment() -> Environment:
-    """Jinja with our filters; an unknown name in a template is an error, not an empty string."""
+def create_environment() -> Environment:
+    """Create the Jinja environment with the filters. An unknown name in a template raises an error."""
     loader = FileSystemLoader(Path(__file__).parent / "templates")
     env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters.update(text.FILTERS)
@@ -29,31 +29,31 @@ def environment() -> Environment:
 
 
 class Renderer:
-    """Renders each snapshot once, however many readers are watching."""
+    """Renders the page. Each snapshot is rendered once for all readers."""
 
     def __init__(self) -> None:
-        self._env = environment()
+        self._env = create_environment()
         self._snapshot: Snapshot | None = None
         self._parts: dict[str, str] = {}
 
     def page(self, snapshot: Snapshot) -> str:
-        """The whole page."""
+        """Render the whole page."""
         return self._env.get_template("page.html").render(now=time.time(), parts=self.parts(snapshot))
 
     def parts(self, snapshot: Snapshot) -> dict[str, str]:
-        """Every part of the page by name."""
+        """Render the live parts of the page, by name."""
         if snapshot is not self._snapshot:
-            names = _names(snapshot)
-            self._parts = {part: self._env.get_template(f"{part}.html").render(names) for part in PARTS}
+            context = _template_context(snapshot)
+            self._parts = {part: self._env.get_template(f"{part}.html").render(context) for part in PARTS}
             self._snapshot = snapshot
         return self._parts
 
 
-def _names(snapshot: Snapshot) -> dict[str, object]:
-    """What the templates may use."""
+def _template_context(snapshot: Snapshot) -> dict[str, object]:
+    """Return the names that the templates can use."""
     return {
         "s": snapshot,
-        "summary": view.summary(snapshot),
+        "summary": view.summarise(snapshot),
         "waits": describe_waiting(snapshot),
         "dash": DASH,
         "boards": snapshot.boards[:BOARDS_SHOWN],

@@ -1,4 +1,4 @@
-"""Headers that hold the browser to this server: no foreign code, no inline code, no framing."""
+"""Security headers: the browser loads no code from other hosts, runs no inline code and allows no framing."""
 
 from __future__ import annotations
 
@@ -24,29 +24,32 @@ HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
-    # No mix of an old script with a new page after an upgrade; an ETag still saves the transfer.
+    # After an upgrade, the browser must not combine an old script with a new page. An ETag still avoids the transfer.
     "cache-control": "no-cache",
 }
 
 
-class SafeHeaders:
-    """ASGI middleware; plain, as Starlette's BaseHTTPMiddleware would hold up the event stream."""
+class SecurityHeaders:
+    """ASGI middleware that adds ``HEADERS`` to every response.
+
+    It does not use Starlette's ``BaseHTTPMiddleware``, which would delay the event stream.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; add our headers where the answer starts."""
+        """Forward the request, and add the headers when the response starts."""
 
-        async def send_safe(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 add_headers(MutableHeaders(scope=message))
             await send(message)
 
-        await self._app(scope, receive, send_safe)
+        await self._app(scope, receive, send_with_headers)
 
 
 def add_headers(headers: MutableHeaders) -> None:
-    """Add what the answer has not set itself."""
+    """Add each header that the response has not set itself."""
     for name, value in HEADERS.items():
         headers.setdefault(name, value)

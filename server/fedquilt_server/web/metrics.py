@@ -1,4 +1,4 @@
-"""The newest snapshot in Prometheus' words, collected when asked; what is not known yet has no sample."""
+"""Prometheus metrics, collected from the latest snapshot at each scrape. A value that is not known has no sample."""
 
 from __future__ import annotations
 
@@ -9,61 +9,62 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
-from fedquilt_server.web.view import scores
+from fedquilt_server.web.view import measured_scores
 
 
-def registry_of(board: StatusStore) -> CollectorRegistry:
-    """A registry of our own: the process-wide one may hold what other libraries count."""
+def create_registry(store: StatusStore) -> CollectorRegistry:
+    """Create a registry with the run's metrics only: the process-wide one may hold metrics of other libraries."""
     registry = CollectorRegistry()
-    registry.register(SnapshotCollector(board))
+    registry.register(SnapshotCollector(store))
     return registry
 
 
 class SnapshotCollector(Collector):
-    """Nothing is counted here; the snapshot is the only source."""
+    """Converts the latest snapshot to metrics. It holds no counters of its own."""
 
-    def __init__(self, board: StatusStore) -> None:
-        self._board = board
+    def __init__(self, store: StatusStore) -> None:
+        self._store = store
 
     def describe(self) -> Iterable[Metric]:
-        """Names are known without a snapshot, so registering collects nothing."""
+        """Return no metrics, so that the registry does not collect them when this collector is registered."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """One consistent snapshot a scrape."""
-        snapshot = self._board.current
+        """Yield all metrics of one snapshot, so that they are consistent."""
+        snapshot = self._store.current
         yield _info(snapshot)
-        yield from _run(snapshot)
-        yield from _last_round(snapshot)
+        yield from _run_metrics(snapshot)
+        yield from _latest_results(snapshot)
         yield from _totals(snapshot)
-        yield from _boards(snapshot.boards)
+        yield from _board_metrics(snapshot.boards)
 
 
 def _info(s: Snapshot) -> Metric:
     labels = {"run": s.run, "algorithm": s.algorithm, "dataset": s.dataset}
-    return InfoMetricFamily("fedquilt", "What is running", value=labels)
+    return InfoMetricFamily("fedquilt", "Run, algorithm and data set", value=labels)
 
 
-def _run(s: Snapshot) -> Iterator[Metric]:
-    yield GaugeMetricFamily("fedquilt_round", "Round in progress, 0 before the first", value=s.round)
-    yield GaugeMetricFamily("fedquilt_rounds", "Rounds of the run", value=s.rounds)
+def _run_metrics(s: Snapshot) -> Iterator[Metric]:
+    yield GaugeMetricFamily("fedquilt_round", "Current round, 0 before the first", value=s.round)
+    yield GaugeMetricFamily("fedquilt_rounds", "Number of rounds of the run", value=s.rounds)
     yield GaugeMetricFamily(
-        "fedquilt_broker_connected", "1 while the coordinator has its broker", value=int(s.broker_connected)
+        "fedquilt_broker_connected", "1 if the coordinator is connected to the broker", value=int(s.broker_connected)
     )
 
 
-def _last_round(s: Snapshot) -> Iterator[Metric]:
+def _latest_results(s: Snapshot) -> Iterator[Metric]:
     yield _latest(s, "accuracy", "fedquilt_accuracy", "Latest accuracy of the global model, 0 to 1")
-    yield _latest(s, "personal_accuracy", "fedquilt_personal_accuracy", "Latest accuracy of the clients' own models")
+    yield _latest(s, "personal_accuracy", "fedquilt_personal_accuracy", "Latest accuracy of personal models, 0 to 1")
     yield _latest(s, "r2", "fedquilt_r2", "Latest coefficient of determination of the global model")
     yield _latest(s, "loss", "fedquilt_loss", "Latest loss of the global model")
-    yield _latest(s, "seconds", "fedquilt_round_seconds", "Wall clock seconds of the last round")
-    yield _latest(s, "train_seconds", "fedquilt_train_seconds", "Seconds of training in the last round")
+    yield _latest(s, "seconds", "fedquilt_round_seconds", "Wall-clock seconds of the last round")
+    yield _latest(s, "train_seconds", "fedquilt_train_seconds", "Training seconds of the last round")
 
 
 def _latest(s: Snapshot, field: str, name: str, text: str) -> Metric:
-    measured = scores(s.history, field)
-    return GaugeMetricFamily(name, text, value=measured[-1][1] if measured else None)
+    """Return a gauge of the latest round in which ``field`` was measured; without a sample if there is none."""
+    scores = measured_scores(s.history, field)
+    return GaugeMetricFamily(name, text, value=scores[-1][1] if scores else None)
 
 
 def _totals(s: Snapshot) -> Iterator[Metric]:
@@ -81,21 +82,21 @@ def _counter(name: str, text: str, value: int) -> Metric:
     return CounterMetricFamily(f"fedquilt_{name}", text, value=value)
 
 
-def _boards(boards: Iterable[BoardStatus]) -> Iterator[Metric]:
-    online = GaugeMetricFamily("fedquilt_board_online", "1 while the agent is online", labels=["agent", "kind"])
-    hot = GaugeMetricFamily(
-        "fedquilt_board_temperature_celsius", "Temperature as the board last told", labels=["agent"]
+def _board_metrics(boards: Iterable[BoardStatus]) -> Iterator[Metric]:
+    online = GaugeMetricFamily("fedquilt_board_online", "1 if the agent is online", labels=["agent", "kind"])
+    temperature = GaugeMetricFamily(
+        "fedquilt_board_temperature_celsius", "Temperature that the board reported last", labels=["agent"]
     )
-    used = GaugeMetricFamily(
-        "fedquilt_board_memory_used_bytes", "Memory in use as the board last told", labels=["agent"]
+    memory = GaugeMetricFamily(
+        "fedquilt_board_memory_used_bytes", "Memory in use that the board reported last", labels=["agent"]
     )
     for board in boards:
         online.add_metric([board.agent, board.kind], int(board.online))
-        _add(hot, board, board.temperature)
-        _add(used, board, board.memory_used)
-    yield from (online, hot, used)
+        _add_sample(temperature, board, board.temperature)
+        _add_sample(memory, board, board.memory_used)
+    yield from (online, temperature, memory)
 
 
-def _add(family: GaugeMetricFamily, board: BoardStatus, value: float | None) -> None:
+def _add_sample(family: GaugeMetricFamily, board: BoardStatus, value: float | None) -> None:
     if value is not None:
         family.add_metric([board.agent], value)

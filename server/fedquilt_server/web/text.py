@@ -1,4 +1,4 @@
-"""How the page writes values: short, with units, and a dash for what is not known (never a 0 or a NaN)."""
+"""Template filters that format values: short, with units, and a dash for an unknown value (never 0 or NaN)."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from datetime import datetime, timezone
 from fedquilt_server.status.waiting import DASH, ranges
 
 
-def known(value: float | None) -> bool:
-    """Whether there is a number to show."""
+def is_number(value: float | None) -> bool:
+    """Return whether ``value`` is a finite number."""
     return value is not None and math.isfinite(value)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """``0.123``"""
-    return f"{value:.{digits}f}" if known(value) else DASH
+    """Format a number: ``0.123``."""
+    return f"{value:.{digits}f}" if is_number(value) else DASH
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """``93.4 %`` of 0.934."""
-    return f"{100 * value:.{digits}f} %" if value is not None and known(value) else DASH
+    """Format a share: 0.934 as ``93.4 %``."""
+    return f"{100 * value:.{digits}f} %" if value is not None and is_number(value) else DASH
 
 
 def count(value: int) -> str:
-    """A count of which 0 means "not told yet"."""
+    """Format a count; 0 means that it is not known yet."""
     return str(value) if value else DASH
 
 
 def traffic(size: float | None) -> str:
-    """Bytes on the wire, in powers of 1000."""
+    """Format bytes on the wire, in powers of 1000."""
     return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
 
 
 def memory(size: float | None) -> str:
-    """Bytes of memory, in powers of 1024; a board with no memory has not told us its memory."""
+    """Format bytes of memory, in powers of 1024; 0 means that the board has not reported its memory."""
     return _scaled(size or None, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
 
 
 def _scaled(size: float | None, step: int, units: Sequence[str]) -> str:
-    if size is None or not known(size):
+    if size is None or not is_number(size):
         return DASH
     power = 0
     while size >= step and power < len(units) - 1:
@@ -50,8 +50,8 @@ def _scaled(size: float | None, step: int, units: Sequence[str]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """``0.82 s``, ``12.3 s``, ``3 min 20 s``, ``1 h 05 min``."""
-    if seconds is None or not known(seconds):
+    """Format a duration: ``0.82 s``, ``12.3 s``, ``3 min 20 s``, ``1 h 05 min``."""
+    if seconds is None or not is_number(seconds):
         return DASH
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
@@ -62,12 +62,12 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(at: float) -> str:
-    """The time of day in UTC; the page's script turns it into the reader's own."""
+    """Format a Unix time as the time of day in UTC. The page's script converts it to the reader's time zone."""
     return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S UTC") if at else DASH
 
 
 def tally(counts: Mapping[str, int]) -> str:
-    """{"1.0": 4, "0.5": 2} as "4 times 1.0, 2 times 0.5" with signs; lines break between them only."""
+    """Format ``{"1.0": 4, "0.5": 2}`` as "4 x 1.0, 2 x 0.5" with multiplication signs; lines break at commas only."""
     return (
         ", ".join(
             f"{count}\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}{name}"

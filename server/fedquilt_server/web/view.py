@@ -1,4 +1,4 @@
-"""What the page shows beyond the snapshot's own fields: pure functions of the snapshot."""
+"""Values that the page derives from a snapshot. All functions are pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Literal
 
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.web.text import known
+from fedquilt_server.web.text import is_number
 
 Measure = Literal["accuracy", "r2"]
 Score = tuple[int, float]
-"""A round and what was measured in it."""
+"""The number of a round, and a value measured in it."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers of the tiles; None is what cannot be told yet."""
+    """The values of the tiles. None means that a value is not known yet."""
 
     measure: Measure
     title: str
@@ -39,48 +39,48 @@ class Summary:
     online: int
 
 
-def measure_of(history: Sequence[RoundResult]) -> Measure:
-    """What the run is judged by: regression runs report r2 and no accuracy."""
+def choose_measure(history: Sequence[RoundResult]) -> Measure:
+    """Choose the main score of the run. Regression runs report r2 and no accuracy."""
     has_r2 = any(row.r2 is not None for row in history)
     return "r2" if has_r2 and all(row.accuracy is None for row in history) else "accuracy"
 
 
-def scores(history: Iterable[RoundResult], field: str) -> list[Score]:
-    """The rounds in which ``field`` was measured, and was a number."""
+def measured_scores(history: Iterable[RoundResult], field: str) -> list[Score]:
+    """Return the rounds in which ``field`` was measured and is a finite number."""
     pairs = ((row.round, getattr(row, field)) for row in history)
-    return [(at, value) for at, value in pairs if known(value)]
+    return [(at, value) for at, value in pairs if is_number(value)]
 
 
-def summary(snapshot: Snapshot) -> Summary:
-    """All the tiles of one snapshot."""
+def summarise(snapshot: Snapshot) -> Summary:
+    """Compute the values of all tiles."""
     history = snapshot.history
-    measure = measure_of(history)
-    measured, losses = scores(history, measure), scores(history, "loss")
-    own = scores((row for row in history if row.has_both), "personal_accuracy")
+    measure = choose_measure(history)
+    scores, losses = measured_scores(history, measure), measured_scores(history, "loss")
+    personal = measured_scores((row for row in history if row.has_both), "personal_accuracy")
     seconds = _median(row.seconds for row in history)
     return Summary(
         measure=measure,
         title=_title(history, measure),
-        latest=measured[-1] if measured else None,
-        best=max(measured, key=_value, default=None),
-        personal=own[-1] if own else None,
-        best_personal=max(own, key=_value, default=None),
+        latest=scores[-1] if scores else None,
+        best=max(scores, key=_value, default=None),
+        personal=personal[-1] if personal else None,
+        best_personal=max(personal, key=_value, default=None),
         loss=losses[-1] if losses else None,
         lowest=min(losses, key=_value, default=None),
         seconds=seconds,
-        train_share=_share(history),
+        train_share=_training_share(history),
         bytes_down=_median(row.bytes_down for row in history),
         bytes_up=_median(row.bytes_up for row in history),
         total_down=sum(row.bytes_down for row in history),
         total_up=sum(row.bytes_up for row in history),
         finished=history[-1].round if history else 0,
-        seconds_left=_left(snapshot, seconds),
+        seconds_left=_seconds_left(snapshot, seconds),
         online=sum(board.online for board in snapshot.boards),
     )
 
 
 def _title(history: Sequence[RoundResult], measure: Measure) -> str:
-    """Of the score that all runs have."""
+    """Return the title of the tile with the main score."""
     if measure == "r2":
         return "R²"
     if any(row.personal_accuracy is not None for row in history):
@@ -93,52 +93,55 @@ def _value(score: Score) -> float:
 
 
 def _median(values: Iterable[float]) -> float | None:
-    listed = list(values)
-    return median(listed) if listed else None
+    numbers = list(values)
+    return median(numbers) if numbers else None
 
 
-def _share(history: Sequence[RoundResult]) -> float | None:
-    """The part of all the time so far that went into training."""
+def _training_share(history: Sequence[RoundResult]) -> float | None:
+    """Return the share of the elapsed time that was spent on training."""
     total = sum(row.seconds for row in history)
     return sum(row.train_seconds for row in history) / total if total else None
 
 
-def _left(snapshot: Snapshot, seconds: float | None) -> float | None:
-    """A guess of the time until the last round is done."""
+def _seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
+    """Estimate the time until the end of the last round from the median time per round."""
     if seconds is None or snapshot.phase in ("finished", "failed"):
         return None
     rounds_left = snapshot.rounds - snapshot.history[-1].round
     return seconds * rounds_left if rounds_left > 0 else None
 
 
-def curve(history: Sequence[RoundResult], start: int) -> dict[str, object]:
-    """The points from index ``start`` on, as the page's script appends them; null is a gap in the curve."""
-    measure, rows = measure_of(history), history[start:]
+def curve_points(history: Sequence[RoundResult], start: int) -> dict[str, object]:
+    """Return the points from index ``start`` on, which the page's script appends to the curves.
+
+    None is a gap in a curve.
+    """
+    measure, rows = choose_measure(history), history[start:]
     return {
         "start": start,
         "measure": measure,
         "round": [row.round for row in rows],
-        "value": [_number(getattr(row, measure)) for row in rows],
-        "personal": [_number(row.personal_accuracy if row.has_both else None) for row in rows],
-        "loss": [_number(row.loss) for row in rows],
+        "value": [_number_or_none(getattr(row, measure)) for row in rows],
+        "personal": [_number_or_none(row.personal_accuracy if row.has_both else None) for row in rows],
+        "loss": [_number_or_none(row.loss) for row in rows],
     }
 
 
-def _number(value: float | None) -> float | None:
-    """JSON has no NaN; a loss that diverged is a gap."""
-    return value if known(value) else None
+def _number_or_none(value: float | None) -> float | None:
+    """Replace NaN and infinity by None, because JSON has no such numbers. A loss that diverged becomes a gap."""
+    return value if is_number(value) else None
 
 
-def kept(before: Sequence[RoundResult], now: Sequence[RoundResult]) -> int:
-    """How many of the points sent ``before`` are still right."""
+def count_unchanged(before: Sequence[RoundResult], now: Sequence[RoundResult]) -> int:
+    """Return how many of the points in ``before`` are still valid: all or none."""
     return len(before) if list(now[: len(before)]) == list(before) else 0
 
 
 Health = Literal["ok", "failed", "broker-lost"]
 
 
-def health(snapshot: Snapshot) -> Health:
-    """One word for a health check."""
+def health_status(snapshot: Snapshot) -> Health:
+    """Return the status for the health check."""
     if snapshot.phase == "failed":
         return "failed"
     return "ok" if snapshot.broker_connected or snapshot.phase == "finished" else "broker-lost"

@@ -1,4 +1,4 @@
-"""The status page's server over real HTTP: page, API, events, health, and what a hostile agent can do."""
+"""The status page's server over real HTTP: page, API, events, health check, and texts from a hostile agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, Snapshot, StatusStore
 from fedquilt_server.web.app import create_app
 from fedquilt_server.web.server import PageAddressError, PageServer, PortInUseError
-from fedquilt_server.web.stream import LOOK_SECONDS
+from fedquilt_server.web.stream import POLL_SECONDS
 
 WEB = Path(fedquilt_server.web.__file__).parent
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\r\nevent: status\r\ndata: x"
@@ -46,13 +46,13 @@ def snapshot(**changes: object) -> Snapshot:
 
 
 @pytest.fixture
-def board() -> StatusStore:
+def store() -> StatusStore:
     return StatusStore(snapshot())
 
 
 @pytest.fixture
-def server(board: StatusStore) -> Iterator[PageServer]:
-    with PageServer(board) as running:
+def server(store: StatusStore) -> Iterator[PageServer]:
+    with PageServer(store) as running:
         yield running
 
 
@@ -72,8 +72,8 @@ def test_page_shows_the_run(web: httpx.Client) -> None:
     assert re.search(r'data-testid="accuracy">10\.0 %<', page.text)
 
 
-def test_what_is_not_known_is_a_dash(board: StatusStore, web: httpx.Client) -> None:
-    board.update(round=0, rounds=0, history=[], boards=[status("a")])
+def test_what_is_not_known_is_a_dash(store: StatusStore, web: httpx.Client) -> None:
+    store.update(round=0, rounds=0, history=[], boards=[status("a")])
     page = web.get("/").text
     assert '<strong data-testid="round">–</strong> of <strong>–</strong>' in page  # noqa: RUF001
     assert not re.search(r"nan|None|>0\.0", page, re.IGNORECASE)
@@ -89,25 +89,25 @@ def test_what_is_not_known_is_a_dash(board: StatusStore, web: httpx.Client) -> N
     ],
 )
 def test_it_says_for_whom_the_run_waits(
-    phase: str, awaited: list[int], words: str, board: StatusStore, web: httpx.Client
+    phase: str, awaited: list[int], words: str, store: StatusStore, web: httpx.Client
 ) -> None:
-    board.update(phase=phase, awaited=awaited)
+    store.update(phase=phase, awaited=awaited)
     assert f'data-testid="awaited">{words}</p>' in web.get("/").text
 
 
-def test_status_is_the_snapshot(board: StatusStore, web: httpx.Client) -> None:
-    assert Snapshot.model_validate_json(web.get("/api/status").text) == board.current
+def test_status_is_the_snapshot(store: StatusStore, web: httpx.Client) -> None:
+    assert Snapshot.model_validate_json(web.get("/api/status").text) == store.current
 
 
-def test_a_loss_that_diverged_is_null(board: StatusStore, web: httpx.Client) -> None:
-    board.update(history=[row(1, math.nan), row(2, math.inf)])
+def test_a_loss_that_diverged_is_null(store: StatusStore, web: httpx.Client) -> None:
+    store.update(history=[row(1, math.nan), row(2, math.inf)])
     assert [r["loss"] for r in web.get("/api/status").json()["history"]] == [None, None]
     assert [r["loss"] for r in web.get("/api/rounds").json()] == [None, None]
     assert web.get("/").status_code == 200
 
 
-def test_rounds_since(board: StatusStore, web: httpx.Client) -> None:
-    board.update(history=[row(1), row(2), row(3)])
+def test_rounds_since(store: StatusStore, web: httpx.Client) -> None:
+    store.update(history=[row(1), row(2), row(3)])
     assert [r["round"] for r in web.get("/api/rounds").json()] == [1, 2, 3]
     assert [r["round"] for r in web.get("/api/rounds?since=2").json()] == [3]
     assert web.get("/api/rounds?since=-1").status_code == 422
@@ -123,16 +123,16 @@ def test_rounds_since(board: StatusStore, web: httpx.Client) -> None:
         ({"broker_connected": False, "phase": "finished"}, 200, "ok"),
     ],
 )
-def test_health(board: StatusStore, web: httpx.Client, changes: dict[str, object], code: int, word: str) -> None:
-    board.update(**changes)
+def test_health(store: StatusStore, web: httpx.Client, changes: dict[str, object], code: int, word: str) -> None:
+    store.update(**changes)
     answer = web.get("/healthz")
     assert answer.status_code == code
-    assert answer.json() == {"status": word, "broker": board.current.broker_connected}
+    assert answer.json() == {"status": word, "broker": store.current.broker_connected}
 
 
-def test_metrics(board: StatusStore, web: httpx.Client) -> None:
+def test_metrics(store: StatusStore, web: httpx.Client) -> None:
     hot = status('we"ird\n', kind="pi", temperature=61.5, memory_used=1024)
-    board.update(run="r1", accepted=8, late=3, boards=[hot, status("b", online=False)], history=[row(1), row(2)])
+    store.update(run="r1", accepted=8, late=3, boards=[hot, status("b", online=False)], history=[row(1), row(2)])
     samples = read_metrics(web)
     assert samples["fedquilt_round", ()] == 2
     assert samples["fedquilt_accuracy", ()] == pytest.approx(0.2)
@@ -144,16 +144,16 @@ def test_metrics(board: StatusStore, web: httpx.Client) -> None:
     assert samples["fedquilt_info", (("algorithm", ""), ("dataset", ""), ("run", "r1"))] == 1
 
 
-def test_metrics_count_the_accepted_replies_of_every_exchange(board: StatusStore, web: httpx.Client) -> None:
-    """Two rounds of two exchanges, with 4 clients in each; one reply of the third round is there already."""
+def test_metrics_count_the_accepted_replies_of_every_exchange(store: StatusStore, web: httpx.Client) -> None:
+    """Two finished rounds with two exchanges and 4 clients, and one reply in the third round."""
     rounds = [row(number).model_copy(update={"replies": 8}) for number in (1, 2)]
-    board.update(accepted=17, history=rounds)
+    store.update(accepted=17, history=rounds)
     assert read_metrics(web)["fedquilt_replies_total", (("outcome", "accepted"),)] == 17
     assert web.get("/api/status").json()["accepted"] == 17
 
 
-def test_metrics_leave_out_what_is_not_known(board: StatusStore, web: httpx.Client) -> None:
-    board.update(history=[], boards=[status("b")])
+def test_metrics_leave_out_what_is_not_known(store: StatusStore, web: httpx.Client) -> None:
+    store.update(history=[], boards=[status("b")])
     names = {name for name, _ in read_metrics(web)}
     assert not names & {"fedquilt_accuracy", "fedquilt_loss", "fedquilt_board_temperature_celsius"}
 
@@ -175,7 +175,7 @@ def test_every_answer_has_the_safe_headers(web: httpx.Client, path: str) -> None
 
 
 class Inspector(HTMLParser):
-    """Notes what could run code, and what the policy would refuse."""
+    """Collects inline code and links to other hosts, which the content security policy forbids."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,8 +197,8 @@ def hostile_snapshot() -> Snapshot:
     return snapshot(**texts, boards=boards, rejections=refused, version=7)
 
 
-def test_hostile_text_stays_text(board: StatusStore, web: httpx.Client) -> None:
-    board.update(**dict(hostile_snapshot()))
+def test_hostile_text_stays_text(store: StatusStore, web: httpx.Client) -> None:
+    store.update(**dict(hostile_snapshot()))
     inspector = Inspector()
     inspector.feed(web.get("/").text)
     assert inspector.bad == []
@@ -206,8 +206,8 @@ def test_hostile_text_stays_text(board: StatusStore, web: httpx.Client) -> None:
     assert "&lt;script&gt;alert(1)" in web.get("/").text
 
 
-def test_hostile_text_cannot_forge_an_event(board: StatusStore, web: httpx.Client) -> None:
-    board.update(**dict(hostile_snapshot()))
+def test_hostile_text_cannot_forge_an_event(store: StatusStore, web: httpx.Client) -> None:
+    store.update(**dict(hostile_snapshot()))
     with web.stream("GET", "/events") as stream:
         events = read_events(stream, until="history")
     assert sorted(events) == sorted(["clock", "status", "summary", "boards", "rounds", "rejections", "history"])
@@ -226,7 +226,7 @@ def test_vendored_files_are_what_the_list_says() -> None:
 
 
 def read_events(stream: httpx.Response, until: str) -> dict[str, str]:
-    """Events by name up to and with the one named ``until``."""
+    """Return the data of the events by name, up to and including the event ``until``."""
     seen: dict[str, str] = {}
     name = ""
     data: list[str] = []
@@ -244,15 +244,15 @@ def read_events(stream: httpx.Response, until: str) -> dict[str, str]:
     raise AssertionError("the stream ended")
 
 
-def test_events_tell_what_changed(board: StatusStore, web: httpx.Client) -> None:
+def test_events_tell_what_changed(store: StatusStore, web: httpx.Client) -> None:
     with web.stream("GET", "/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         lines = stream.iter_lines()
         first = take_until(lines, "event: history")
-        board.update(round=3)
+        store.update(round=3)
         second = take_until(lines, "event: status")
-    assert f"id: {board.current.version - 1}" in first
-    assert f"id: {board.current.version}" in second
+    assert f"id: {store.current.version - 1}" in first
+    assert f"id: {store.current.version}" in second
     assert "event: boards" not in second
 
 
@@ -265,22 +265,22 @@ def take_until(lines: Iterator[str], last: str) -> list[str]:
     return taken
 
 
-def test_quick_changes_are_sent_as_one(board: StatusStore, web: httpx.Client) -> None:
+def test_quick_changes_are_sent_as_one(store: StatusStore, web: httpx.Client) -> None:
     with web.stream("GET", "/events") as stream:
         lines = stream.iter_lines()
         take_until(lines, "event: history")
         begun = time.monotonic()
         for number in range(50):
-            board.update(round=number, phase="finished" if number == 49 else "training")
+            store.update(round=number, phase="finished" if number == 49 else "training")
             time.sleep(0.01)
         sent: list[str] = []
         while not any("phase-finished" in line for line in sent):
             sent.append(next(lines))
-    assert 1 <= sent.count("event: status") <= 2 + (time.monotonic() - begun) / LOOK_SECONDS
+    assert 1 <= sent.count("event: status") <= 2 + (time.monotonic() - begun) / POLL_SECONDS
 
 
-def test_stop_ends_open_streams(board: StatusStore) -> None:
-    server = PageServer(board)
+def test_stop_ends_open_streams(store: StatusStore) -> None:
+    server = PageServer(store)
     server.start()
     with httpx.stream("GET", server.url + "events", timeout=10) as stream:
         lines = stream.iter_lines()
@@ -297,31 +297,31 @@ def test_stop_ends_open_streams(board: StatusStore) -> None:
 # --- the server ------------------------------------------------------------------------------------------
 
 
-def test_a_taken_port_is_a_clear_error(server: PageServer, board: StatusStore) -> None:
+def test_a_taken_port_is_a_clear_error(server: PageServer, store: StatusStore) -> None:
     port = httpx.URL(server.url).port
     assert port is not None
     with pytest.raises(PortInUseError, match=rf"port {port} on 127\.0\.0\.1.*Choose another port"):
-        PageServer(board, "127.0.0.1", port).start()
+        PageServer(store, "127.0.0.1", port).start()
     assert issubclass(PortInUseError, FedquiltError)
 
 
-def test_an_address_of_another_machine_is_a_clear_error(board: StatusStore) -> None:
+def test_an_address_of_another_machine_is_a_clear_error(store: StatusStore) -> None:
     with pytest.raises(PageAddressError, match=r"cannot listen on 192\.0\.2\.1"):
-        PageServer(board, "192.0.2.1").start()
+        PageServer(store, "192.0.2.1").start()
 
 
-def test_stop_before_start_is_harmless(board: StatusStore) -> None:
-    PageServer(board).stop()
+def test_stop_before_start_is_harmless(store: StatusStore) -> None:
+    PageServer(store).stop()
 
 
-def test_url_of_all_addresses_can_be_opened(board: StatusStore) -> None:
-    with PageServer(board, "0.0.0.0") as server:  # noqa: S104
+def test_url_of_all_addresses_can_be_opened(store: StatusStore) -> None:
+    with PageServer(store, "0.0.0.0") as server:  # noqa: S104
         assert httpx.get(server.url + "healthz").status_code == 200
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
-def test_ipv6(board: StatusStore) -> None:
-    server = PageServer(board, "::1")
+def test_ipv6(store: StatusStore) -> None:
+    server = PageServer(store, "::1")
     try:
         server.start()
     except PageAddressError as error:
@@ -334,7 +334,7 @@ def test_ipv6(board: StatusStore) -> None:
 
 # --- the schema ------------------------------------------------------------------------------------------
 
-# The event stream has no end, so a generated request would wait for ever; it has its own tests above.
+# The event stream has no end, so a generated request would never finish. It has its own tests above.
 schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(StatusStore(hostile_snapshot()))).exclude(
     path="/events"
 )

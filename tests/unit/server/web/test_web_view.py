@@ -1,4 +1,4 @@
-"""How the page writes and sums up: pure functions, and the bookkeeping of what a reader has been sent."""
+"""The page's filters and derived values, which are pure functions, and the events that a reader receives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.web import text, view
 from fedquilt_server.web.fragments import PARTS, Renderer
-from fedquilt_server.web.stream import BEAT_SECONDS, Reader
+from fedquilt_server.web.stream import HEARTBEAT_SECONDS, Reader
 
 TIMES = "\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
 
@@ -106,7 +106,7 @@ def test_a_board_that_says_nothing_of_itself_has_dashes() -> None:
 
 
 def test_summary_of_nothing() -> None:
-    empty = view.summary(snapshot())
+    empty = view.summarise(snapshot())
     assert (empty.latest, empty.best, empty.loss, empty.seconds, empty.seconds_left) == (None,) * 5
 
 
@@ -116,7 +116,7 @@ def test_summary() -> None:
         row(2, accuracy=0.7, loss=math.nan, seconds=6, train_seconds=3, bytes_down=30),
         row(3, seconds=100, train_seconds=5, bytes_down=20),
     ]
-    got = view.summary(snapshot(*rows))
+    got = view.summarise(snapshot(*rows))
     assert got.latest == got.best == (2, 0.7)
     assert got.loss == (1, 1.0)
     assert (got.seconds, got.bytes_down, got.total_down) == (6, 20, 60)
@@ -126,13 +126,13 @@ def test_summary() -> None:
 
 @pytest.mark.parametrize("phase", ["finished", "failed"])
 def test_nothing_is_left_of_a_run_that_is_over(phase: str) -> None:
-    assert view.summary(snapshot(row(1, seconds=2), phase=phase)).seconds_left is None
+    assert view.summarise(snapshot(row(1, seconds=2), phase=phase)).seconds_left is None
 
 
 def test_regression_is_judged_by_r2() -> None:
-    assert view.measure_of([row(1), row(2, r2=0.3)]) == "r2"
-    assert view.measure_of([row(1, accuracy=0.1, r2=0.3)]) == "accuracy"
-    assert view.measure_of([]) == "accuracy"
+    assert view.choose_measure([row(1), row(2, r2=0.3)]) == "r2"
+    assert view.choose_measure([row(1, accuracy=0.1, r2=0.3)]) == "accuracy"
+    assert view.choose_measure([]) == "accuracy"
 
 
 def test_page_of_a_regression_run() -> None:
@@ -151,28 +151,29 @@ def test_long_lists_are_cut_and_say_so() -> None:
     assert parts["rounds"].index(">40<") < parts["rounds"].index(">21<")
 
 
-# --- what a reader is sent ----------------------------------------------------------------------------------
+# --- the events that a reader receives ----------------------------------------------------------------------
 
 
-def news(reader: Reader, now: Snapshot, at: float = 0.0) -> dict[str, str]:
-    return {event.event or "": event.data or "" for event in reader.news(now, at)}
+def sent_events(reader: Reader, now: Snapshot, at: float = 0.0) -> dict[str, str]:
+    return {event.event or "": event.data or "" for event in reader.events(now, at)}
 
 
 def test_a_new_reader_is_sent_everything() -> None:
-    assert set(news(Reader(Renderer()), snapshot(), at=1.0)) == {"clock", "history", *PARTS}
+    assert set(sent_events(Reader(Renderer()), snapshot(), at=1.0)) == {"clock", "history", *PARTS}
 
 
 def test_nothing_new_sends_only_the_heartbeat() -> None:
     reader, same = Reader(Renderer()), snapshot()
-    news(reader, same)
-    assert news(reader, same, BEAT_SECONDS / 2) == {}
-    assert set(news(reader, same, BEAT_SECONDS)) == {"clock"}
+    sent_events(reader, same)
+    assert sent_events(reader, same, HEARTBEAT_SECONDS / 2) == {}
+    assert set(sent_events(reader, same, HEARTBEAT_SECONDS)) == {"clock"}
 
 
 def test_curves_are_continued_or_begun_again() -> None:
     reader, rows = Reader(Renderer()), [row(1, accuracy=0.1), row(2, loss=math.nan)]
     points = [
-        json.loads(news(reader, snapshot(*history))["history"]) for history in (rows[:1], rows, [row(1, accuracy=0.9)])
+        json.loads(sent_events(reader, snapshot(*history))["history"])
+        for history in (rows[:1], rows, [row(1, accuracy=0.9)])
     ]
     sent = [(p["start"], p["round"], p["value"]) for p in points]
     assert sent == [(0, [1], [0.1]), (1, [2], [None]), (0, [1], [0.9])]
