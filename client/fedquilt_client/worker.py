@@ -27,6 +27,7 @@ from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_f
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
+from fedquilt_common.training.out_of_memory import is_out_of_memory
 from fedquilt_common.types import ExchangeId, Scalar
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
@@ -175,16 +176,10 @@ def _failure(error: Exception) -> dict[str, str]:
     """The event that tells the agent of it."""
     if isinstance(error, FedquiltError):
         return {"event": "failed", "reason": str(error)}
-    if isinstance(error, MemoryError) or _is_memory(error):
+    if is_out_of_memory(error):
         return {"event": "memory"}
     traceback.print_exception(error)  # into the agent's log: nobody foresaw this one
     return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
-
-
-def _is_memory(error: Exception) -> bool:
-    """What torch says when there is no memory, which is no MemoryError."""
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
 
 
 def _task(job: Job, board: Any) -> Task:

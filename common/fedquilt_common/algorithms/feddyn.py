@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.algorithm_api import ClientContext, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.training.penalties import both, linear_penalty, proximal_penalty
+from fedquilt_common.training.penalties import add_penalties, linear_penalty, proximal_penalty
 from fedquilt_common.types import ClientId
 
 
@@ -47,7 +47,9 @@ class FedDyn(FedAvg):
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         theta = {name: np.asarray(task.arrays[name]) for name in task.arrays if name in ctx.learner.parameters}
         gradient = {name: ctx.memory.get(name, np.zeros_like(x)) for name, x in theta.items()}
-        penalty = both(linear_penalty({name: -g for name, g in gradient.items()}), proximal_penalty(theta, self.alpha))
+        penalty = add_penalties(
+            linear_penalty({name: -g for name, g in gradient.items()}), proximal_penalty(theta, self.alpha)
+        )
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, penalty=penalty)
         ctx.memory.update({name: g - np.float32(self.alpha) * (trained.arrays[name] - theta[name])
                             for name, g in gradient.items()})  # fmt: skip

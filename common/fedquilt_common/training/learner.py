@@ -1,4 +1,7 @@
-"""The only torch training loop: from given arrays to new ones, or to scores and outputs; ``descent`` has its steps."""
+"""The learner for torch modules: trains and evaluates a model whose numbers are passed as numpy arrays.
+
+``sgd_loop`` has the steps of training.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ from fedquilt_common.submodels.heads import Head, TwoHeads
 from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watch_features
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import on_meta, traced
-from fedquilt_common.training.metrics import like, score_classes, score_values
-from fedquilt_common.training.precision import arithmetic, widened
-from fedquilt_common.training.sgd_loop import SEEDS, Descent, check_all_finite, tensor
+from fedquilt_common.training.metrics import match_shape, score_classes, score_values
+from fedquilt_common.training.precision import choose_arithmetic, widen_halves
+from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor
 from fedquilt_common.types import Arrays, Examples, Progress
 
 if TYPE_CHECKING:
@@ -34,47 +37,59 @@ if TYPE_CHECKING:
     from fedquilt_common.tracing.trace import Blueprint
 
 EVALUATION_BATCH = 64
-"""Small enough that what a layer gives stays in a processor's cache."""
+"""Samples; few enough that a layer's outputs stay in the processor's cache."""
 STATISTICS_BATCH = 512
-"""Norms weigh batches alike, so a last one that is not full must not be one of many."""
-# Shuffling and dropout draw from two streams, which must not be one and the same.
+"""Samples in a batch of ``statistics``, where all batches count alike."""
+# Shuffling and dropout draw from two streams, which must differ.
 _DROPOUT_STREAM = 0x5DEECE66D
 
 
 def set_up_torch(threads: int = 1) -> None:
-    """Make torch reproducible: a fixed number of threads, and an error for operations that are not deterministic.
+    """Make torch reproducible: fix the number of threads, and turn non-deterministic operations into errors.
 
-    Sums are split over the threads, so another number of threads gives other bits.
+    Args:
+        threads: threads of one operation. Sums are split over them, so another number gives other bits.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(threads)
-    # Says the same as use_deterministic_algorithms(True), which imports the compiler as a side effect.
+    # Has the effect of use_deterministic_algorithms(True), which would also import torch's compiler.
     torch.set_deterministic_debug_mode("error")
 
 
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Torch's global generator starts from ``seed`` inside, and is left as it was."""
+def _use_seed(seed: int) -> Iterator[None]:
+    """Start torch's global generator from ``seed`` inside the context, and restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % SEEDS)
+        torch.manual_seed(seed % SEED_LIMIT)
         yield
 
 
 def to_arrays(module: nn.Module) -> dict[str, NDArray[Any]]:
-    """Parameters and buffers by name, halves as fp32; else the arrays are the module's own memory, not copies."""
-    return {name: np.asarray(widened(t.detach()).cpu().numpy(), order="C") for name, t in module.state_dict().items()}
+    """Return the module's parameters and buffers by name.
+
+    Returns:
+        C-contiguous arrays in the module's shapes and dtypes; fp16 and bf16 become fp32. Arrays that need no
+        conversion share the module's memory.
+    """
+    tensors = module.state_dict().items()
+    return {name: np.asarray(widen_halves(t.detach()).cpu().numpy(), order="C") for name, t in tensors}
 
 
 def load_arrays(module: nn.Module, arrays: Arrays) -> None:
-    """Copy ``arrays`` into the module's parameters and buffers.
+    """Copy arrays into the module's parameters and buffers, converted to the module's dtypes.
 
-    Raises PayloadError unless names, shapes and kinds of number are those of the module.
+    Args:
+        module: on the processor.
+        arrays: every parameter and buffer by name, in the module's shapes; booleans, integers or floats.
+
+    Raises:
+        PayloadError: the names or shapes are not the module's, or an array does not hold numbers.
     """
     state = module.state_dict()
     if state.keys() != arrays.keys():
         missing, foreign = sorted(state.keys() - arrays.keys()), sorted(arrays.keys() - state.keys())
         raise PayloadError(
-            f"arrays are not those of the model: missing {missing[:5]}, foreign {foreign[:5]}; "
+            f"the arrays are not those of the model: missing {missing[:5]}, unexpected {foreign[:5]}; "
             "both sides must build the same model"
         )
     for name, own in state.items():
@@ -84,20 +99,23 @@ def load_arrays(module: nn.Module, arrays: Arrays) -> None:
 def _copy_into(tensor: Tensor, array: NDArray[Any], name: str) -> None:
     if array.shape != tuple(tensor.shape) or array.dtype.kind not in "biuf":
         raise PayloadError(
-            f"array '{name}' is {array.dtype} of shape {array.shape} where the model has {tensor.dtype} of "
+            f"array '{name}' is {array.dtype} of shape {array.shape}, but the model has {tensor.dtype} of "
             f"shape {tuple(tensor.shape)}; both sides must build the same model"
         )
-    # Through numpy, because torch warns about arrays that are read-only, as memory maps are.
+    # With numpy, because torch warns about arrays that are read-only, as memory maps are.
     np.copyto(tensor.detach().numpy(), array, casting="unsafe")
 
 
 @dataclass(frozen=True)
 class TorchLearner:
-    """Trains and evaluates the model that ``build`` makes; a ``Learner``.
+    """A ``Learner`` for torch modules; ``Learner`` documents the methods in full.
 
-    ``training`` is the experiment's section of that name; ``classes`` is 0 for regression (mean squared
-    error). ``blueprint`` tells how sub-models are cut from the model; without it there are none.
-    ``on_progress`` is told the part of the training that is done, from 0 to 1, after each step.
+    Attributes:
+        build: returns a new module each time.
+        training: the experiment's section of that name.
+        classes: number of classes; 0 for regression, which minimises the mean squared error.
+        on_progress: called after each training step with the finished part of the training, from 0 to 1.
+        blueprint: returns how sub-models are cut from the model; None: ``part`` must not be a cut sub-model.
     """
 
     build: Callable[[], nn.Module]
@@ -107,36 +125,37 @@ class TorchLearner:
     blueprint: Callable[[], Blueprint] | None = None
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Initial parameters and buffers; the same for the same ``seed``."""
-        return to_arrays(self._fresh(seed))
+        """Return initial parameters and buffers in the model's shapes and dtypes; the same for the same ``seed``."""
+        return to_arrays(self._build(seed))
 
     def with_settings(self, **changes: Any) -> TorchLearner:
-        """The same with other fields of ``training``, such as ``lr`` and ``optimiser``."""
+        """Return the same learner with other fields of ``training``, such as ``lr`` and ``optimiser``."""
         return replace(self, training=self.training.model_copy(update=changes))
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Names of the arrays that are trained; the model's others are buffers."""
+        """Names of the arrays that training changes; the model's other arrays are buffers."""
         return frozenset(name for name, _ in on_meta(self.build).named_parameters())
 
     @property
     def epochs(self) -> int:
-        """Those that the experiment gives a client."""
+        """Passes over a client's samples in a round: the experiment's ``training.epochs``."""
         return self.training.epochs
 
     def head(self, layers: int) -> tuple[str, ...]:
-        """Names of the arrays of the last ``layers`` linear layers, in the model's order.
+        """Return the names of the arrays of the last ``layers`` linear layers, in the model's order.
 
-        Raises ExperimentError where there are not so many on top of a base.
+        Raises:
+            ExperimentError: the model has fewer linear layers on top of a base with parameters.
         """
         module = on_meta(self.build)
-        found = heads_of(module, self._graph(module))
-        if layers > len(found):
+        heads = heads_of(module, self._trace(module))
+        if layers > len(heads):
             raise ExperimentError(
-                f"algorithm.head_layers = {layers}: of {type(module).__name__} only {len(found)} linear layers can be "
+                f"algorithm.head_layers = {layers}: only {len(heads)} linear layers of {type(module).__name__} can be "
                 "the head; choose fewer layers, or another model"
             )
-        return tuple(name for name in module.state_dict() if name in found[layers - 1])
+        return tuple(name for name in module.state_dict() if name in heads[layers - 1])
 
     def train(
         self,
@@ -150,7 +169,18 @@ class TorchLearner:
         only: Collection[str] | None = None,
         epochs: int | None = None,
     ) -> TrainingResult:
-        """``train_in_turn`` with one phase: ``epochs`` (default: ``training.epochs``) passes over ``data``."""
+        """Train one phase with ``train_in_turn``, which documents result and errors.
+
+        Args:
+            arrays: the numbers to start from, in the shapes of the model or of ``part``.
+            data: ``x`` of shape (n, *input_shape), ``y`` as in ``Examples``; n of 1 or more.
+            seed: of the order of the samples and of dropout.
+            penalty: added to the loss of each batch.
+            loss: minimised instead of cross entropy or the mean squared error.
+            part: what to train of the model; None: the whole model.
+            only: names of the parameters to train; None: all.
+            epochs: passes over ``data``; None: ``training.epochs``.
+        """
         phase = TrainingPhase(data, loss, only, penalty)
         return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
 
@@ -163,125 +193,168 @@ class TorchLearner:
         seed: int,
         part: Part | None = None,
     ) -> TrainingResult:
-        """New arrays after one pass over the data of each phase that ``schedule`` names, from ``arrays``, to the bit
-        the same for the same input. Each phase has its own momentum, and trains only its own arrays.
+        """Train phases epoch by epoch; the same input gives the same bits.
 
-        ``arrays`` are those of ``part`` if there is one. ``TrainingResult.loss`` is the mean over the samples of the
-        last epoch, without the penalty. Buffers keep their own dtype; halves come back as fp32. ``steps`` counts those
-        that amp leaves out for gradients that are not finite, too.
-        Raises PayloadError for arrays of another model, DataUnavailableError for data that does not fit it,
-        TrainingDivergedError for a loss that is not finite, UnsupportedPrecisionError for what this device cannot do.
+        Each phase has its own momentum, and trains only its own arrays.
+
+        Args:
+            arrays: the numbers to start from, in the shapes of the model or of ``part``.
+            phases: what each phase trains, and on which samples.
+            schedule: positions in ``phases``, one for each epoch.
+            seed: of the order of the samples and of dropout.
+            part: what to train of the model; None: the whole model.
+
+        Returns:
+            New arrays in the shapes of ``arrays``; fp16 and bf16 become fp32, buffers of other dtypes keep theirs.
+            ``loss`` is the mean over the samples of the last epoch, without the penalty. ``steps`` includes those that
+            amp skipped because gradients were not finite.
+
+        Raises:
+            PayloadError: the arrays are not those of the model or of ``part``.
+            DataUnavailableError: there are no samples, or they do not fit the model.
+            TrainingDivergedError: the loss or a trained number is not finite.
+            UnsupportedPrecisionError: this device cannot train the model in the experiment's precision.
         """
         started = time.perf_counter()
         for phase in phases:
-            self._check(phase.data)
-        how = arithmetic(self.training)
-        module = how.place(self._loaded(arrays, seed, part, training=True))
-        descent = Descent(module, how, self.training, self._loss, self._targets, self.on_progress)
-        with _seeded(seed ^ _DROPOUT_STREAM):
-            mean_loss, steps = descent.run(phases, schedule, seed)
-        check_all_finite(module, steps, how)
-        module.zero_grad()  # halves come back as fp32, which takes as much as the gradients did
+            self._check_samples(phase.data)
+        arithmetic = choose_arithmetic(self.training)
+        module = arithmetic.place(self._load(arrays, seed, part, training=True))
+        loop = SgdLoop(module, arithmetic, self.training, self._default_loss, self._to_targets, self.on_progress)
+        with _use_seed(seed ^ _DROPOUT_STREAM):
+            mean_loss, steps = loop.run(phases, schedule, seed)
+        check_all_finite(module, steps, arithmetic)
+        module.zero_grad()  # frees as much as the conversion of halves to fp32 needs
         return TrainingResult(to_arrays(module), mean_loss, time.perf_counter() - started, steps)
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
-        """``accuracy`` (0 to 1) or ``r2``, and the mean ``loss``, in fp32, of the deepest exit. Raises as ``train``."""
-        self._check(data)
-        module = self._loaded(arrays, 0, part)
+        """Score the model on labelled samples, in fp32, at its deepest exit.
+
+        Args:
+            arrays: in the shapes of the model or of ``part``.
+            data: ``x`` of shape (n, *input_shape), ``y`` as in ``Examples``; n of 1 or more.
+            part: the sub-model that the arrays belong to; None: the whole model.
+
+        Returns:
+            ``accuracy`` in [0, 1], or ``r2`` for regression, and the mean ``loss``.
+
+        Raises:
+            PayloadError: the arrays are not those of the model or of ``part``.
+            DataUnavailableError: there are no samples, or they do not fit the model.
+        """
+        self._check_samples(data)
+        module = self._load(arrays, 0, part)
         with torch.inference_mode():
-            outputs = [(_last(module(tensor(data.x[p]))), self._targets(data.y[p])) for p in _parts(len(data))]
+            outputs = [
+                (_deepest_exit(module(to_tensor(data.x[batch]))), self._to_targets(data.y[batch]))
+                for batch in _batch_slices(len(data))
+            ]
             return score_classes(outputs) if self.classes else score_values(outputs)
 
     def predict(self, arrays: Arrays, data: Examples, part: Part | None = None) -> list[NDArray[np.float32]]:
-        """Each output of the model, such as its logits, shape (n, ...), in fp32: one, or one of each head or exit.
+        """Return the model's outputs for samples, such as logits; the labels are not read.
 
-        No samples give an empty list. Raises PayloadError for arrays of another model.
+        Returns:
+            float32 arrays of shape (n, outputs), one for each head or exit. No samples give an empty list.
+
+        Raises:
+            PayloadError: the arrays are not those of the model or of ``part``.
         """
-        module = self._loaded(arrays, 0, part)
+        module = self._load(arrays, 0, part)
         with torch.inference_mode():
-            batches = [_all(module(tensor(data.x[p]))) for p in _parts(len(data))]
+            batches = [_to_arrays_fp32(module(to_tensor(data.x[batch]))) for batch in _batch_slices(len(data))]
         return [np.concatenate(output) for output in zip(*batches, strict=True)]
 
     def features(self, arrays: Arrays, data: Examples, head_layers: int) -> Examples:
-        """``data`` as the base leaves it: what goes into the last ``head_layers`` linear layers, without dropout and
-        with the statistics that batch norms have. Raises as ``train``."""
-        self._check(data)
-        module = self._loaded(arrays, 0, None)
-        seen = watch_features(module, self._graph(module), head_layers)
+        """Return what the base passes to the last ``head_layers`` linear layers. Raises as ``evaluate``.
+
+        Dropout is off, and batch norms use their stored statistics.
+
+        Returns:
+            Features, float32 of shape (n, inputs of the head), with the labels of ``data``.
+        """
+        self._check_samples(data)
+        module = self._load(arrays, 0, None)
+        features = watch_features(module, self._trace(module), head_layers)
         with torch.inference_mode():
-            for part in _parts(len(data)):
-                module(tensor(data.x[part]))
-        return Examples(np.concatenate([features.numpy() for features in seen]), data.y)
+            for batch in _batch_slices(len(data)):
+                module(to_tensor(data.x[batch]))
+        return Examples(np.concatenate([tensor.numpy() for tensor in features]), data.y)
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
-        """Means and variances of the model's static batch norms, by name, after one pass over ``data`` (HeteroFL,
-        section 3); what ``arrays`` hold of them does not matter.
+        """Measure the static batch norms' means and variances in one pass over ``data`` (HeteroFL, section 3).
 
-        Empty for a model that has none. Raises as ``train``.
+        The statistics in ``arrays`` do not matter. Raises as ``evaluate``.
+
+        Returns:
+            ``running_mean`` and ``running_var`` of each such norm by name, float32 of shape (channels,). Empty for a
+            model that has none.
         """
-        self._check(data)
-        module = self._loaded(arrays, 0, part)
-        norms = {name: norm for name, norm in module.named_modules() if _collects(norm)}
+        self._check_samples(data)
+        module = self._load(arrays, 0, part)
+        norms = {name: norm for name, norm in module.named_modules() if _collects_statistics(norm)}
         for norm in norms.values():
             _start_collecting(norm)
         with torch.inference_mode():
-            for batch in _parts(len(data), STATISTICS_BATCH) if norms else []:
-                module(tensor(data.x[batch]))
-        found = to_arrays(module)
+            for batch in _batch_slices(len(data), STATISTICS_BATCH) if norms else []:
+                module(to_tensor(data.x[batch]))
+        measured = to_arrays(module)
         names = [f"{name}.{kind}".lstrip(".") for name in norms for kind in ("running_mean", "running_var")]
-        return {name: found[name] for name in names}
+        return {name: measured[name] for name in names}
 
-    def _fresh(self, seed: int) -> nn.Module:
-        with _seeded(seed):
+    def _build(self, seed: int) -> nn.Module:
+        with _use_seed(seed):
             return self.build()
 
-    def _loaded(self, arrays: Arrays, seed: int, part: Part | None, *, training: bool = False) -> nn.Module:
-        """The model, or ``part`` of it, with the numbers of ``arrays``."""
-        module = self._built(seed, part, training).train(training)
+    def _load(self, arrays: Arrays, seed: int, part: Part | None, *, training: bool = False) -> nn.Module:
+        """Build the model, or ``part`` of it, with the numbers of ``arrays``."""
+        module = self._build_part(seed, part, training).train(training)
         load_arrays(module, arrays)
         return module
 
-    def _built(self, seed: int, part: Part | None, training: bool) -> nn.Module:
+    def _build_part(self, seed: int, part: Part | None, training: bool) -> nn.Module:
         if isinstance(part, Head | TwoHeads):
-            module = self._fresh(seed).train(training)
-            graph = self._graph(module)
+            module = self._build(seed).train(training)
+            graph = self._trace(module)
             if isinstance(part, Head):
                 return head_module(module, graph, part.layers)
             return TwoHeaded(module, graph, part)
         if part is None or part.is_full or self.blueprint is None:
-            return self._fresh(seed)
+            return self._build(seed)
         return cut_module(self.build, self.blueprint(), part)
 
-    def _graph(self, module: nn.Module) -> fx.Graph:
-        """Traced anew, because what the graph says of functional dropout depends on the mode."""
+    def _trace(self, module: nn.Module) -> fx.Graph:
+        """Trace the module again each time, because functional dropout in the graph depends on the mode."""
         return traced(module)
 
-    def _loss(self, output: Any, target: Tensor) -> Tensor:
-        output = _last(output)
+    def _default_loss(self, output: Any, target: Tensor) -> Tensor:
+        output = _deepest_exit(output)
         if self.classes:
             return functional.cross_entropy(output, target)
-        return functional.mse_loss(like(output, target), target)
+        return functional.mse_loss(match_shape(output, target), target)
 
-    def _targets(self, y: NDArray[Any]) -> Tensor:
+    def _to_targets(self, y: NDArray[Any]) -> Tensor:
         if self.classes and y.ndim == 1:
             return torch.from_numpy(y.astype(np.int64))
         return torch.from_numpy(y.astype(np.float32).reshape(len(y), -1))
 
-    def _check(self, data: Examples) -> None:
+    def _check_samples(self, data: Examples) -> None:
         if len(data) == 0:
             raise DataUnavailableError(
-                "there are no samples to learn from or to evaluate on; give each client at least one"
+                "there are no samples to train on or to evaluate on; give each client at least one"
             )
         if len(data.x) != len(data.y):
-            raise DataUnavailableError(f"{len(data.x)} samples have {len(data.y)} labels; repair the data set")
+            raise DataUnavailableError(
+                f"{len(data.x)} samples have {len(data.y)} labels; each sample needs one, so repair the data set"
+            )
         if self.classes and data.y.ndim == 1 and not (data.y.min() >= 0 and data.y.max() < self.classes):
             raise DataUnavailableError(
-                f"labels reach from {data.y.min()} to {data.y.max()} where there are {self.classes} classes; "
-                "they must count from 0"
+                f"labels are from {data.y.min()} to {data.y.max()}, but there are {self.classes} classes; "
+                f"number them from 0 to {self.classes - 1}"
             )
 
 
-def _collects(module: nn.Module) -> bool:
+def _collects_statistics(module: nn.Module) -> bool:
     return hasattr(module, "collecting") and isinstance(getattr(module, "running_mean", None), Tensor)
 
 
@@ -292,17 +365,17 @@ def _start_collecting(norm: Any) -> None:
     norm.running_var.fill_(1.0)
 
 
-def _parts(count: int, size: int = EVALUATION_BATCH) -> list[slice]:
+def _batch_slices(count: int, size: int = EVALUATION_BATCH) -> list[slice]:
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
-def _all(output: Any) -> list[NDArray[np.float32]]:
-    """Every output of the model."""
+def _to_arrays_fp32(output: Any) -> list[NDArray[np.float32]]:
+    """All outputs of the model, of which a head or exit each has one."""
     outputs = output if isinstance(output, list | tuple) else [output]
-    return [widened(one).numpy() for one in outputs]
+    return [widen_halves(tensor).numpy() for tensor in outputs]
 
 
-def _last(output: Any) -> Tensor:
-    """The deepest exit of a model with several."""
-    found: Tensor = output[-1] if isinstance(output, list | tuple) else output
-    return found
+def _deepest_exit(output: Any) -> Tensor:
+    """The output of the deepest exit, or the only output."""
+    deepest: Tensor = output[-1] if isinstance(output, list | tuple) else output
+    return deepest

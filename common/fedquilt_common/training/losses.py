@@ -1,4 +1,7 @@
-"""Losses that algorithms share, as functions of torch's tensors; torch is loaded by those who train."""
+"""Losses that algorithms share. They import torch only when training calls them.
+
+Each takes ``outputs`` and ``targets``, torch tensors of a batch, and returns a scalar tensor.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,24 @@ from fedquilt_common.errors import DataUnavailableError
 
 
 def cross_entropy(outputs: Any, targets: Any) -> Any:
-    """The mean over the samples; ``outputs`` are logits, shape (n, classes), ``targets`` classes or probabilities."""
+    """Cross entropy, mean over the samples.
+
+    Args:
+        outputs: logits, float of shape (n, classes).
+        targets: classes, int64 of shape (n,), or probabilities, float of shape (n, classes).
+    """
     from torch.nn import functional
 
     return functional.cross_entropy(outputs, targets)
 
 
 def balanced_softmax(counts: NDArray[np.int64]) -> Loss:
-    """Cross entropy of logits + log(counts), ``counts`` being the client's samples of each class, shape (classes,).
+    """Cross entropy of logits + log(counts): balanced softmax.
 
-    A class without samples is left out. Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual Recognition",
-    NeurIPS 2020.
+    Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual Recognition", NeurIPS 2020.
+
+    Args:
+        counts: the client's samples of each class, int64 of shape (classes,). A class without samples is left out.
     """
 
     def loss(outputs: Any, targets: Any) -> Any:
@@ -35,19 +45,23 @@ def balanced_softmax(counts: NDArray[np.int64]) -> Loss:
 
 
 def mean_squared(outputs: Any, targets: Any) -> Any:
-    """Over samples and classes (FedAKD thesis, section 3.8)."""
+    """Mean squared error over samples and classes (FedAKD thesis, section 3.8); both of shape (n, classes)."""
     return ((outputs - targets) ** 2).mean()
 
 
 def mean_absolute(outputs: Any, targets: Any) -> Any:
-    """Over samples and classes (the code published with FedAKD)."""
+    """Mean absolute error over samples and classes (the code published with FedAKD); both of shape (n, classes)."""
     return (outputs - targets).abs().mean()
 
 
 def divergence(outputs: Any, targets: Any) -> Any:
-    """Kullback and Leibler's, of the outputs' softmax from the targets': the mean over the samples, no temperature.
+    """Kullback-Leibler divergence of the outputs' softmax from the targets', mean over the samples, no temperature.
 
     Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020.
+
+    Args:
+        outputs: the student's logits, float of shape (n, classes).
+        targets: soft labels, which are logits too, in the same shape.
     """
     from torch.nn import functional
 
@@ -56,13 +70,20 @@ def divergence(outputs: Any, targets: Any) -> Any:
 
 
 DISTILLATION: Final[dict[str, Loss]] = {"mse": mean_squared, "mae": mean_absolute, "kl": divergence}
-"""How far a student's logits are from soft labels that are logits too, both of shape (n, classes)."""
+"""Distillation losses by name: between a student's logits and soft labels, which are logits too."""
 
 
 def class_counts(ctx: ClientContext) -> NDArray[np.int64]:
-    """The client's training samples of each class, shape (classes,). Raises DataUnavailableError for regression."""
+    """Count the client's training samples of each class.
+
+    Returns:
+        int64 of shape (classes,).
+
+    Raises:
+        DataUnavailableError: the data set is for regression.
+    """
     if not ctx.classes:
         raise DataUnavailableError(
-            "the algorithm balances classes, but the data set has none; choose an algorithm for regression"
+            "the algorithm balances classes, but the data set is for regression; choose another algorithm"
         )
     return np.bincount(ctx.data.y.astype(np.int64), minlength=ctx.classes)

@@ -1,4 +1,4 @@
-"""How good a model is on given samples."""
+"""Scores of a model on labelled samples: accuracy or R2, and the loss."""
 
 from __future__ import annotations
 
@@ -9,19 +9,37 @@ from torch.nn import functional
 from fedquilt_common.errors import DataUnavailableError
 
 
-def like(output: Tensor, target: Tensor) -> Tensor:
-    """``output`` as (n, outputs); raises DataUnavailableError unless ``target`` has as many."""
+def match_shape(output: Tensor, target: Tensor) -> Tensor:
+    """Reshape a model's output to that of its regression targets.
+
+    Args:
+        output: shape (n,) or (n, ...).
+        target: shape (n, outputs).
+
+    Returns:
+        ``output`` in the shape (n, outputs), with its own dtype.
+
+    Raises:
+        DataUnavailableError: the model has another number of outputs than the data set.
+    """
     output = output.reshape(len(output), -1)
     if output.shape != target.shape:
         raise DataUnavailableError(
-            f"the model gives {output.shape[1]} values a sample where the data set has {target.shape[1]}; "
+            f"the model has {output.shape[1]} outputs for a sample, but the data set has {target.shape[1]} targets; "
             "choose a model with as many outputs"
         )
     return output
 
 
 def score_classes(outputs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """``accuracy`` (0 to 1) and the mean cross entropy of (logits, classes) batches."""
+    """Score a classifier.
+
+    Args:
+        outputs: batches of logits, float32 of shape (n, classes), and classes, int64 of shape (n,).
+
+    Returns:
+        ``accuracy`` in [0, 1], and ``loss``, the mean cross entropy computed in float64.
+    """
     count = sum(len(target) for _, target in outputs)
     right = sum(int((output.argmax(dim=1) == target).sum()) for output, target in outputs)
     loss = sum(float(functional.cross_entropy(o.double(), t, reduction="sum")) for o, t in outputs)
@@ -29,9 +47,20 @@ def score_classes(outputs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
 
 
 def score_values(outputs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """R2 is the mean over the outputs; one that never changes counts as 0: there is nothing to explain."""
+    """Score a regression model.
+
+    Args:
+        outputs: batches of outputs and targets, both float32 of shape (n, outputs).
+
+    Returns:
+        ``r2``, the mean over the outputs, where a target that never changes counts as 0 because there is nothing to
+        explain; and ``loss``, the mean squared error. Both are computed in float64.
+
+    Raises:
+        DataUnavailableError: the model has another number of outputs than the data set.
+    """
     target = torch.cat([t for _, t in outputs]).double()
-    error = (torch.cat([like(o, t) for o, t in outputs]).double() - target).square()
+    error = (torch.cat([match_shape(o, t) for o, t in outputs]).double() - target).square()
     spread = (target - target.mean(dim=0)).square().sum(dim=0)
     r2 = torch.where(spread > 0, 1 - error.sum(dim=0) / spread.clamp_min(1e-300), torch.zeros_like(spread))
     return {"r2": float(r2.mean()), "loss": float(error.mean())}

@@ -1,7 +1,8 @@
 """Optimisers: SGD, Adam and RMSprop, step for step those of ``torch.optim`` with its defaults.
 
-They are written out instead of taken from ``torch.optim``, which imports the compiler: 70 MB and most of a second for
-every process of a board. ``tests/unit/common/test_learner.py`` holds each to the bits of torch's own.
+They are written out because importing ``torch.optim`` also imports torch's compiler. That costs 70 MB and most of a
+second in each process of a board. ``tests/unit/common/training/test_learner.py`` compares each with torch's own, bit
+by bit.
 """
 
 from __future__ import annotations
@@ -25,52 +26,62 @@ _EPS: Final = 1e-8
 
 @dataclass
 class Optimiser:
-    """Trains ``parameters`` as ``training`` says; ``rate`` is the learning rate of the next step."""
+    """Optimiser with its state.
+
+    Attributes:
+        parameters: the parameters that a step changes.
+        training: the experiment's settings, such as ``optimiser``, ``lr``, ``momentum`` and ``weight_decay``.
+        scale: scale of the loss for mixed precision; None for none.
+        rate: learning rate of the next step.
+    """
 
     parameters: list[nn.Parameter]
     training: Training
     scale: LossScale | None = None
     rate: float = field(init=False)
-    _kept: dict[int, list[Tensor]] = field(default_factory=dict)
+    _averages: dict[int, list[Tensor]] = field(default_factory=dict)
     _steps: int = 0
 
     def __post_init__(self) -> None:
         self.rate = self.training.lr
 
     def step(self, loss: Tensor) -> None:
-        """Go down the gradient of ``loss``; not at all where amp finds it not finite."""
+        """Change the parameters along the gradient of ``loss``, a scalar; skip if amp's gradients are not finite."""
         for parameter in self.parameters:
             parameter.grad = None
         (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            given = [(index, p, p.grad) for index, p in enumerate(self.parameters) if p.grad is not None]
-            if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in given]):
+            gradients = [(index, p, p.grad) for index, p in enumerate(self.parameters) if p.grad is not None]
+            if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in gradients]):
                 return
             self._steps += 1
-            for index, parameter, gradient in given:
+            for index, parameter, gradient in gradients:
                 if self.training.weight_decay:
                     gradient = gradient.add(parameter, alpha=self.training.weight_decay)
                 _UPDATES[self.training.optimiser](self, index, parameter, gradient)
 
-    def kept(self, index: int, like: Tensor, count: int) -> list[Tensor]:
-        """The ``count`` averages that are kept of a parameter; zeros at first."""
-        if index not in self._kept:
-            self._kept[index] = [torch.zeros_like(like) for _ in range(count)]
-        return self._kept[index]
+    def averages(self, index: int, parameter: Tensor, count: int) -> list[Tensor]:
+        """Running averages of a parameter: ``count`` tensors in its shape and dtype, zeros at first."""
+        if index not in self._averages:
+            self._averages[index] = [torch.zeros_like(parameter) for _ in range(count)]
+        return self._averages[index]
 
     def sgd(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """With momentum as torch has it: the first step's velocity is the gradient itself."""
+        """Take one step of SGD, with torch's momentum: the first step's velocity is the gradient itself."""
         if self.training.momentum:
-            if index not in self._kept:
-                self._kept[index] = [gradient.clone()]
+            if index not in self._averages:
+                self._averages[index] = [gradient.clone()]
             else:
-                self._kept[index][0].mul_(self.training.momentum).add_(gradient)
-            gradient = self._kept[index][0]
+                self._averages[index][0].mul_(self.training.momentum).add_(gradient)
+            gradient = self._averages[index][0]
         parameter.add_(gradient, alpha=-self.rate)
 
     def adam(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1."""
-        first, second = self.kept(index, parameter, 2)
+        """Take one step of Adam.
+
+        Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
+        """
+        first, second = self.averages(index, parameter, 2)
         first.lerp_(gradient, 1 - _BETAS[0])
         second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
         corrections = [1 - beta**self._steps for beta in _BETAS]
@@ -78,8 +89,8 @@ class Optimiser:
         parameter.addcdiv_(first, scale, value=-self.rate / corrections[0])
 
     def rmsprop(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Hinton, "Neural Networks for Machine Learning", lecture 6e."""
-        (square,) = self.kept(index, parameter, 1)
+        """Take one step of RMSprop (Hinton, "Neural Networks for Machine Learning", lecture 6e)."""
+        (square,) = self.averages(index, parameter, 1)
         square.mul_(_ALPHA).addcmul_(gradient, gradient, value=1 - _ALPHA)
         parameter.addcdiv_(gradient, square.sqrt().add_(_EPS), value=-self.rate)
 

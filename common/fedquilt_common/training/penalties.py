@@ -1,4 +1,4 @@
-"""Terms that clients add to their loss, as functions of the parameters; torch is loaded by those who train."""
+"""Penalties that algorithms add to a client's loss. They import torch only when training calls them."""
 
 from __future__ import annotations
 
@@ -12,34 +12,43 @@ from fedquilt_common.types import Arrays
 
 
 def proximal_penalty(anchor: Arrays, weight: float) -> Penalty:
-    """weight / 2 * ||w - anchor||^2."""
-    held: dict[str, Any] = {}
+    """Pull parameters towards ``anchor``: weight / 2 * ||w - anchor||^2 over all parameters.
+
+    Args:
+        anchor: every parameter by name, in the shapes of the model.
+        weight: factor of the penalty.
+    """
+    tensors: dict[str, Any] = {}
 
     def penalty(now: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
-        return weight / 2 * sum(((now[name] - _beside(now[name], anchor, name, held)) ** 2).sum() for name in now)
+        return weight / 2 * sum(((now[name] - _to_tensor(now[name], anchor, name, tensors)) ** 2).sum() for name in now)
 
     return penalty
 
 
 def linear_penalty(slope: Arrays) -> Penalty:
-    """<slope, w>, over the parameters that ``slope`` has."""
-    held: dict[str, Any] = {}
+    """Add the inner product <slope, w>.
+
+    Args:
+        slope: arrays in the shapes of the parameters of the same names; other parameters are left out.
+    """
+    tensors: dict[str, Any] = {}
 
     def penalty(now: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
-        return sum((now[name] * _beside(now[name], slope, name, held)).sum() for name in now if name in slope)
+        return sum((now[name] * _to_tensor(now[name], slope, name, tensors)).sum() for name in now if name in slope)
 
     return penalty
 
 
-def both(first: Penalty, second: Penalty) -> Penalty:
-    """Their sum."""
+def add_penalties(first: Penalty, second: Penalty) -> Penalty:
+    """Return the sum of two penalties as one."""
     return lambda now, start: first(now, start) + second(now, start)
 
 
-def _beside(parameter: Any, arrays: Arrays, name: str, held: dict[str, Any]) -> Any:
-    """The array on the parameter's device and in its dtype; made once, for a penalty is computed in every step."""
-    if name not in held:
+def _to_tensor(parameter: Any, arrays: Arrays, name: str, tensors: dict[str, Any]) -> Any:
+    """Return the array on the parameter's device and in its dtype; converted once, for all steps."""
+    if name not in tensors:
         import torch
 
-        held[name] = torch.from_numpy(np.array(arrays[name])).to(parameter.device, parameter.dtype)
-    return held[name]
+        tensors[name] = torch.from_numpy(np.array(arrays[name])).to(parameter.device, parameter.dtype)
+    return tensors[name]

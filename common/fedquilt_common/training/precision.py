@@ -1,8 +1,8 @@
 """Number formats of training: fp32, true half precision (fp16, bf16), and mixed precision with a scaled loss (amp).
 
-FedAIoT (Alam et al., 2023) trains clients in half precision; ``amp`` follows Micikevicius et al., "Mixed Precision
-Training", ICLR 2018: operations in fp16 where that is safe, weights in fp32, the loss multiplied so that small
-gradients do not vanish.
+FedAIoT (Alam et al., 2023) trains clients in half precision. ``amp`` follows Micikevicius et al., "Mixed Precision
+Training", ICLR 2018. Operations run in fp16 where that is safe, and weights stay in fp32. The loss is multiplied so
+that small gradients do not become 0.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt_common.errors import TrainingDivergedError, UnsupportedPrecisionError
+from fedquilt_common.training.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.sections import Training
@@ -27,156 +28,182 @@ FIRST_SCALE: Final = 65536.0
 GROWTH_AFTER: Final = 2000
 """Steps without overflow after which the scale is doubled, as in torch.amp.GradScaler."""
 _SCALES: Final = (2.0**-24, 2.0**127)
-"""Below the least scale the gradients themselves pass 10^12; the greatest is that of fp32, as in GradScaler."""
+"""Least and greatest scale. Gradients that overflow below the least exceed 10^12; the greatest is GradScaler's."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Where and in which numbers a model is trained."""
+    """Device and number format of training.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``.
+        precision: ``fp32``, ``fp16``, ``bf16`` or ``amp``.
+    """
 
     device: str
     precision: str
 
     @property
     def half(self) -> torch.dtype | None:
-        """Of parameters, activations, gradients and momentum; None leaves them as the model made them."""
+        """Dtype of parameters, activations, gradients and momentum; None keeps the model's own."""
         return _HALVES.get(self.precision)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Around the forward pass: half precision where torch deems it safe, for ``amp`` only."""
+        """Return the context for the forward pass: fp16 where torch considers it safe with ``amp``, else nothing."""
         if self.precision != "amp":
             return contextlib.nullcontext()
         return torch.autocast(self.device, torch.float16)
 
     def place(self, module: nn.Module) -> nn.Module:
-        """The module itself, moved to this device and turned into this dtype."""
+        """Move the module to this device and convert it to this dtype, in place; returns the module."""
         return module.to(device=self.device, dtype=self.half)
 
     def inputs(self, x: Tensor) -> Tensor:
-        """A batch as the module wants it; whole numbers stay what they are."""
+        """Move a batch to this device, and convert floating-point numbers to this dtype; the shape stays."""
         return x.to(self.device, self.half or x.dtype) if x.is_floating_point() else x.to(self.device)
 
 
-def widened(tensor: Tensor) -> Tensor:
-    """Halves as fp32, the rest as it is: losses and averages are never in half precision."""
+def widen_halves(tensor: Tensor) -> Tensor:
+    """Convert fp16 and bf16 to fp32 and leave other dtypes; losses and averages are never in half precision."""
     return tensor.float() if tensor.dtype in _HALVES.values() else tensor
 
 
-def arithmetic(training: Training) -> Arithmetic:
-    """What the experiment asks for, on a device that is there.
+def choose_arithmetic(training: Training) -> Arithmetic:
+    """Choose the device and the number format of training.
 
-    Raises UnsupportedPrecisionError when ``training.device`` is cuda and there is none, and for amp where this torch
-    has no fp16 autocast for the device.
+    Args:
+        training: the experiment's section; ``device`` is cpu, cuda or auto, which prefers cuda.
+
+    Raises:
+        UnsupportedPrecisionError: ``training.device`` is cuda and the board has none; or ``training.precision`` is amp
+            and this torch has no fp16 autocast for the device.
     """
-    there = training.device != "cpu" and torch.cuda.is_available()  # asking costs memory where there is one
-    if training.device == "cuda" and not there:
+    has_cuda = training.device != "cpu" and torch.cuda.is_available()  # the question itself takes memory of a GPU
+    if training.device == "cuda" and not has_cuda:
         raise UnsupportedPrecisionError(
             "training.device = cuda: this board has no CUDA device that torch can use; "
             "set training.device to cpu or auto, or install torch with CUDA"
         )
-    how = Arithmetic("cuda" if there else "cpu", training.precision)
-    if how.precision == "amp" and not _casts(how):
+    arithmetic = Arithmetic("cuda" if has_cuda else "cpu", training.precision)
+    if arithmetic.precision == "amp" and not _autocast_works(arithmetic):
         raise UnsupportedPrecisionError(
-            f"training.precision = amp: torch {torch.__version__} has no fp16 autocast on {how.device}; "
+            f"training.precision = amp: torch {torch.__version__} has no fp16 autocast on {arithmetic.device}; "
             "choose fp32 or bf16, or a newer torch"
         )
-    return how
+    return arithmetic
 
 
-def _casts(how: Arithmetic) -> bool:
-    """Whether autocast does anything: old versions of torch only warn, and go on in fp32."""
-    one = torch.ones(1, 1, device=how.device)
+def _autocast_works(arithmetic: Arithmetic) -> bool:
+    """Whether autocast has an effect; old versions of torch only warn, and compute in fp32."""
+    matrix = torch.ones(1, 1, device=arithmetic.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with how.autocast():
-            return (one @ one).dtype == torch.float16
+        with arithmetic.autocast():
+            return (matrix @ matrix).dtype == torch.float16
 
 
 @contextlib.contextmanager
-def refusing(module: nn.Module, how: Arithmetic, goal: Callable[[Arithmetic], tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Around a model's first step: what torch cannot do in this precision becomes an error with a name.
+def explain_unsupported(
+    module: nn.Module, arithmetic: Arithmetic, compute_loss: Callable[[Arithmetic], tuple[Tensor, Tensor]]
+) -> Iterator[None]:
+    """Turn an error of a model's first step into one that names the layer, if the precision is the cause.
 
-    ``goal`` computes (loss, loss and penalty); it is tried in fp32 before the precision is blamed, since a model may
-    be wrong in every precision. After an error the module is of no more use.
-    Raises UnsupportedPrecisionError; errors that have nothing to do with the precision pass.
+    To find that out, the step is repeated in fp32, because a model may be wrong in every precision. Errors that the
+    precision does not cause pass unchanged. Do not use the module after an error.
+
+    Args:
+        module: the model in training.
+        arithmetic: device and precision of the step.
+        compute_loss: from an ``Arithmetic`` to two scalars: the loss, and the loss with the penalty.
+
+    Raises:
+        UnsupportedPrecisionError: torch cannot train the model in this precision on this device.
     """
-    if how.precision == "fp32":
+    if arithmetic.precision == "fp32":
         yield
         return
     running: list[str] = []
-    hooks = _watch(module, running)
+    hooks = _track_layers(module, running)
     try:
         yield
     except (RuntimeError, TypeError) as error:
         where = f"'{running[-1]}'" if running else f"the loss or the gradient of {type(module).__name__}"
-        if _is_memory(error) or not _works_in_fp32(module, how, goal):
+        if is_out_of_memory(error) or not _works_in_fp32(module, arithmetic, compute_loss):
             raise
-        others = "fp32, which works here" + ("" if how.precision == "bf16" else ", or try bf16")
+        advice = "fp32, which works here" + ("" if arithmetic.precision == "bf16" else ", or try bf16")
         raise UnsupportedPrecisionError(
-            f"training.precision = {how.precision}: torch cannot train {where} so on {how.device} "
-            f"({str(error).partition(chr(10))[0][:200]}); choose {others}"
+            f"training.precision = {arithmetic.precision}: torch cannot train {where} in it on {arithmetic.device} "
+            f"({str(error).partition(chr(10))[0][:200]}); choose {advice}"
         ) from error
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _watch(module: nn.Module, running: list[str]) -> list[torch.utils.hooks.RemovableHandle]:
-    """Keep the names of the layers that run now, the innermost last."""
+def _track_layers(module: nn.Module, running: list[str]) -> list[torch.utils.hooks.RemovableHandle]:
+    """Keep ``running`` up to date with the names of the layers that run, the innermost last."""
     hooks = []
     for name, layer in module.named_modules():
         label = f"{name} ({type(layer).__name__})" if name else type(layer).__name__
 
-        def enter(layer: nn.Module, given: Any, label: str = label) -> None:
+        def enter(layer: nn.Module, args: Any, label: str = label) -> None:
             running.append(label)
 
-        def leave(layer: nn.Module, given: Any, result: Any) -> None:
+        def leave(layer: nn.Module, args: Any, result: Any) -> None:
             running.pop()
 
         hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
     return hooks
 
 
-def _works_in_fp32(module: nn.Module, how: Arithmetic, goal: Callable[[Arithmetic], tuple[Tensor, Tensor]]) -> bool:
+def _works_in_fp32(
+    module: nn.Module, arithmetic: Arithmetic, compute_loss: Callable[[Arithmetic], tuple[Tensor, Tensor]]
+) -> bool:
     try:
         module.float()
-        goal(Arithmetic(how.device, "fp32"))[1].backward()  # type: ignore[no-untyped-call]
-    except Exception:  # whatever it is, the caller has an error to show already
+        compute_loss(Arithmetic(arithmetic.device, "fp32"))[1].backward()  # type: ignore[no-untyped-call]
+    except Exception:  # of any kind: the caller raises the error that it has already
         return False
     return True
 
 
-def _is_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.cuda.OutOfMemoryError) or "allocate memory" in str(error)
-
-
 class LossScale:
-    """The factor of the loss, with the rules of torch.amp.GradScaler: halved on overflow, doubled now and then."""
+    """Scale of the loss for ``amp``, with the rules of torch.amp.GradScaler.
+
+    An overflow halves it; ``GROWTH_AFTER`` steps without overflow double it.
+    """
 
     def __init__(self) -> None:
         self.value = FIRST_SCALE
-        self._good = 0
+        self._finite_steps = 0
 
     def unscale(self, gradients: Sequence[Tensor]) -> bool:
-        """Divide the gradients by the scale; False when one is not finite, and the step must be left out.
+        """Divide the gradients by the scale, in place, and adapt the scale.
 
-        Raises TrainingDivergedError when they stay so however small the scale.
+        Args:
+            gradients: in the shapes and dtypes of the parameters.
+
+        Returns:
+            Whether all gradients are finite; if not, they are unchanged and the caller must skip the step.
+
+        Raises:
+            TrainingDivergedError: they are not finite even at the least scale.
         """
         finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
         if finite:
             for gradient in gradients:
                 gradient.mul_(1.0 / self.value)
-        self._after(finite)
+        self._adapt(finite)
         return finite
 
-    def _after(self, finite: bool) -> None:
-        self._good = self._good + 1 if finite else 0
+    def _adapt(self, finite: bool) -> None:
+        self._finite_steps = self._finite_steps + 1 if finite else 0
         if not finite:
             self.value *= 0.5
-        elif self._good == GROWTH_AFTER:
-            self.value, self._good = min(self.value * 2.0, _SCALES[1]), 0
+        elif self._finite_steps == GROWTH_AFTER:
+            self.value, self._finite_steps = min(self.value * 2.0, _SCALES[1]), 0
         if self.value < _SCALES[0]:
             raise TrainingDivergedError(
-                "training.precision = amp: the gradients are not finite, however small the scale of the loss; "
+                "training.precision = amp: the gradients are not finite even at the smallest scale of the loss; "
                 "try a smaller training.lr, or fp32"
             )

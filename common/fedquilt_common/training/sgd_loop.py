@@ -1,4 +1,4 @@
-"""Gradient descent on a torch module, in batches, in one phase or several in turn."""
+"""The training loop: stochastic gradient descent on a torch module, in one phase or several in turn."""
 
 from __future__ import annotations
 
@@ -19,58 +19,73 @@ from fedquilt_common.algorithm_api import Loss, TrainingPhase
 from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.optimisers import Optimiser
-from fedquilt_common.training.precision import Arithmetic, LossScale, refusing, widened
+from fedquilt_common.training.precision import Arithmetic, LossScale, explain_unsupported, widen_halves
 from fedquilt_common.types import Examples, Progress
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.sections import Training
 
-SEEDS = 1 << 63
+SEED_LIMIT = 1 << 63
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
 
 
 @dataclass(frozen=True)
-class Descent:
-    """What is trained, and how: the module on its device, the default loss, how labels become targets.
+class SgdLoop:
+    """A module and the settings with which it is trained.
 
-    ``on_progress`` is told the part of the training that is done, from 0 to 1, after each step.
+    Attributes:
+        module: the model, on its device.
+        arithmetic: device and precision.
+        training: the experiment's section, with ``batch``, ``lr`` and the optimiser.
+        loss: used by phases that name none.
+        targets: turns labels of shape (n,) or (n, outputs) into the tensor that the loss takes.
+        on_progress: called after each step with the finished part of the training, from 0 to 1.
     """
 
     module: nn.Module
-    how: Arithmetic
+    arithmetic: Arithmetic
     training: Training
     loss: Loss | Callable[[Any, Tensor], Tensor]
     targets: Callable[[NDArray[Any]], Tensor]
     on_progress: Progress | None = None
 
     def run(self, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int) -> tuple[float, int]:
-        """One epoch of each phase that ``schedule`` names, in its order; momentum lives as long as its phase.
+        """Train the module in place, one epoch for each entry of ``schedule``.
 
-        Returns the mean loss over the samples of the last epoch, and the number of steps. Raises as ``refusing``
-        does, and TrainingDivergedError.
+        Args:
+            phases: what is trained, and on which samples; each has its own optimiser state.
+            schedule: positions in ``phases``, in the order of the epochs.
+            seed: of the order of the samples.
+
+        Returns:
+            The mean loss over the samples of the last epoch, without the penalty, and the number of steps.
+
+        Raises:
+            TrainingDivergedError: a loss is not finite.
+            UnsupportedPrecisionError: torch cannot train the model in this precision on this device.
         """
         now = dict(self.module.named_parameters())
         start = {name: p.detach().clone() for name, p in now.items()} if any(p.penalty for p in phases) else {}
-        stretches = [
-            self._stretch(number, phase, schedule.count(number), now, start, seed)
+        running = [
+            self._start_phase(number, phase, schedule.count(number), now, start, seed)
             for number, phase in enumerate(phases)
         ]
-        total = sum(stretches[number].steps for number in schedule)
+        total = sum(running[number].steps for number in schedule)
         steps, losses = 0, list[tuple[float, int]]()
         for number in schedule:
             losses = []
-            for step in stretches[number].epoch(first=steps == 0):
+            for step in running[number].epoch(first=steps == 0):
                 steps += 1
                 losses.append(step)
                 if self.on_progress:
                     self.on_progress(steps / total)
-            if stretches[number].is_settled():
+            if running[number].has_converged():
                 break
-        for stretch in stretches:
-            stretch.keep_best()
+        for phase_run in running:
+            phase_run.load_best()
         return sum(value * n for value, n in losses) / sum(n for _, n in losses), steps
 
-    def _stretch(
+    def _start_phase(
         self,
         number: int,
         phase: TrainingPhase,
@@ -78,103 +93,112 @@ class Descent:
         now: dict[str, nn.Parameter],
         start: dict[str, Tensor],
         seed: int,
-    ) -> _Stretch:
+    ) -> _RunningPhase:
         trained = [p for name, p in now.items() if phase.only is None or name in phase.only]
-        scale = LossScale() if self.how.precision == "amp" else None
+        scale = LossScale() if self.arithmetic.precision == "amp" else None
         own = seed if number == 0 else derive_seed(seed, "phase", number)
-        shuffler = torch.Generator().manual_seed(own % SEEDS)
-        return _Stretch(self, phase, epochs, Optimiser(trained, self.training, scale), shuffler, now, start)
+        shuffler = torch.Generator().manual_seed(own % SEED_LIMIT)
+        return _RunningPhase(self, phase, epochs, Optimiser(trained, self.training, scale), shuffler, now, start)
 
 
 @dataclass
-class _Stretch:
-    """A phase under way."""
+class _RunningPhase:
+    """A phase in progress: its optimiser, and how far it is."""
 
-    descent: Descent
+    loop: SgdLoop
     phase: TrainingPhase
     epochs: int
     optimiser: Optimiser
     shuffler: torch.Generator
     now: dict[str, nn.Parameter]
     start: dict[str, Tensor]
-    done: int = 0
+    steps_done: int = 0
     best: tuple[float, dict[str, Tensor]] | None = None
-    waited: int = 0
+    epochs_without_gain: int = 0
 
     @property
     def steps(self) -> int:
-        """Of one epoch."""
-        return len(_batches(np.arange(len(self.phase.data)), self.descent.training, self.descent.module))
+        """Number of steps in one epoch."""
+        return len(_batches(np.arange(len(self.phase.data)), self.loop.training, self.loop.module))
 
     @property
-    def _all(self) -> int:
+    def _total_steps(self) -> int:
         return self.steps * self.epochs
 
-    def is_settled(self) -> bool:
-        """After an epoch: whether the samples that are watched have not become better for long enough."""
+    def has_converged(self) -> bool:
+        """Measure the loss on ``phase.watch`` after an epoch, and return whether ``patience`` is used up."""
         if self.phase.watch is None:
             return False
-        loss = self._watched(self.phase.watch)
+        loss = self._watched_loss(self.phase.watch)
         if self.best is None or loss < self.best[0]:
-            state = {name: found.clone() for name, found in self.descent.module.state_dict().items()}
-            self.best, self.waited = (loss, state), 0
+            state = {name: tensor.clone() for name, tensor in self.loop.module.state_dict().items()}
+            self.best, self.epochs_without_gain = (loss, state), 0
         else:
-            self.waited += 1
-        return self.waited >= self.phase.patience
+            self.epochs_without_gain += 1
+        return self.epochs_without_gain >= self.phase.patience
 
-    def _watched(self, data: Examples) -> float:
-        """The mean loss on samples that are not trained on."""
-        module, how = self.descent.module.eval(), self.descent.how
-        with torch.inference_mode(), how.autocast():
-            output = _outputs(module(how.inputs(tensor(data.x))))
-        loss = self.phase.loss or self.descent.loss
-        return float(loss(output, self.descent.targets(data.y).to(how.device)))
+    def _watched_loss(self, data: Examples) -> float:
+        """Mean loss on samples that are not trained on."""
+        module, arithmetic = self.loop.module.eval(), self.loop.arithmetic
+        with torch.inference_mode(), arithmetic.autocast():
+            output = _outputs(module(arithmetic.inputs(to_tensor(data.x))))
+        loss = self.phase.loss or self.loop.loss
+        return float(loss(output, self.loop.targets(data.y).to(arithmetic.device)))
 
-    def keep_best(self) -> None:
-        """At the end: the arrays with which the samples that are watched did best."""
+    def load_best(self) -> None:
+        """Load the numbers with the lowest loss on ``phase.watch`` into the module."""
         if self.best is not None:
-            self.descent.module.load_state_dict(self.best[1])
+            self.loop.module.load_state_dict(self.best[1])
 
     def epoch(self, *, first: bool) -> Iterator[tuple[float, int]]:
-        """One pass over the data; yields loss and size of each batch. ``first``: nothing has been tried before."""
-        module, how, data = self.descent.module, self.descent.how, self.phase.data
-        _set_mode(module, min(len(data), self.descent.training.batch))
+        """Make one pass over the data, and yield loss and size of each batch.
+
+        Args:
+            first: no step has been taken before, so an error may come from the precision.
+        """
+        module, arithmetic, data = self.loop.module, self.loop.arithmetic, self.phase.data
+        _set_mode(module, min(len(data), self.loop.training.batch))
         trained = {id(parameter) for parameter in self.optimiser.parameters}
         for parameter in self.now.values():
             parameter.requires_grad_(id(parameter) in trained)
         order = torch.randperm(len(data), generator=self.shuffler).numpy()
-        for step, index in enumerate(_batches(order, self.descent.training, module)):
+        for step, index in enumerate(_batches(order, self.loop.training, module)):
             tried = not first or step > 0
             if self.phase.anneal:
-                self.optimiser.rate = self.descent.training.lr * (1 + math.cos(math.pi * self.done / self._all)) / 2
-            self.done += 1
-            with contextlib.nullcontext() if tried else refusing(module, how, functools.partial(self._goal, index)):
-                value, whole = self._goal(index, how)
-                _check_finite(whole, step + 1, how)
-                self.optimiser.step(whole)
-            yield value.item(), len(index)
+                part_done = self.steps_done / self._total_steps
+                self.optimiser.rate = self.loop.training.lr * (1 + math.cos(math.pi * part_done)) / 2
+            self.steps_done += 1
+            compute_loss = functools.partial(self._compute_loss, index)
+            with contextlib.nullcontext() if tried else explain_unsupported(module, arithmetic, compute_loss):
+                loss, total = compute_loss(arithmetic)
+                _check_finite(total, step + 1, arithmetic)
+                self.optimiser.step(total)
+            yield loss.item(), len(index)
 
-    def _goal(self, index: NDArray[np.int64], how: Arithmetic) -> tuple[Tensor, Tensor]:
-        """The loss of a batch, and the same with the penalty."""
+    def _compute_loss(self, index: NDArray[np.int64], arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
+        """Loss of a batch, and the same with the penalty; both scalars."""
         data, penalty = self.phase.data, self.phase.penalty
-        with how.autocast():
-            output = self.descent.module(how.inputs(tensor(data.x[index])))
-        loss = self.phase.loss or self.descent.loss
-        value = loss(_outputs(output), self.descent.targets(data.y[index]).to(how.device))
+        with arithmetic.autocast():
+            output = self.loop.module(arithmetic.inputs(to_tensor(data.x[index])))
+        loss = self.phase.loss or self.loop.loss
+        value = loss(_outputs(output), self.loop.targets(data.y[index]).to(arithmetic.device))
         return value, value if penalty is None else value + penalty(self.now, self.start)
 
 
-def tensor(x: NDArray[Any]) -> Tensor:
-    """A batch of samples. Images lie with their channels last, in which pooling and convolution are faster."""
-    # A copy where x is read-only, since torch warns about those; indexed batches are copies already.
+def to_tensor(x: NDArray[Any]) -> Tensor:
+    """Convert a batch of samples to a tensor of the same shape; floating-point numbers become float32.
+
+    Images, (n, channels, height, width), are stored with their channels last: pooling and convolution are faster so.
+    """
+    # Copy an array that is read-only, because torch warns about those; indexed batches are copies already.
     batch = x if x.flags.writeable else x.copy()
-    made = torch.from_numpy(batch if batch.dtype.kind != "f" else batch.astype(np.float32, copy=False))
-    return made.to(memory_format=torch.channels_last) if made.dim() == 4 and made.is_floating_point() else made
+    tensor = torch.from_numpy(batch if batch.dtype.kind != "f" else batch.astype(np.float32, copy=False))
+    return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 and tensor.is_floating_point() else tensor
 
 
 def _outputs(output: Any) -> Any:
-    """As a loss gets them: in fp32, whatever the model computes in; several outputs as a list."""
-    return [widened(o) for o in output] if isinstance(output, list | tuple) else widened(output)
+    """The model's outputs in fp32, as a loss takes them: one tensor, or a list of several."""
+    return [widen_halves(o) for o in output] if isinstance(output, list | tuple) else widen_halves(output)
 
 
 def _has_norm(module: nn.Module) -> bool:
@@ -182,8 +206,10 @@ def _has_norm(module: nn.Module) -> bool:
 
 
 def _batches(order: NDArray[Any], training: Training, module: nn.Module) -> list[NDArray[Any]]:
-    """``order`` in batches; a last one that is not full is left out with ``drop_last``, and if batch norm would have
-    to do with one sample."""
+    """Divide ``order``, int64 of shape (n,), into batches.
+
+    A last batch that is not full is left out with ``drop_last``, and if it would give batch norm a single sample.
+    """
     size = training.batch
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     if len(batches) > 1 and len(batches[-1]) < size and (
@@ -195,23 +221,28 @@ def _batches(order: NDArray[Any], training: Training, module: nn.Module) -> list
 
 def _set_mode(module: nn.Module, batch: int) -> None:
     module.train()
-    if batch == 1:  # batch norm has no statistics of one sample, so it uses those it has
+    if batch == 1:  # one sample has no batch statistics, so batch norm uses its stored ones
         for part in module.modules():
             if isinstance(part, _BatchNorm):
                 part.eval()
 
 
-def _check_finite(loss: Tensor, step: int, how: Arithmetic) -> None:
+def _check_finite(loss: Tensor, step: int, arithmetic: Arithmetic) -> None:
     if not math.isfinite(loss.item()):
-        raise TrainingDivergedError(f"the loss became {loss.item()} in step {step}; {_advice(how)}")
+        raise TrainingDivergedError(f"the loss became {loss.item()} in step {step}; {_divergence_advice(arithmetic)}")
 
 
-def check_all_finite(module: nn.Module, steps: int, how: Arithmetic) -> None:
-    """The last step can overflow where every loss before it was finite. Raises TrainingDivergedError."""
-    for name, found in module.state_dict().items():
-        if not torch.isfinite(found).all():
-            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_advice(how)}")
+def check_all_finite(module: nn.Module, steps: int, arithmetic: Arithmetic) -> None:
+    """Check the trained numbers, because the last step can overflow after finite losses.
+
+    Raises:
+        TrainingDivergedError: a parameter or buffer is not finite.
+    """
+    for name, tensor in module.state_dict().items():
+        if not torch.isfinite(tensor).all():
+            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_divergence_advice(arithmetic)}")
 
 
-def _advice(how: Arithmetic) -> str:
-    return _DIVERGED + ("; fp16 ends at 65504, fp32 and bf16 do not" if how.precision in ("fp16", "amp") else "")
+def _divergence_advice(arithmetic: Arithmetic) -> str:
+    narrow = arithmetic.precision in ("fp16", "amp")
+    return _DIVERGED + ("; fp16 ends at 65504, fp32 and bf16 do not" if narrow else "")

@@ -14,7 +14,7 @@ from fedquilt_common.errors import UnsupportedPrecisionError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.training import precision
 from fedquilt_common.training.learner import TorchLearner
-from fedquilt_common.training.precision import Arithmetic, arithmetic
+from fedquilt_common.training.precision import Arithmetic, choose_arithmetic
 from fedquilt_common.types import Examples
 
 PRECISIONS = ["fp32", "amp", "fp16", "bf16"]
@@ -26,7 +26,7 @@ PRECISIONS = ["fp32", "amp", "fp16", "bf16"]
 )
 def test_the_device(asked: Any, there: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    assert arithmetic(Training(device=asked)) == Arithmetic(expected, "fp32")
+    assert choose_arithmetic(Training(device=asked)) == Arithmetic(expected, "fp32")
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,13 +42,13 @@ def test_who_asks_for_the_cpu_never_wakes_the_gpu(monkeypatch: pytest.MonkeyPatc
         raise AssertionError
 
     monkeypatch.setattr(torch.cuda, "is_available", asked)
-    assert arithmetic(Training(precision="fp16")) == Arithmetic("cpu", "fp16")
+    assert choose_arithmetic(Training(precision="fp16")) == Arithmetic("cpu", "fp16")
 
 
 def test_amp_where_torch_would_silently_go_on_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "_casts", lambda how: False)
+    monkeypatch.setattr(precision, "_autocast_works", lambda arithmetic: False)
     with pytest.raises(UnsupportedPrecisionError, match="no fp16 autocast on cpu; choose fp32 or bf16"):
-        arithmetic(Training(precision="amp"))
+        choose_arithmetic(Training(precision="amp"))
 
 
 @pytest.mark.parametrize("chosen", PRECISIONS)

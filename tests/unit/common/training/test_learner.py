@@ -229,7 +229,7 @@ def test_r2_and_its_degenerate_case() -> None:
 
 def test_wrong_number_of_outputs_is_no_broadcast() -> None:
     one = learner(lambda: nn.Linear(4, 3), classes=0)
-    with pytest.raises(DataUnavailableError, match="3 values a sample where the data set has 1"):
+    with pytest.raises(DataUnavailableError, match="3 outputs for a sample, but the data set has 1 target"):
         one.train(one.init(0), Examples(np.ones((4, 4), np.float32), np.ones(4)), seed=0)
 
 
@@ -256,7 +256,7 @@ def test_a_penalty_that_is_not_finite_is_an_error() -> None:
     ("change", "expected"),
     [
         (lambda a: a.pop("0.bias"), "missing \\['0.bias'\\]"),
-        (lambda a: a.update(extra=np.zeros(1)), "foreign \\['extra'\\]"),
+        (lambda a: a.update(extra=np.zeros(1)), "unexpected \\['extra'\\]"),
         (lambda a: a.update({"0.bias": np.zeros((8, 1))}), "'0.bias'.*shape \\(8, 1\\)"),
         (lambda a: a.update({"0.bias": np.zeros(1)}), "'0.bias'.*shape \\(1,\\)"),
         (lambda a: a.update({"0.bias": np.array(["x"] * 8)}), "'0.bias' is <U1"),

@@ -15,7 +15,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.training import precision
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.precision import LossScale
-from fedquilt_common.training.sgd_loop import tensor
+from fedquilt_common.training.sgd_loop import to_tensor
 from fedquilt_common.types import Examples
 
 PRECISIONS = ["fp32", "amp", "fp16", "bf16"]
@@ -110,7 +110,7 @@ def test_true_half_has_the_bits_of_torch_optim(half: str, options: dict[str, Any
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, **options, foreach=False)
     for index in order_of(data, 9):
         optimiser.zero_grad()
-        output = module(tensor(data.x)[index].to(HALVES[half]))
+        output = module(to_tensor(data.x)[index].to(HALVES[half]))
         nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     assert same_bits(one.train(start, data, seed=9).arrays, arrays_of(module))
@@ -133,7 +133,7 @@ def test_amp_has_the_bits_of_torchs_own_scaler(
     for index in order_of(data, 9):
         optimiser.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            output = module(tensor(data.x)[index])
+            output = module(to_tensor(data.x)[index])
         loss = nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index])
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimiser)
@@ -179,7 +179,7 @@ def test_gradients_that_are_never_finite_are_an_error_in_amp_too() -> None:
         return (outputs * 0).sum().sqrt()  # 0, with a gradient of 0 times infinity
 
     one = learner(precision="amp", epochs=20)
-    with pytest.raises(TrainingDivergedError, match="however small the scale"):
+    with pytest.raises(TrainingDivergedError, match="even at the smallest scale"):
         one.train(one.init(0), flat(), seed=0, loss=loss)
 
 
@@ -214,7 +214,7 @@ def test_an_lstm_is_trained_or_refused_by_name(chosen: str) -> None:
         one.train(one.init(0), data(), seed=0)
     except UnsupportedPrecisionError as error:
         refusal = str(error)
-    expected = f"training.precision = {chosen}: torch cannot train 'layer (LSTM)' so on cpu"
+    expected = f"training.precision = {chosen}: torch cannot train 'layer (LSTM)' in it on cpu"
     assert refusal is None or (refusal.startswith(expected) and chosen != "fp32")
 
 
@@ -322,7 +322,7 @@ def test_what_torch_cannot_do_is_refused_by_name(chosen: str, advice: str, where
     with pytest.raises(UnsupportedPrecisionError) as caught:
         one.train(one.init(0), flat(), seed=0)
     assert str(caught.value) == (
-        f"training.precision = {chosen}: torch cannot train {name} so on cpu (not implemented for 'Half'); {advice}"
+        f"training.precision = {chosen}: torch cannot train {name} in it on cpu (not implemented for 'Half'); {advice}"
     )
     assert caught.value.exit_code == 7
     assert told == []
