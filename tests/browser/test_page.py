@@ -16,9 +16,9 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, Snapshot, StatusStore
 from fedquilt_server.web.server import PageServer
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: use make test")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH: sudo apt-get install chromium")
 
 ARGUMENTS = [
     "--no-sandbox",

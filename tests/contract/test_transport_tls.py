@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two CAs; of the first one, certificates of the server (for ``localhost`` only) and of a board."""
     if not shutil.which("openssl"):
-        pytest.skip("openssl is not installed, so no certificates can be made")
+        pytest.skip("openssl is not installed: sudo apt-get install openssl")
     folder = tmp_path_factory.mktemp("certs")
 
     def openssl(*args: str) -> None:

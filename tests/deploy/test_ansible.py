@@ -30,7 +30,7 @@ EXPERIMENT = {
 """Each client keeps a head of its own, so that there is a memory that an upgrade could lose."""
 asked_for = pytest.mark.skipif(
     os.environ.get("FEDQUILT_TEST_BOARDS") != "1",
-    reason="containers as boards are tried only where FEDQUILT_TEST_BOARDS=1 (some minutes, needs a Docker engine)",
+    reason="takes minutes: set FEDQUILT_TEST_BOARDS=1 to run it (needs a Docker engine, debootstrap and ssh)",
 )
 
 

@@ -32,7 +32,7 @@ SEED = (
 """What /etc/cloud/cloud.cfg.d/99_raspberry-pi.cfg says, and the only locale that a container has."""
 asked_for = pytest.mark.skipif(
     os.environ.get("FEDQUILT_TEST_BOARDS") != "1",
-    reason="containers as boards are tried only where FEDQUILT_TEST_BOARDS=1 (some minutes, needs a Docker engine)",
+    reason="takes minutes: set FEDQUILT_TEST_BOARDS=1 to run it (needs a Docker engine, debootstrap and ssh)",
 )
 
 

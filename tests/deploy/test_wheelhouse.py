@@ -83,7 +83,7 @@ def test_wheels_for_the_c_library_of_a_board(script: Any) -> None:
 
 
 @pytest.mark.skipif(
-    os.environ.get("FEDQUILT_TEST_BOARDS") != "1", reason="fetches wheels: set FEDQUILT_TEST_BOARDS=1 to run it"
+    os.environ.get("FEDQUILT_TEST_BOARDS") != "1", reason="downloads wheels: set FEDQUILT_TEST_BOARDS=1 to run it"
 )
 def test_a_wheelhouse_for_this_machine_installs_without_a_network(tmp_path: Path) -> None:
     """The real thing, without the largest wheels."""

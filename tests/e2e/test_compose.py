@@ -26,6 +26,7 @@ from tests.support.compose_file import (
     FILE,
     QUICK,
     SERVICES,
+    compose_program,
     memory_limit,
     options,
     plain_environment,
@@ -34,14 +35,16 @@ from tests.support.compose_file import (
 
 
 def why_not() -> str:
-    """What keeps the federation from being run here; empty when nothing does."""
+    """Return what is missing to run the federation and how to get it; empty if nothing is."""
     if os.environ.get("FEDQUILT_TEST_COMPOSE") != "1":
-        return "builds images and takes minutes: set FEDQUILT_TEST_COMPOSE=1 to run it"
+        return "builds images and takes minutes: set FEDQUILT_TEST_COMPOSE=1 to run it (needs a Docker engine)"
     if not shutil.which("docker") or docker("info", check=False).returncode:
-        return "there is no Docker engine here"
+        return "no Docker engine answers: start one (docker info must succeed)"
+    if not compose_program():
+        return "Docker Compose is not installed: sudo apt-get install docker-compose"
     bases = [SERVICES["broker"]["image"], *re.findall(r"^FROM (\S+:\S+)", DOCKERFILE.read_text(), re.MULTILINE)]
     lacking = [name for name in bases if docker("image", "inspect", name, check=False).returncode]
-    return f"the Docker engine has no image {' and '.join(lacking)}: docker pull it" if lacking else ""
+    return f"the Docker engine has no image {' and '.join(lacking)}: docker pull {' '.join(lacking)}" if lacking else ""
 
 
 def docker(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -56,7 +59,7 @@ class Federation:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        self._base = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
+        self._base = compose_program()
         self._project = f"fedquilt-test-{os.getpid()}"
         self.experiment = QUICK.stem
         self.coordinator = "coordinator" if profile == "demo" else f"coordinator-{profile}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.support.compose_file import (
     ROOT,
     SERVICES,
     TLS_AGENTS,
+    compose_program,
     defaults,
     memory_limit,
     options,
@@ -154,10 +154,11 @@ def test_the_images_get_every_file_they_are_made_from() -> None:
             assert any(target.is_relative_to(source) for source in sources), f"{path} leads to {target}"
 
 
-@pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
 @pytest.mark.parametrize("data", ["", "/srv/datasets"])
 def test_docker_compose_takes_the_file(data: str) -> None:
     environment = {**plain_environment(), "FEDQUILT_DATA": data, "COMPOSE_PROFILES": "demo,tls,monitoring"}
-    command = ["docker-compose", "-f", str(FILE), "config", "-q"]
+    if not (program := compose_program()):
+        pytest.skip("Docker Compose is not installed: sudo apt-get install docker-compose")
+    command = [*program, "-f", str(FILE), "config", "-q"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")

@@ -1,8 +1,10 @@
-"""A real Prometheus with our configuration asks our page, and answers what the dashboard asks of it."""
+"""The status page publishes the metrics of the dashboard, and a real Prometheus reads them with our configuration."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 import subprocess
 import time
@@ -22,33 +24,38 @@ from fedquilt_server.web.server import PageServer
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 PANELS = json.loads((MONITORING / "grafana" / "fedquilt.json").read_text())["panels"]
 ASKED = sorted({target["expr"] for panel in PANELS for target in panel["targets"]})
-pytestmark = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="prometheus is not installed (sudo apt-get install prometheus)"
-)
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """It has asked the page of a run several times."""
-    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+def page() -> Iterator[PageServer]:
+    """The status page of a run with one round and one board."""
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
     row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.25})
     boards = [BoardStatus(agent="pi", memory_used=1 << 20, temperature=51.5, last_seen=1.0)]
     store = StatusStore(Snapshot(name="x", run="x-1", broker_connected=True, round=3, history=[row], boards=boards))
-    with PageServer(store) as page:
-        config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
-        (job,) = config["scrape_configs"]
-        job["static_configs"][0]["targets"][0] = page.url.removeprefix("http://").rstrip("/")
-        config["global"]["scrape_interval"] = "1s"
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        options = [f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder}/data", "--log.level=error"]
-        command = ["prometheus", f"--config.file={folder}/prometheus.yml", *options]
-        with subprocess.Popen(command) as process, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            try:
-                await_samples(client, 3)
-                yield client
-            finally:
-                process.terminate()
+    with PageServer(store) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def prometheus(page: PageServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A Prometheus that has read the page several times."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("Prometheus is not installed: sudo apt-get install prometheus")
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    job["static_configs"][0]["targets"][0] = page.url.removeprefix("http://").rstrip("/")
+    config["global"]["scrape_interval"] = "1s"
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    options = [f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder}/data", "--log.level=error"]
+    command = ["prometheus", f"--config.file={folder}/prometheus.yml", *options]
+    with subprocess.Popen(command) as process, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        try:
+            await_samples(client, 3)
+            yield client
+        finally:
+            process.terminate()
 
 
 def ask(client: httpx.Client, expression: str) -> list[Any]:
@@ -67,13 +74,21 @@ def await_samples(client: httpx.Client, count: int) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("expression", ASKED)
-def test_the_dashboards_questions_have_answers(expression: str, prometheus: httpx.Client) -> None:
-    found = ask(prometheus, expression)
-    assert found
-    assert all(one["value"][1] != "NaN" for one in found)
+def test_the_page_publishes_the_metrics_of_the_dashboard(page: PageServer) -> None:
+    lines = httpx.get(f"{page.url.rstrip('/')}/metrics").text.splitlines()
+    samples = [line for line in lines if line and not line.startswith("#")]
+    published = {re.split(r"[{ ]", line)[0]: float(line.rpartition(" ")[2]) for line in samples}
+    wanted = {name for expression in ASKED for name in re.findall(r"\bfedquilt_\w+", expression)}
+    assert len(wanted) >= 12
+    assert {name for name in wanted if math.isnan(published.get(name, math.nan))} == set()
+    assert (published["fedquilt_accuracy"], published["fedquilt_loss"]) == (0.5, 1.25)
 
 
-def test_numbers_are_the_pages(prometheus: httpx.Client) -> None:
+def test_prometheus_answers_every_query_of_the_dashboard(prometheus: httpx.Client) -> None:
+    answers = {expression: [one["value"][1] for one in ask(prometheus, expression)] for expression in ASKED}
+    assert {expression for expression, values in answers.items() if not values or "NaN" in values} == set()
+
+
+def test_prometheus_has_the_numbers_of_the_page(prometheus: httpx.Client) -> None:
     said = {name: float(ask(prometheus, name)[0]["value"][1]) for name in ("fedquilt_accuracy", "fedquilt_loss")}
     assert said == {"fedquilt_accuracy": 0.5, "fedquilt_loss": 1.25}

@@ -35,12 +35,15 @@ def run(*command: str, check: bool = True, **more: Any) -> str:
 
 
 def why_not() -> str:
-    """Why there can be no containers here; empty where there can."""
-    for tool in ("docker", "debootstrap", "ssh", "ssh-keygen"):
+    """Return what is missing for containers and how to get it; empty if nothing is."""
+    packages = {
+        "docker": "docker.io", "debootstrap": "debootstrap", "ssh": "openssh-client", "ssh-keygen": "openssh-client",
+    }  # fmt: skip
+    for tool, package in packages.items():
         if shutil.which(tool) is None:
-            return f"{tool} is not installed"
+            return f"{tool} is not installed: sudo apt-get install {package}"
     engine = subprocess.run(["docker", "info"], capture_output=True, check=False)
-    return "" if engine.returncode == 0 else "no Docker engine answers"
+    return "" if engine.returncode == 0 else "no Docker engine answers: start one (docker info must succeed)"
 
 
 def build_image() -> None:

@@ -19,7 +19,9 @@ PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 TOOLS = {name: shutil.which(name, path=PATH) for name in ("mcopy", "mkfs.vfat", "sfdisk")}
 TYPES = {"dos": ("c", "83"), "gpt": ("EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", "L")}
 WHY_NOT = (
-    "" if all(TOOLS.values()) else "needs mtools, dosfstools and sfdisk (sudo apt-get install mtools dosfstools fdisk)"
+    ""
+    if all(TOOLS.values())
+    else "mcopy, mkfs.vfat or sfdisk is not installed: sudo apt-get install mtools dosfstools fdisk"
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,15 @@ QUICK = EXPERIMENTS / "digits-fedavg.yaml"
 MONITORING = ROOT / "deploy" / "monitoring"
 SIZES = {"m": 2**20, "g": 2**30}
 ENOUGH_FOR_TORCH = 512 * 2**20
+
+
+def compose_program() -> list[str]:
+    """Return the words that start Docker Compose, or none if it is not installed."""
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    plugin = ["docker", "compose"]
+    found = shutil.which("docker") and not subprocess.run([*plugin, "version"], capture_output=True).returncode
+    return plugin if found else []
 
 
 def defaults(text: str) -> str:

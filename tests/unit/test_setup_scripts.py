@@ -18,7 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 NOBODY = 65534
 
-needs_apt = pytest.mark.skipif(not shutil.which("apt-get"), reason="there is no apt-get to unpack packages with")
+needs_apt = pytest.mark.skipif(not shutil.which("apt-get"), reason="needs apt-get: run it on Debian or Ubuntu")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def skip_without_packages(result: subprocess.CompletedProcess[str]) -> None:
         "Unable to locate package",
     )
     if result.returncode and any(sign in result.stderr for sign in signs):
-        pytest.skip(f"Debian's packages cannot be fetched here: {result.stderr.strip().splitlines()[0]}")
+        pytest.skip(f"needs Debian's packages: check the network ({result.stderr.strip().splitlines()[0]})")
 
 
 @needs_apt
@@ -76,7 +76,9 @@ def test_mosquitto_is_unpacked_without_rights_and_runs(place: Path) -> None:
 
 
 @needs_apt
-@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="Debian's own python3 is not installed")
+@pytest.mark.skipif(
+    not Path("/usr/bin/python3").exists(), reason="/usr/bin/python3 is not installed: sudo apt-get install python3"
+)
 def test_a_python_without_ensurepip_gets_a_pip(place: Path) -> None:
     """Debian without python3-venv, played by an interpreter that refuses to import ensurepip."""
     python = _script(place / "python3", 'case "$*" in *ensurepip*) exit 1 ;; esac; exec /usr/bin/python3 "$@"')

@@ -199,7 +199,9 @@ def small_cgroup(limit: int) -> Path | None:
 def test_the_kernels_own_kill_is_recognised(drive: Any, kit: Kit) -> None:
     group = small_cgroup(400 * MIB)
     if group is None:
-        pytest.skip("needs control groups (version 1, memory) that this user may write to")
+        pytest.skip(
+            "needs memory control groups, version 1, that this user may write to: run it as root on such a machine"
+        )
     driver = drive(oom_kills)
     try:
         code = f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nsite.on_need(1 << 29)\n"

@@ -140,7 +140,7 @@ def test_harbox_without_persons(tmp_path: Path) -> None:
 
 
 def test_depth_as_it_is_published(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install pillow")
     for place in ("outdoor", "indoor_dark"):
         folder = tmp_path / "depth" / place / "Node3" / "stop"
         folder.mkdir(parents=True)

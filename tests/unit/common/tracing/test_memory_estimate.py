@@ -38,7 +38,7 @@ def of(name: str, width: float = 1.0, **training: Any) -> Estimate:
     return memory_to_train(plan(name), prefix(plan(name).anatomy, width, "ceil"), asked)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's peak")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which reports the peak memory of a process")
 @pytest.mark.parametrize(
     ("model", "width", "batch", "precision"),
     [("mlp", 1.0, 50, "fp32"), ("convnet", 1.0, 100, "fp32"), ("vgg16", 0.4, 10, "fp32"), ("resnet18", 0.4, 20, "fp32"),
@@ -86,7 +86,7 @@ def test_optimisers_keep_averages_of_each_parameter(optimiser: str, averages: in
     assert (found.total - plain.total > found.optimiser) == (averages > 0)  # and a step's own array
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's peak")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which reports the peak memory of a process")
 def test_the_estimate_of_adam_is_within_a_quarter_of_the_measured_peak() -> None:
     case = memory.Case("vgg16", 0.4, 10, "fp32", optimiser="adam")
     assert memory.estimate(case) == pytest.approx(memory.measure(case), rel=0.25)

@@ -100,7 +100,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child when its parent dies")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which signals a child when its parent dies")
 def test_the_broker_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """Also for root: a broker that changed its user would not be told."""
     port = free_port()
@@ -138,7 +138,7 @@ def acl_broker(tmp_path: Path) -> Iterator[int]:
     """The shipped acl on a broker with a password for each user, for want of certificates."""
     passwd = shutil.which("mosquitto_passwd", path=str(find_mosquitto().parent)) or shutil.which("mosquitto_passwd")
     if passwd is None:
-        pytest.skip("mosquitto_passwd is not installed (Debian has it in the package mosquitto)")
+        pytest.skip("mosquitto_passwd is not installed: sudo apt-get install mosquitto")
     passwords = tmp_path / "passwords"
     passwords.touch(0o600)
     for name in ("coordinator", "watch", "pi-1", "pi-2"):

@@ -191,7 +191,7 @@ def test_memory_is_the_highest_of_all_starts_and_of_the_workers(stage: Stage) ->
         process.kill()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child when its parent dies")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which signals a child when its parent dies")
 def test_children_end_with_a_supervisor_that_is_killed(stage: Stage) -> None:
     parent = (
         "import sys, time; from pathlib import Path; from fedquilt_server.simulate.supervisor import *\n"

@@ -319,13 +319,13 @@ def test_url_of_all_addresses_can_be_opened(store: StatusStore) -> None:
         assert httpx.get(server.url + "healthz").status_code == 200
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs a Python with IPv6")
 def test_ipv6(store: StatusStore) -> None:
     server = PageServer(store, "::1")
     try:
         server.start()
     except PageAddressError as error:
-        pytest.skip(f"no IPv6 loopback here: {error}")
+        pytest.skip(f"needs the IPv6 loopback address ::1; enable IPv6 on this machine: {error}")
     try:
         assert httpx.get(server.url + "healthz").status_code == 200
     finally:
