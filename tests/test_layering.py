@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = {name: ROOT / name.removeprefix("fedquilt_") / name for name in (
-    "fedquilt_common", "fedquilt_server", "fedquilt_client",
-)}  # fmt: skip
+PACKAGES = {
+    "fedquilt": ROOT / "common" / "fedquilt",
+    **{f"fedquilt_{side}": ROOT / side / f"fedquilt_{side}" for side in ("common", "server", "client")},
+}
 LONGEST_FILE = 400
 IO_MODULES = frozenset({
     "asyncio", "concurrent", "fcntl", "glob", "http", "httpx", "io", "logging", "mmap", "multiprocessing", "os",
@@ -196,12 +197,21 @@ def test_only_the_command_finds_the_other_side_by_name() -> None:
     assert found == {"fedquilt_common.cli"}
 
 
+def test_the_public_package_is_for_users_only() -> None:
+    """It reaches common and the server, only when a name is used; no side imports it."""
+    assert {user for user in users_of("fedquilt") if not is_below(user, "fedquilt")} == set()
+    assert not {user for user in users_of("fedquilt_client") if is_below(user, "fedquilt")}
+    eager = imports_of("fedquilt", PACKAGES["fedquilt"] / "__init__.py", lazy=False)
+    assert {name for name in eager if name.startswith("fedquilt")} == {"fedquilt_common.__version__"}
+
+
 def test_only_the_transport_knows_paho() -> None:
     assert users_of("paho") == {"fedquilt_common.wire.mqtt"}
 
 
 def test_only_what_trains_or_evaluates_knows_torch() -> None:
     users = users_of("torch") | users_of("opacus") | users_of("torchvision")
+    users = {user for user in users if not is_below(user, "fedquilt")}  # it builds the model that a run has trained
     assert "fedquilt_common.training.learner" in users
     assert {user for user in users if not any(is_below(user, allowed) for allowed in TORCH_USERS)} == set()
 
@@ -245,7 +255,7 @@ HEAVY = ("torch", "sklearn", "scipy", "fastapi", "uvicorn", "fedquilt_server", "
 
 
 @pytest.mark.parametrize(
-    "module", ["fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_common.experiment.experiment"]
+    "module", ["fedquilt", "fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_common.experiment.experiment"]
 )
 def test_an_idle_agent_loads_nothing_heavy(module: str) -> None:
     assert loaded_by(module) == set()

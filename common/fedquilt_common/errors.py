@@ -88,6 +88,16 @@ class TrainingDivergedError(FedquiltError):
     exit_code = 7
 
 
+class NoGlobalModelError(FedquiltError):
+    """The algorithm has no model for all clients: each client keeps its own."""
+
+    exit_code = 4
+
+
+class PackageMissingError(FedquiltError, ImportError):
+    """A Python package that is not installed is needed."""
+
+
 class SliceError(FedquiltError):
     """An index set or a sub-model that is not one of this model's."""
 

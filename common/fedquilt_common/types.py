@@ -1,4 +1,4 @@
-"""The records that algorithms, machine, coordinator and agent hand to one another.
+"""Plain records and names of types that all rooms share.
 
 Only annotations need numpy here, so that importing this module costs an idle agent nothing.
 """
@@ -15,20 +15,32 @@ if TYPE_CHECKING:
 
 
 ClientId = int
+"""A client's number, from 0."""
 ExchangeId = tuple[int, int]
-"""Round and exchange."""
+"""(round from 1, exchange in the round from 0)."""
 Precision = Literal["fp32", "fp16", "bf16"]
-"""Of floating-point numbers on the wire."""
+"""Format of floating-point numbers on the wire."""
 Scalar = str | int | float | bool
+"""A value of ``Task.scalars``."""
 Arrays = Mapping[str, "NDArray[Any]"]
+"""A model's parameters and buffers by name, in the shapes of the model or of a sub-model."""
 Shapes = Mapping[str, tuple[int, ...]]
+"""Shape of each array by name."""
 Progress = Callable[[float], None]
+"""Receives the share of the work that is done, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a board says of itself; 0 and "" where it does not. ``memory`` in bytes: what it has, what its cgroup or its
-    owner allows."""
+    """What a board reports about itself; a board that keeps its profile private reports its kind only.
+
+    Attributes:
+        kind: the kind of board that the experiment's ``fleet`` and an algorithm's ``widths`` name, such as ``weak``.
+        cores: number of processor cores; 0 if not reported.
+        memory: bytes: the smallest of the board's memory, its cgroup's limit and its owner's limit; 0 if not reported.
+        gpu: ``nvidia``, or empty.
+        machine: the board's model, else its processor architecture; empty if not reported.
+    """
 
     kind: str = "generic"
     cores: int = 0
@@ -39,8 +51,12 @@ class Profile:
 
 @dataclass(frozen=True)
 class Examples:
-    """Samples: ``x`` has shape (n, *input_shape), ``y`` shape (n,) for classes, or (n, outputs) for regression and for
-    soft labels."""
+    """Samples with their labels.
+
+    Attributes:
+        x: float32 of shape (n, *input_shape), or the integers of a data set that has those.
+        y: int64 classes of shape (n,), from 0; floats of shape (n, outputs) for regression and soft labels.
+    """
 
     x: NDArray[Any]
     y: NDArray[Any]
@@ -49,16 +65,28 @@ class Examples:
         return len(self.y)
 
     def take(self, index: NDArray[np.int64]) -> Examples:
-        """The samples at ``index``, in its order."""
+        """Return some of the samples.
+
+        Args:
+            index: positions of shape (m,), int64, in the order in which the samples are returned.
+
+        Returns:
+            m samples of shape (m, *input_shape), copied.
+        """
         return Examples(self.x[index], self.y[index])
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set with its official split. ``classes`` is 0 for regression.
+    """A data set with its official split.
 
-    ``subjects``: whose each training sample is, shape (n,), where the data set says so. ``note``: what whoever reads
-    the results must know, such as that the official test samples are not there.
+    Attributes:
+        name: its key in ``DATASETS``, or the user's ``package:factory``.
+        train: the official training samples; ``x`` has shape (n, *input_shape).
+        test: the official test samples; ``x`` has shape (m, *input_shape).
+        classes: number of classes; 0 for regression.
+        subjects: the person or device that each training sample belongs to, int64 of shape (n,); None if unknown.
+        note: a fact that readers of the results need, such as missing official test samples.
     """
 
     name: str
@@ -70,5 +98,5 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
+        """Return the shape of one sample."""
         return tuple(self.train.x.shape[1:])

@@ -22,7 +22,7 @@ from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
 from fedquilt_server.runs.run import Run
-from fedquilt_server.simulate.simulate import make_plan, run_simulation
+from fedquilt_server.simulate.simulate import make_plan, new_run_folder, run_with_progress
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay, print_message, print_table
 from fedquilt_server.web.server import PageServer
@@ -50,7 +50,7 @@ def demo(
     text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
     experiment = parse_experiment(text, "demo.yaml")
     linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # somebody is looking
-    _simulate(experiment, out or _fresh_folder(), broker, port, json_, linger)
+    _simulate(experiment, out or new_run_folder("demo"), broker, port, json_, linger)
 
 
 @app.command()
@@ -74,10 +74,7 @@ def simulate(
 def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, as_json: bool, linger: float) -> None:
     plan = make_plan(experiment, out, broker, port, linger)
     stop = StopSignal()
-    with ProgressDisplay(plan.page_url, experiment.rounds, linger) as progress:
-        done = run_simulation(plan, progress.show, stop)
-        if done is not None:
-            progress.finish(done.result.rounds)
+    done = run_with_progress(plan, stop)
     if done is None:
         print_message(f"Interrupted. The same command goes on from here; the run folder is {out}")
         raise typer.Exit(stop.exit_code)
@@ -87,10 +84,6 @@ def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, 
         print_table(done.result)
     rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
     print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {out}")
-
-
-def _fresh_folder() -> Path:
-    return Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
 
 
 @app.command()

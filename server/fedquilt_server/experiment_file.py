@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +21,15 @@ from fedquilt_common.user_imports import is_own, suggest
 _LONGEST_VALUE = 60
 
 
+@dataclass(frozen=True)
+class Override:
+    """A new value for the key at a dotted ``path``; error messages name it by ``label``."""
+
+    path: str
+    value: Any
+    label: str
+
+
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment in the YAML file at ``path``, changed by ``overrides`` such as ``training.lr=0.05``.
 
@@ -30,15 +40,22 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment in YAML ``text``; ``source`` names it in messages. Raises as ``load_experiment``."""
-    raw = load_yaml(text, source)
-    if not isinstance(raw, dict):
+    return make_experiment(load_yaml(text, source), source, [_parse_override(text) for text in overrides])
+
+
+def make_experiment(raw: Any, source: str, overrides: Sequence[Override] = ()) -> Experiment:
+    """Check the keys in ``raw``, changed by ``overrides``, and return their experiment.
+
+    Raises:
+        ExperimentError: lists every problem, one line each.
+    """
+    if not isinstance(raw, Mapping):
         found = "empty" if raw is None else f"a {type(raw).__name__}"
         raise ExperimentError(f"{source}: is {found} where keys such as name, data, model, algorithm must stand")
-    return check(apply_overrides(raw, overrides), source, overrides)
+    return _check(_apply_overrides(raw, source, overrides), source, overrides)
 
 
-def check(raw: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment that ``raw`` describes. Raises ExperimentError with all that is wrong, one line each."""
+def _check(raw: dict[str, Any], source: str, overrides: Sequence[Override]) -> Experiment:
     problems: list[Problem] = []
     experiment = None
     try:
@@ -51,40 +68,65 @@ def check(raw: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> Ex
     return experiment
 
 
-def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """``raw`` with each ``dotted.path=value`` put in; list items go by number. Raises ExperimentError."""
-    result: dict[str, Any] = json.loads(json.dumps(raw))  # a copy that shares nothing
+def _parse_override(text: str) -> Override:
+    """Read ``training.lr=0.05``; the value is YAML."""
+    path, equals, value = text.partition("=")
+    label = f"--set {text}"
+    if not equals:
+        raise ExperimentError(f"{label}: {_HOW_TO_OVERRIDE}")
+    return Override(path.strip(), load_yaml(value, label), label)
+
+
+_HOW_TO_OVERRIDE = "write it as dotted.path=value, such as training.lr=0.05"
+
+
+def _apply_overrides(raw: Mapping[str, Any], source: str, overrides: Sequence[Override]) -> dict[str, Any]:
+    """Return a copy of ``raw`` with every override put in; list items are numbered from 0."""
+    result: dict[str, Any] = _plain_copy(dict(raw), source)
     for override in overrides:
-        path, equals, text = override.partition("=")
-        keys = path.strip().split(".")
-        if not equals or not all(keys):
-            raise ExperimentError(f"--set {override}: write it as dotted.path=value, such as training.lr=0.05")
-        _put(result, keys, load_yaml(text, f"--set {override}"), override)
+        keys = override.path.split(".")
+        if not all(keys):
+            raise ExperimentError(f"{override.label}: {_HOW_TO_OVERRIDE}")
+        _put(result, keys, _plain_copy(override.value, override.label), override.label)
     return result
 
 
-def _put(root: dict[str, Any], keys: Sequence[str], value: Any, override: str) -> None:
+def _plain_copy(value: Any, label: str) -> Any:
+    """Copy ``value``, so that nothing is shared with the caller's.
+
+    Raises:
+        ExperimentError: it holds something that an experiment file cannot hold.
+    """
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ExperimentError(
+            f"{label}: {error}; use plain numbers, text, true or false, lists and dictionaries"
+        ) from None
+
+
+def _put(root: dict[str, Any], keys: Sequence[str], value: Any, label: str) -> None:
     place: Any = root
     for depth, key in enumerate(keys):
         last = depth == len(keys) - 1
         if isinstance(place, list):
-            index: Any = _index(place, key, override)
+            index: Any = _index(place, key, label)
         elif isinstance(place, dict):
             index = key
             if not last and place.get(key) is None:
                 place[key] = {}
         else:
             inside = ".".join(keys[:depth])
-            raise ExperimentError(f"--set {override}: {inside} is {_show(place)} and has nothing inside it")
+            raise ExperimentError(f"{label}: {inside} is {_show(place)} and has nothing inside it")
         if last:
             place[index] = value
         else:
             place = place[index]
 
 
-def _index(place: list[Any], key: str, override: str) -> int:
+def _index(place: list[Any], key: str, label: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", key) or int(key) >= len(place):
-        raise ExperimentError(f"--set {override}: '{key}' is no item of a list of {len(place)}; items count from 0")
+        raise ExperimentError(f"{label}: '{key}' is no item of a list of {len(place)}; items count from 0")
     return int(key)
 
 
@@ -201,16 +243,16 @@ def _blame(message: str, known: Sequence[str], fields: Mapping[str, Any]) -> Pro
     return Problem(f"algorithm.{named[0]}", fields.get(named[0]), message)
 
 
-def _line(problem: Problem, source: str, overrides: Sequence[str]) -> str:
+def _line(problem: Problem, source: str, overrides: Sequence[Override]) -> str:
     value = "" if problem.value is None else f" = {_show(problem.value)}"
     return f"{_origin(problem.path, source, overrides)}: {problem.path}{value}: {problem.why}"
 
 
-def _origin(path: str, source: str, overrides: Sequence[str]) -> str:
+def _origin(path: str, source: str, overrides: Sequence[Override]) -> str:
     """The override that set the value, else the file."""
     for override in reversed(overrides):
-        if f"{path}.".startswith(override.partition("=")[0].strip() + "."):
-            return f"--set {override}"
+        if f"{path}.".startswith(override.path + "."):
+            return override.label
     return source
 
 

@@ -202,7 +202,7 @@ CASES: dict[str, Case] = {
         refused=(
             ({"kd_epochs": 0}, "1 or more"),
             ({"kd_lr": 0.0}, "positive"),
-            ({"kd_loss": "huber"}, "mse, mae, kl"),
+            ({"kd_loss": "huber"}, "mse, mae or kl"),
             ({"order": "both"}, "labels-first or local-first"),
             ({"weighting": "samples"}, "uniform or accuracy"),
             ({"warm_up_epochs": -1}, "0 or more"),

@@ -17,8 +17,9 @@ import pytest
 from numpy.typing import NDArray
 from tests.contract.cases import CASES, Case
 
-from fedquilt_common.algorithm_api import Algorithm, Learner, State, Task
-from fedquilt_common.algorithms import ALGORITHMS
+from fedquilt_common.algorithm_api import Algorithm, Declaration, Learner, State, Task, declaration_of
+from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
+from fedquilt_common.algorithms.choices import choices
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import shares
 from fedquilt_common.experiment.experiment import Experiment
@@ -239,8 +240,7 @@ class Driver:
 
 
 def make(name: str, fields: Mapping[str, Any]) -> Algorithm:
-    algorithm: Algorithm = ALGORITHMS[name](**fields)
-    return algorithm
+    return make_algorithm(name, fields, ())
 
 
 def bits(state: State) -> list[dict[str, bytes]]:
@@ -255,7 +255,7 @@ def test_every_algorithm_has_its_case() -> None:
 def test_it_learns(name: str) -> None:
     case = CASES[name]
     fleet = Fleet(make(name, case.fields), model=case.model, public_samples=case.public)
-    fleet.measures = hasattr(fleet.algorithm, "holdout")
+    fleet.measures = declaration_of(fleet.algorithm).holdout is not None
     before = fleet.algorithm.evaluate(fleet.first_state(), fleet.ctx(0, {})).get("accuracy", 0.0)
     driver = Driver(fleet, case.rounds)
     state = driver.run()
@@ -334,9 +334,31 @@ def test_fedavg_of_one_client_is_plain_training() -> None:
     [(name, fields, word) for name, case in CASES.items() for fields, word in case.refused],
 )
 def test_it_refuses_senseless_fields(name: str, fields: dict[str, Any], word: str) -> None:
-    with pytest.raises(ValueError, match=word) as told:
+    with pytest.raises(ValueError, match=word) as error:
         make(name, fields)
-    assert next(iter(fields)).removesuffix("_") in str(told.value)
+    assert next(iter(fields)).removesuffix("_") in str(error.value)
+
+
+CHOICES = [(name, field, value) for name in sorted(ALGORITHMS) for field, value in choices(ALGORITHMS[name]).items()]
+
+
+@pytest.mark.parametrize(("name", "field", "allowed"), CHOICES)
+def test_it_refuses_a_value_that_is_none_of_the_choices(name: str, field: str, allowed: tuple[Any, ...]) -> None:
+    fields = dict(CASES[name].fields)
+    for value in ("neither", None, 1, ["sgd"]):
+        if value in allowed:
+            continue
+        with pytest.raises(ValueError, match=rf"^{field} = {re.escape(repr(value))}: must be ") as error:
+            make(name, {**fields, field: value})
+        assert all(str(choice) in str(error.value) for choice in allowed if choice is not None)
+
+
+@NAMES
+def test_it_declares_how_it_is_evaluated(name: str) -> None:
+    declared = ALGORITHMS[name].declares
+    assert type(declared) is Declaration
+    assert declared.holdout is None or 0 <= declared.holdout < 1
+    assert declared.holdout is not None or not declared.own_models  # a model that only a client has, only it can test
 
 
 PAPER = re.compile(r'[A-Z]\w+( et al\.| and [A-Z]\w+)?, "[^"]{10,}", [A-Z][\w &.,-]* (19|20)\d\d\b')

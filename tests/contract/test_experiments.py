@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from tests.support.data import data_folder, has_real_data
+from tests.support.published import MADE
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import ExperimentError
@@ -21,7 +23,6 @@ from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.run import Run
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "deploy" / "experiments").glob("*.yaml"))
-DATA = Path(os.environ.get("FEDQUILT_DATA", "nowhere"))
 SLICED = ("heterofl", "fedrolex", "federated-dropout", "adaptivefl", "scalefl")
 EXACT = ("heterofl", "fedrolex", "adaptivefl", "scalefl")
 """Algorithms by which a board is sent its sub-model and nothing else."""
@@ -51,12 +52,27 @@ def sizes(made: PublicationPlan, whole: int) -> list[int]:
     ]
 
 
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Where a data set's files are: the real ones if they are on this machine, else small ones made here."""
+
+    @functools.cache
+    def folder(name: str) -> Path:
+        if has_real_data(name):
+            return data_folder()
+        place = tmp_path_factory.mktemp("data")
+        if name in MADE:
+            MADE[name](place)
+        return place
+
+    return folder
+
+
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_it_can_begin(path: Path) -> None:
+def test_it_can_begin(path: Path, folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load_experiment(path)
     assert experiment.name == path.stem
-    if experiment.data.set != "digits" and not (DATA / experiment.data.set).is_dir():
-        pytest.skip(f"{experiment.data.set} is not below FEDQUILT_DATA")
+    monkeypatch.setenv("FEDQUILT_DATA", str(folder_of(experiment.data.set)))
     tasks, _ = tasks_of(experiment, 1)
     assert len(tasks) == experiment.participation.per_round
 

@@ -38,6 +38,6 @@ def real_data(name: str) -> Path:
     """Return the folder of data sets for ``load``; skip the calling test if it has no ``name``."""
     if not has_real_data(name):
         pytest.skip(
-            f"needs the published files of {name}: put them in a folder {name}/ and set FEDQUILT_DATA to its parent"
+            f"needs the published files of {name} below FEDQUILT_DATA; docs/experiments.md, Data sets, names them"
         )
     return data_folder()

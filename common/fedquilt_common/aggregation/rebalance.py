@@ -34,15 +34,13 @@ class RebalancedExamples:
     effective: int
 
 
-def check_threshold(threshold: object, rounding: object) -> None:
+def check_threshold(threshold: object) -> None:
     """Raises ValueError unless they are a rule, or a whole number from 1, and a way to round."""
     number = type(threshold) is int and threshold >= 1
     if not number and threshold not in ("mean", "median", "max", "min", "second-min"):
         raise ValueError(
             f"threshold = {threshold!r}: must be mean, median, max, min, second-min or a number of samples from 1"
         )
-    if rounding not in _ROUND:
-        raise ValueError(f"rounding = {rounding!r}: must be one of {', '.join(_ROUND)}")
 
 
 def threshold_of(counts: Counts, rule: Rule | int, rounding: Rounding = "half-up", *, distinct: bool = True) -> int:

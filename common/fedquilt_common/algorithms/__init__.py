@@ -10,6 +10,7 @@ from fedquilt_common.algorithm_api import Algorithm
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
 from fedquilt_common.algorithms.all_large import AllLarge
 from fedquilt_common.algorithms.cfedakd import CFedAKD
+from fedquilt_common.algorithms.choices import check_choices
 from fedquilt_common.algorithms.decoupled import Decoupled
 from fedquilt_common.algorithms.ditto import Ditto
 from fedquilt_common.algorithms.dsfl import DSFL
@@ -72,6 +73,7 @@ def make_algorithm(name: str, fields: Mapping[str, Any], allowed: Collection[str
     """
     kind: Any = (ALGORITHMS | DIAGNOSTICS).get(name) or resolve(name, {}, "algorithm", allowed)
     algorithm: Algorithm = kind(**{field_name(key): value for key, value in fields.items()})
+    check_choices(algorithm)
     return algorithm
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
-from fedquilt_common.algorithm_api import ClientContext, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.submodels.adaptivefl_pool import LARGE, Member, find_member, make_pool, nested_members
 from fedquilt_common.submodels.selection import check_widths
@@ -34,6 +34,8 @@ class AdaptiveFL:
     ``bonus``: whether every success raises L1's score by p - 1 (``paper``), or only L1's own does, by p (``code``, as
     published).
     """
+
+    declares: ClassVar[Declaration] = Declaration()
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})
     starts: Sequence[int] = (8, 6, 4)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
-from fedquilt_common.algorithm_api import ClientContext, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
 from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of, prefix
 from fedquilt_common.submodels.slices import Slice, cut
 from fedquilt_common.types import Arrays, ClientId
@@ -26,6 +26,8 @@ class Decoupled:
     ``data: own``: a client trains its own level's model. ``affordable``: one drawn from all that it can bear.
     """
 
+    declares: ClassVar[Declaration] = Declaration()
+
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     data: Literal["own", "affordable"] = "own"
 
@@ -33,8 +35,6 @@ class Decoupled:
         check_widths("widths", self.widths)
         if max(self.widths.values()) != 1:
             raise ValueError(f"widths = {dict(self.widths)!r}: one level must have width 1, the whole model")
-        if self.data not in ("own", "affordable"):
-            raise ValueError(f"data = {self.data!r}: must be own or affordable")
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         smaller = {

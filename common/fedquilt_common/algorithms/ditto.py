@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedquilt_common.aggregation.client_evaluation import evaluation_reply
-from fedquilt_common.algorithm_api import ClientContext, Reply, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.penalties import proximal_penalty
@@ -25,7 +25,7 @@ class Ditto(FedAvg):
     global model.
     """
 
-    holdout: ClassVar[float] = 0.25
+    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
 
     lambda_: float
     personal_epochs: int | None = None

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedquilt_common.aggregation.soft_labels import Logits, check_can_distil, mean_labels, sharpen, softmax
-from fedquilt_common.algorithm_api import Loss, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api import Declaration, Loss, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.families.own_model import OwnModel
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.losses import cross_entropy
@@ -25,7 +25,7 @@ from fedquilt_common.types import Arrays, ClientId, Examples, Shapes
 class DSFL(OwnModel):
     """``aggregation``: ``era``, entropy reduction with ``temperature``, or ``sa``, the mean as it is."""
 
-    coordinator_tests: ClassVar[bool] = True
+    declares: ClassVar[Declaration] = replace(OwnModel.declares, coordinator_tests=True)
 
     order: Literal["labels-first", "local-first"] = "local-first"
     aggregation: Literal["era", "sa"] = "era"
@@ -33,8 +33,6 @@ class DSFL(OwnModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.aggregation not in ("era", "sa"):
-            raise ValueError(f"aggregation = {self.aggregation!r}: must be era or sa")
         if not 0 < self.temperature < float("inf"):
             raise ValueError("temperature must be a positive number, such as 0.1")
 

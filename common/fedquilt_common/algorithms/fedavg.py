@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, NOTHING, evaluate_on_clients, evaluation_reply
-from fedquilt_common.algorithm_api import ClientContext, Penalty, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Penalty, Reply, Round, ServerContext, State, Task
 from fedquilt_common.types import Arrays, ClientId
 
 
@@ -19,8 +19,7 @@ from fedquilt_common.types import Arrays, ClientId
 class FedAvg:
     """FedAvg has no hyper-parameters beyond the experiment's ``training``."""
 
-    holdout: ClassVar[float] = 0.0
-    """The part of its samples that each client keeps for testing, where the experiment does not say."""
+    declares: ClassVar[Declaration] = Declaration(holdout=0.0)
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         return State(model)

@@ -34,8 +34,6 @@ class FedBABU(PrivateHead):
         super().__post_init__()
         if self.tune_epochs < 1:
             raise ValueError("tune_epochs must be 1 or more")
-        if self.tunes not in ("head", "whole"):
-            raise ValueError(f"tunes = {self.tunes!r}: must be head or whole")
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         body = drop_arrays(task.arrays, self.names(ctx)).keys()

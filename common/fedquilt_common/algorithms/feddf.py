@@ -48,8 +48,6 @@ class FedDF(Prototypes):
         super().__post_init__()
         if self.patience < 1:
             raise ValueError("patience must be 1 or more")
-        if self.weighting not in ("uniform", "accuracy"):
-            raise ValueError(f"weighting = {self.weighting!r}: must be uniform or accuracy")
 
     @property
     def by_accuracy(self) -> bool:

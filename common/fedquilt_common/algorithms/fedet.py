@@ -57,8 +57,6 @@ class FedET(Prototypes):
             raise ValueError("kd_epochs must be 1 or more, or the coordinator's model learns nothing")
         if not 0 <= self.diversity < float("inf"):
             raise ValueError("diversity must be a number of 0 or more")
-        if self.weighting not in ("variance", "uniform", "accuracy"):
-            raise ValueError(f"weighting = {self.weighting!r}: must be variance, uniform or accuracy")
 
     @property
     def by_accuracy(self) -> bool:

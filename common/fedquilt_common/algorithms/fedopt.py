@@ -35,8 +35,6 @@ class FedOPT(FedAvg):
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        if self.optimizer not in ("adam", "yogi", "adagrad"):
-            raise ValueError(f"optimizer = {self.optimizer!r}: must be adam, yogi or adagrad")
         if not 0 < self.server_lr < float("inf") or not 0 < self.tau < float("inf"):
             raise ValueError("server_lr and tau must be positive numbers")
         if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:

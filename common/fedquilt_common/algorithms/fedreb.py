@@ -26,7 +26,7 @@ from fedquilt_common.aggregation.rebalance import (
     rebalance_examples,
     threshold_of,
 )
-from fedquilt_common.algorithm_api import ClientContext, Reply, ServerContext, State, Task, TrainingPhase
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task, TrainingPhase
 from fedquilt_common.algorithms.families.private_head import client_head, predict_with_both_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.submodels.heads import (
@@ -54,7 +54,7 @@ class FedReb(FedAvg):
     too (algorithm 2, line 11). ``order``: all epochs of phase 1 before those of phase 2, or one of each in turn.
     """
 
-    holdout: ClassVar[float] = 0.25
+    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
 
     head_layers: int = 2
     threshold: Rule | int = "mean"
@@ -67,15 +67,7 @@ class FedReb(FedAvg):
 
     def __post_init__(self) -> None:
         check_head_layers(self.head_layers)
-        check_threshold(self.threshold, self.rounding)
-        choices = {
-            "augmentation": ("auto", "five-step", "autoaugment", "time-series", "tabular", "repeat"),
-            "head_weights": ("effective", "rebalanced", "original"),
-            "order": ("phases", "epochs"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(allowed)}")
+        check_threshold(self.threshold)
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
         head_names(ctx.anatomy, self.head_layers)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.client_evaluation import evaluation_reply
-from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.families.private_head import client_head, predict_with_both_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.submodels.heads import TwoHeads, add_second_head, check_head_layers, head_names, split_second_head
@@ -26,7 +26,7 @@ class FedROD(FedAvg):
     """``balanced``: the generic head minimises the balanced softmax; without, plain cross entropy, and the global model
     is FedAvg's. ``head_layers``: the last linear layers, which each client has a second time for itself."""
 
-    holdout: ClassVar[float] = 0.25
+    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
 
     head_layers: int = 1
     balanced: bool = True

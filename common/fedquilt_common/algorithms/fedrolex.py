@@ -36,9 +36,6 @@ class FedRolex(PartialTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _one_of("direction", self.direction, ("forward", "backward"))
-        _one_of("rounding", self.rounding, ("floor", "ceil"))
-        _one_of("weighting", self.weighting, ("none", "samples", "model_size", "updates", "hybrid"))
         if type(self.step) is not int or self.step < 0:
             raise ValueError(f"step = {self.step!r}: must be a whole number of channels, 0 or more")
         if not 0 <= self.overlap <= 1:
@@ -59,8 +56,3 @@ class FedRolex(PartialTraining):
             "none": 1.0, "samples": reply.weight, "model_size": kernels, "updates": updates,
             "hybrid": kernels * updates,
         }[self.weighting]  # fmt: skip
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(allowed)}")

@@ -20,10 +20,5 @@ class HeteroFL(PartialTraining):
 
     rounding: Rounding = "ceil"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rounding not in ("floor", "ceil"):
-            raise ValueError(f"rounding = {self.rounding!r}: must be floor or ceil")
-
     def part(self, ctx: ServerContext, width: float) -> Slice:
         return prefix(ctx.anatomy, width, self.rounding)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
-from fedquilt_common.algorithm_api import ClientContext, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of, prefix
@@ -29,6 +29,8 @@ class ScaleFL:
 
     The model must have as many exits as the strongest trains, such as ``model: {name: convnet, exits: [0, 1]}``.
     """
+
+    declares: ClassVar[Declaration] = Declaration()
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     exits: Mapping[str, int] = field(default_factory=lambda: {"strong": 3, "medium": 2, "weak": 1})

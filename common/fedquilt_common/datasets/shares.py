@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import Algorithm
+from fedquilt_common.algorithm_api import Algorithm, declaration_of
 from fedquilt_common.datasets.partition import Scheme, partition_by
 from fedquilt_common.datasets.public import own_public
 from fedquilt_common.errors import ExperimentError
@@ -59,15 +59,16 @@ def _split(index: Indices, holdout: float, seed: int, client: int) -> Share:
 
 
 def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -> float:
-    """The part of its samples that each client keeps for testing. Raises ExperimentError.
+    """Return the share of its samples, in [0, 1), that each client keeps for testing.
 
-    An algorithm says by its attribute ``holdout`` what it is where the experiment does not; one without the attribute
-    is evaluated by the coordinator only. ``coordinator_tests``: it has a model beside those of the clients, which the
-    coordinator evaluates.
+    Where the experiment does not set ``data.holdout``, the algorithm's ``Declaration`` decides.
+
+    Raises:
+        ExperimentError: the algorithm or the data set cannot be evaluated with this ``data.holdout`` or ``data.mixed``.
     """
-    data, usual = experiment.data, getattr(algorithm, "holdout", None)
-    chosen = data.holdout if data.holdout is not None else (usual or 0.0)
-    if chosen and usual is None:
+    data, declared = experiment.data, declaration_of(algorithm)
+    chosen = data.holdout if data.holdout is not None else (declared.holdout or 0.0)
+    if chosen and declared.holdout is None:
         raise ExperimentError(
             f"data.holdout = {chosen}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data "
             "set's test split; remove it"
@@ -76,7 +77,7 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -
         raise ExperimentError(
             f"data.holdout = {chosen}: clients count right answers, but '{dataset.name}' has no classes; set it to 0"
         )
-    if data.mixed and getattr(algorithm, "coordinator_tests", False):
+    if data.mixed and declared.coordinator_tests:
         raise ExperimentError(
             f"data.mixed = True: the coordinator tests the global model of '{experiment.algorithm.name}' on the "
             "official test samples, which are shared out then; set it to false"
@@ -90,9 +91,11 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -
 
 
 def clients_evaluate(algorithm: Algorithm) -> bool:
-    """Whether the clients must evaluate, since they have models that nobody else has; says the algorithm's attribute
-    ``own_models``. Where they keep no samples for it, they do so on the official test samples."""
-    return bool(getattr(algorithm, "own_models", False))
+    """Whether only the clients can evaluate, because each holds a model of its own (``Declaration.own_models``).
+
+    Clients that keep no samples for testing use the official test samples.
+    """
+    return declaration_of(algorithm).own_models
 
 
 def take(dataset: Dataset, index: Indices) -> Examples:

@@ -1,8 +1,8 @@
-"""What coordinator and agent need of MQTT, as one small protocol and its records.
+"""The transport that coordinator and agent use: one small protocol, and its records.
 
-Nothing above this file trusts the broker to keep anything: a publication that is dropped because the broker is away
-is repaired by the state that both sides send again after ``Connected``. What a transport does promise is bounded
-memory (``publish`` waits while too much is under way) and that a message is acknowledged only by its receiver.
+No other module relies on the broker to keep anything. A publication can be lost while the broker is unreachable; both
+sides therefore send their state again after ``Connected``. A transport guarantees two things: bounded memory
+(``publish`` blocks while too much is in transit), and that only the receiver acknowledges a message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class MqttMessage:
-    """One publication. ``header`` is its Correlation Data; ``ack`` must be called once it is dealt with."""
+    """A publication that arrived.
+
+    Attributes:
+        topic: the full topic name.
+        payload: the content; empty where a retained message was cleared.
+        header: the Correlation Data of MQTT 5; empty if there is none.
+        retained: whether the broker had stored the message before the subscription.
+        ack: acknowledges the message. Call it once, from any thread, when the message is processed.
+    """
 
     topic: str
     payload: bytes
@@ -25,14 +33,24 @@ class MqttMessage:
 
 @dataclass(frozen=True)
 class Connected:
-    """The broker took us; everything it should retain must be published again, every filter subscribed again."""
+    """The broker accepted the connection. Publish retained messages again, and subscribe again.
+
+    Attributes:
+        session_present: whether the broker kept this client's session, and with it messages that wait for delivery.
+    """
 
     session_present: bool
 
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The connection is gone or could not be made; the transport keeps trying. ``advice``: what to look at."""
+    """The connection was lost or could not be made; the transport keeps trying.
+
+    Attributes:
+        reason: what happened, with the broker's address.
+        refused: whether the broker answered and refused the connection.
+        advice: what a person can check; a sentence without a full stop.
+    """
 
     reason: str
     refused: bool = False
@@ -40,12 +58,20 @@ class Disconnected:
 
 
 Incoming = MqttMessage | Connected | Disconnected
+"""Whatever a transport delivers."""
 Deliver = Callable[[Incoming], None]
+"""Receives everything that arrives, in order."""
 
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes, retained, when this client is gone for ``delay`` seconds."""
+    """The last will: the broker publishes it, retained, when this client disconnects without a farewell.
+
+    Attributes:
+        topic: where the broker publishes it.
+        payload: what the broker publishes.
+        delay: seconds that the broker waits for the client to come back first.
+    """
 
     topic: str
     payload: bytes
@@ -53,28 +79,69 @@ class Will:
 
 
 class Transport(Protocol):
-    """What coordinator and agent need of MQTT. Everything that comes in goes to ``deliver``, in order."""
+    """A client of an MQTT 5 broker. It passes everything that arrives to its ``Deliver`` callback, in order."""
 
     def connect(self) -> None:
-        """Start; ``Connected`` or ``Disconnected`` follows."""
+        """Start to connect and return; ``Connected`` or ``Disconnected`` follows."""
 
     def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
-        """Send at QoS 1. Waits while too much is under way; False when there is no connection (nothing is kept)."""
+        """Publish at QoS 1. Blocks while too much is in transit.
+
+        Args:
+            topic: the full topic name.
+            payload: at most ``max_payload`` bytes; an empty payload clears a retained message.
+            header: Correlation Data, such as a chunk's header.
+            retain: whether the broker stores the message for later subscribers.
+
+        Returns:
+            Whether the message was handed over; False without a connection: the message is then dropped.
+
+        Raises:
+            BrokerUnreachableError: the payload is larger than the broker accepts.
+        """
 
     def drain(self, timeout: float) -> bool:
-        """Wait until the broker has acknowledged everything; False when it has not in ``timeout`` seconds."""
+        """Wait until the broker has acknowledged every publication.
 
-    def subscribe(self, filters: Iterable[str]) -> None: ...
-    def unsubscribe(self, filters: Iterable[str]) -> None: ...
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            Whether everything was acknowledged in time.
+        """
+
+    def subscribe(self, filters: Iterable[str]) -> None:
+        """Subscribe at QoS 1; the broker then sends what it retains.
+
+        Args:
+            filters: topic filters, which may contain ``+`` and ``#``.
+        """
+
+    def unsubscribe(self, filters: Iterable[str]) -> None:
+        """Cancel subscriptions.
+
+        Args:
+            filters: topic filters as they were subscribed.
+        """
+
     def close(self, last: tuple[str, bytes] | None = None) -> None:
-        """Leave; ``last`` is a topic and payload to retain in place of the will."""
+        """Publish a farewell and disconnect; the broker does not publish the will.
+
+        Args:
+            last: topic and payload of a retained message, in place of the will; None: no farewell.
+        """
 
     @property
-    def max_payload(self) -> int: ...
+    def max_payload(self) -> int:
+        """The largest payload in bytes that the broker accepts."""
+
     @property
-    def bytes_sent(self) -> int: ...
+    def bytes_sent(self) -> int:
+        """Bytes that were written to the socket so far."""
+
     @property
-    def bytes_received(self) -> int: ...
+    def bytes_received(self) -> int:
+        """Bytes that were read from the socket so far."""
 
 
 MakeTransport = Callable[[Deliver, Will], Transport]

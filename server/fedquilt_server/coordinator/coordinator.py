@@ -210,7 +210,7 @@ class Coordinator:
             if isinstance(said, FailedMessage):
                 self._client_failed(said)
             else:
-                self._boards.telemetry(said, now)
+                self._boards.update_telemetry(said, now)
         elif address.kind == "presence":
             presence = parse(AgentPresence, message.payload, message.topic)
             _check_sender(address, presence.agent)
@@ -228,12 +228,12 @@ class Coordinator:
                 presence.workers,
                 Profile(**presence.profile.model_dump()),
             )
-            self._boards.presence(presence, now)
+            self._boards.update_presence(presence, now)
             if known != self.machine.agent_of(joined) and self._floods.may_join(presence.agent):
                 self._check_claims(presence)
                 self._happen(joined)
         elif known is not None and presence.boot >= known.boot:
-            self._boards.presence(presence, now)
+            self._boards.update_presence(presence, now)
             self._happen(Left(now, presence.agent, presence.boot))
 
     def _check_claims(self, presence: AgentPresence) -> None:
@@ -286,7 +286,7 @@ class Coordinator:
         said = self._uplink.verify(address, blob)
         self._uplink.drop(address.client)
         now = self.run.watch.last_reply = clock.now()
-        self._boards.heard(address.agent, now)
+        self._boards.update_last_seen(address.agent, now)
         self.board.update(boards=self._boards.list())
         numbers = address.agent, address.client, address.round, address.exchange
         taken = self._uplink.taken(address.client)

@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import Algorithm, Learner
+from fedquilt_common.algorithm_api import Algorithm, Learner, declaration_of
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_of, public_set
@@ -166,7 +166,7 @@ class Workbench:
         own model cannot be built: better now than on its board."""
         if not self.learns or self.experiment.models == [self.experiment.model]:
             return
-        if not getattr(self.algorithm(), "any_models", False):
+        if not declaration_of(self.algorithm()).any_models:
             raise ExperimentError(
                 f"fleet: its variants have models of their own, but '{self.experiment.algorithm.name}' has one model "
                 "for all; leave their models out, or choose an algorithm of soft labels"

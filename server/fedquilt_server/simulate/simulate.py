@@ -23,6 +23,7 @@ from fedquilt_server.simulate.stall import StallDetector
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
 from fedquilt_server.status.results import Result
 from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.terminal import ProgressDisplay
 
 LOOK_SECONDS: Final = 0.1
 BROKER_SECONDS: Final = 5.0
@@ -40,7 +41,8 @@ class SimulationResult:
 class SimulationPlan:
     """Where everything of a simulation is. ``broker`` is the URL of a broker to use; None starts one.
 
-    ``linger`` is for how many seconds the page stays after the run.
+    ``linger`` is for how many seconds the page stays after the run. ``python_path``: folders from which the coordinator
+    and the agents import a user's own packages, before their own PYTHONPATH.
     """
 
     experiment: Experiment
@@ -49,6 +51,7 @@ class SimulationPlan:
     broker: str | None
     broker_port: int
     linger: float = 0.0
+    python_path: tuple[str, ...] = ()
 
     @property
     def address(self) -> BrokerAddress:
@@ -64,7 +67,12 @@ class SimulationPlan:
     def environment(self) -> dict[str, str]:
         """Of all children; a password stands here because everybody can read a command line."""
         password = {BROKER_PASSWORD: self.address.password} if self.address.password else {}
-        return {**os.environ, "PYTHONUNBUFFERED": "1", **password}
+        return {**os.environ, "PYTHONUNBUFFERED": "1", **self._own_packages(), **password}
+
+    def _own_packages(self) -> dict[str, str]:
+        inherited = os.environ.get("PYTHONPATH")
+        paths = [*self.python_path, *([inherited] if inherited else [])]
+        return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
 
     @property
     def connection(self) -> tuple[str, ...]:
@@ -76,8 +84,22 @@ class SimulationPlan:
         return f"http://127.0.0.1:{self.page_port}/"
 
 
+def new_run_folder(name: str) -> Path:
+    """A folder below ``runs/`` that does not exist yet: ``name`` and the time."""
+    first = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S")
+    folder, number = first, 2
+    while folder.exists():
+        folder, number = first.with_name(f"{first.name}-{number}"), number + 1
+    return folder
+
+
 def make_plan(
-    experiment: Experiment, folder: Path, broker: str | None = None, port: int = 0, linger: float = 0.0
+    experiment: Experiment,
+    folder: Path,
+    broker: str | None = None,
+    port: int = 0,
+    linger: float = 0.0,
+    python_path: tuple[str, ...] = (),
 ) -> SimulationPlan:
     """Check the folder and choose the ports.
 
@@ -89,7 +111,16 @@ def make_plan(
         raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
     if before.finished:
         raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
-    return SimulationPlan(experiment, folder, port or free_port(), broker, free_port(), linger)
+    return SimulationPlan(experiment, folder, port or free_port(), broker, free_port(), linger, python_path)
+
+
+def run_with_progress(plan: SimulationPlan, should_stop: Callable[[], bool] = lambda: False) -> SimulationResult | None:
+    """``run_simulation`` with live progress on standard error."""
+    with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger) as progress:
+        done = run_simulation(plan, progress.show, should_stop)
+        if done is not None:
+            progress.finish(done.result.rounds)
+    return done
 
 
 def run_simulation(

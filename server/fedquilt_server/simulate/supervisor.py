@@ -117,7 +117,16 @@ class Supervisor:
         write_atomically(self._pids_file, json.dumps({**pids, "agents": agents}, indent=2) + "\n")
 
     def stop(self) -> None:
-        """End all children: agents first, the broker last, by force if they do not go."""
+        """End all children: agents first, the broker last, by force if they do not go, or at a second Ctrl-C."""
+        try:
+            self._stop_in_order()
+        except KeyboardInterrupt:
+            for child in self._children.values():
+                child.process.kill()
+                child.process.wait()
+            raise
+
+    def _stop_in_order(self) -> None:
         for role in ("agent", "coordinator", "broker"):
             group = [child.process for child in self._children.values() if child.spec.role == role]
             for process in group:

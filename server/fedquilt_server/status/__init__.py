@@ -1,1 +1,1 @@
-"""What a person sees of a run: snapshot, results, terminal."""
+"""What a user sees of a run: the status snapshot, the results, the agent list and the terminal."""

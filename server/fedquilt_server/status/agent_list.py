@@ -1,4 +1,4 @@
-"""The boards as last heard of, for the page; nothing here decides anything."""
+"""The latest state of each agent, for the status page. Nothing here decides anything."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ from fedquilt_server.status.snapshot import BoardStatus
 
 
 class AgentList:
-    """Latest presence and telemetry of each agent."""
+    """The latest presence and telemetry of each agent. All times are Unix times in seconds."""
 
     def __init__(self) -> None:
-        self._boards: dict[str, BoardStatus] = {}
+        self._agents: dict[str, BoardStatus] = {}
 
     def list(self) -> list[BoardStatus]:
-        return [self._boards[name] for name in sorted(self._boards)]
+        """List the agents in the order of their names."""
+        return [self._agents[name] for name in sorted(self._agents)]
 
     def restore(self, agents: Mapping[str, KnownAgent], now: float) -> None:
-        """What the journal knows, until the agents speak for themselves."""
+        """Show the agents of the journal until they publish their presence again."""
         for name, agent in agents.items():
-            self._boards[name] = _board(name, list(agent.clients), agent.profile, now)
+            self._agents[name] = _board_status(name, list(agent.clients), agent.profile, now)
 
-    def presence(self, message: AgentPresence, now: float) -> None:
+    def update_presence(self, message: AgentPresence, now: float) -> None:
+        """Add the agent of a presence message, or mark it as offline."""
         if message.online:
-            self._boards[message.agent] = _board(
-                message.agent, message.clients, Profile(**message.profile.model_dump()), now
-            )
-        elif message.agent in self._boards:
-            gone = {"online": False, "training": {}}
-            self._boards[message.agent] = self._boards[message.agent].model_copy(update=gone)
+            profile = Profile(**message.profile.model_dump())
+            self._agents[message.agent] = _board_status(message.agent, message.clients, profile, now)
+        elif message.agent in self._agents:
+            offline = {"online": False, "training": {}}
+            self._agents[message.agent] = self._agents[message.agent].model_copy(update=offline)
 
-    def heard(self, agent: str, now: float) -> None:
-        """An agent has sent something."""
-        if agent in self._boards:
-            self._boards[agent] = self._boards[agent].model_copy(update={"last_seen": now})
+    def update_last_seen(self, agent: str, now: float) -> None:
+        """Record that a message of ``agent`` arrived at ``now``."""
+        if agent in self._agents:
+            self._agents[agent] = self._agents[agent].model_copy(update={"last_seen": now})
 
-    def telemetry(self, message: Telemetry, now: float) -> None:
-        board = self._boards.get(message.agent)
-        if board is None:
+    def update_telemetry(self, message: Telemetry, now: float) -> None:
+        """Replace an agent's telemetry. Telemetry of an unknown agent is ignored."""
+        status = self._agents.get(message.agent)
+        if status is None:
             return
-        fresh = {
+        changes = {
             "memory_used": message.memory_used,
             "temperature": message.temperature,
             "power": message.power,
             "training": {int(c): p for c, p in message.training.items() if c.isdigit()},
             "last_seen": now,
         }
-        self._boards[message.agent] = board.model_copy(update=fresh)
+        self._agents[message.agent] = status.model_copy(update=changes)
 
 
-def _board(name: str, clients: list[int], profile: Profile, now: float) -> BoardStatus:
+def _board_status(name: str, clients: list[int], profile: Profile, now: float) -> BoardStatus:
     return BoardStatus(
         agent=name,
         kind=profile.kind,

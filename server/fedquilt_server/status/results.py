@@ -1,4 +1,7 @@
-"""What a run reports: one row a round, the same row in ``result.json``, ``rounds.csv``, the page and the metrics."""
+"""Results of a run: one row per round, the same in ``result.json``, ``rounds.csv``, the page and the metrics.
+
+``docs/machine.md`` defines every field.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class RoundResult(BaseModel):
-    """One finished round. Seconds are wall clock; bytes cross the coordinator's socket, MQTT framing included.
+    """One finished round. Seconds are wall-clock time. Bytes are those of the coordinator's socket, with MQTT framing.
 
-    ``seconds`` runs from the opening of the round to the opening of the next; ``train_seconds`` is the part that the
-    busiest agent spent training; ``overhead_seconds`` is the rest. ``sending`` ends when the broker has acknowledged
-    the last chunk, ``receiving`` runs from the first chunk of a reply to the last reply on disk. When the coordinator
-    was started again during the round, its absence is part of ``seconds`` and ``overhead_seconds``; ``sending``,
-    ``receiving`` and ``averaging`` are those since that start.
+    ``seconds`` runs from the opening of the round to the opening of the next. ``train_seconds`` is the training time
+    of the busiest agent, and ``overhead_seconds`` is the rest. ``sending_seconds`` ends when the broker has
+    acknowledged the last chunk. ``receiving_seconds`` runs from the first chunk of the first reply until the last reply
+    is on disk. If the coordinator was restarted during the round, its downtime is part of ``seconds`` and
+    ``overhead_seconds``; ``sending_seconds``, ``receiving_seconds`` and ``averaging_seconds`` then count from that
+    start.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -23,8 +27,8 @@ class RoundResult(BaseModel):
     accuracy: float | None = None
     r2: float | None = None
     loss: float | None = None
-    global_accuracy: float | None = Field(None, description="of the global model on the clients' own test samples")
-    personal_accuracy: float | None = Field(None, description="of the clients' own models, pooled over the clients")
+    global_accuracy: float | None = Field(None, description="the global model on the clients' own test samples")
+    personal_accuracy: float | None = Field(None, description="the clients' own models, all test samples pooled")
     seconds: float
     train_seconds: float
     overhead_seconds: float
@@ -35,44 +39,46 @@ class RoundResult(BaseModel):
     bytes_down: int
     bytes_up: int
     model_bytes: int
-    clients: int = Field(description="clients whose reply counts, in the round's first exchange")
-    asked: int = Field(description="clients that were asked in it")
-    replies: int = Field(0, description="replies that count, in all exchanges")
-    late: int = Field(description="replies that came in this round for an exchange that had closed")
-    rejected: int = Field(description="what was refused in this round: bad replies, failed clients, vain claims")
-    duplicates: int = Field(description="replies that came in this round though they had been counted")
-    waste_rate: float | None = Field(None, description="1 - numbers sent back / numbers sent (AdaptiveFL, section 4.4)")
-    trained: dict[str, float | str] = Field(default_factory=dict, description="per client the width or level trained")
-    label_bytes_down: int | None = Field(None, description="soft labels for all clients; their numbers, nothing else")
-    label_bytes_up: int | None = Field(None, description="soft labels of all clients, repeated payloads included")
+    clients: int = Field(description="clients whose reply counts in the round's first exchange")
+    asked: int = Field(description="clients with a task in the round's first exchange")
+    replies: int = Field(0, description="accepted replies, in all exchanges")
+    late: int = Field(description="replies that arrived in this round, after their exchange had closed")
+    rejected: int = Field(description="rejections in this round: bad replies, failed clients, claims without effect")
+    duplicates: int = Field(description="replies that arrived in this round, but had already counted")
+    waste_rate: float | None = Field(None, description="1 - entries sent back / entries sent (AdaptiveFL, section 4.4)")
+    trained: dict[str, float | str] = Field(
+        default_factory=dict, description="for each client, the width or level that it trained"
+    )
+    label_bytes_down: int | None = Field(None, description="soft labels to all clients; only their numbers count")
+    label_bytes_up: int | None = Field(None, description="soft labels from all clients, repeated payloads included")
     label_bytes: dict[str, dict[str, int]] = Field(
-        default_factory=dict, description="the same in bytes for each client: down and up"
+        default_factory=dict, description="bytes of soft labels for each client: down and up"
     )
     client_accuracy: dict[str, float] = Field(
-        default_factory=dict, description="of each client's own model on the samples on which it tests"
+        default_factory=dict, description="each client's own model on its test samples"
     )
-    scores: dict[str, float] = Field(default_factory=dict, description="what else the algorithm evaluates")
+    scores: dict[str, float] = Field(default_factory=dict, description="other results of the evaluation")
 
     @property
     def has_both(self) -> bool:
-        """Whether there is a global model's accuracy beside that of the clients' own."""
+        """Whether the row has both accuracies: the global model's and the clients' own models'."""
         return self.global_accuracy is not None and self.personal_accuracy is not None
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many clients trained each width or level: widths from the greatest, names in their order."""
+        """Count the clients for each trained width or level: largest width first, then names in alphabetical order."""
         widths = sorted((size for size in self.trained.values() if not isinstance(size, str)), reverse=True)
         names = sorted(size for size in self.trained.values() if isinstance(size, str))
         return dict(Counter(map(str, (*widths, *names))))
 
     @property
     def average(self) -> float | None:
-        """The mean score of the levels' sub-models; None where there are none."""
+        """The mean score of the levels' sub-models; None without sub-models."""
         return self.scores.get("average_accuracy", self.scores.get("average_r2"))
 
 
 class OwnMemory(BaseModel):
-    """Resident memory of the coordinator process in bytes: before its first round, and at its highest."""
+    """Resident memory of the coordinator process in bytes: ``idle`` before its first round, and at its ``peak``."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -81,7 +87,7 @@ class OwnMemory(BaseModel):
 
 
 class Result(BaseModel):
-    """``result.json``: the whole run."""
+    """The whole run, as ``result.json`` holds it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -90,7 +96,7 @@ class Result(BaseModel):
     algorithm: str
     dataset: str
     note: str = ""
-    """What must be known of the data, such as that the official test samples are not there."""
+    """A remark on the data, for example that the official test samples are missing."""
     seed: int
     rounds: list[RoundResult]
     coordinator_memory: OwnMemory = OwnMemory()

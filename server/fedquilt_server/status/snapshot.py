@@ -1,4 +1,4 @@
-"""What the page, the API and the metrics may see of a run: one immutable record, replaced whole at each change."""
+"""The status of a run for the page, the API and the metrics: an immutable record, replaced at each change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ RunPhase = Literal["waiting", "sending", "training", "averaging", "evaluating", 
 
 
 CLIENT_FAILED: Final = "the client failed: "
-"""What the reason of a rejection begins with where a client could not do its task."""
+"""Prefix of a rejection's reason if the client could not do its task."""
 
 
 class BoardStatus(BaseModel):
-    """One agent as last heard of. Memory in bytes, temperature in degrees Celsius, power in watts."""
+    """The latest state of one agent. Memory in bytes, temperature in degrees Celsius, power in watts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,12 +30,12 @@ class BoardStatus(BaseModel):
     memory_used: int | None = None
     temperature: float | None = None
     power: float | None = None
-    training: dict[int, float] = Field(default_factory=dict, description="client -> progress from 0 to 1")
+    training: dict[int, float] = Field(default_factory=dict, description="client -> training progress from 0 to 1")
     last_seen: float = Field(default=0.0, description="Unix time of the last message")
 
 
 class RejectedReply(BaseModel):
-    """One reply that was refused, for the page's list of the latest."""
+    """One rejected reply, for the page's list of the latest rejections. ``at`` is a Unix time."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -62,33 +62,37 @@ class Snapshot(BaseModel):
     round: int = 0
     rounds: int = 0
     exchange: int = 0
-    tasks: int = Field(default=0, description="clients asked in this exchange")
+    tasks: int = Field(default=0, description="clients with a task in this exchange")
     replies: int = Field(default=0, description="replies accepted in this exchange")
     awaited: list[int] = Field(
         default_factory=list,
-        description="clients that have not replied in this exchange; before a round, that are not there",
+        description="clients that have not replied in this exchange; before a round, those that are not connected",
     )
     failing: int = Field(
-        default=0, description="clients that could not do their task of this exchange, and have not since"
+        default=0, description="clients whose task of this exchange failed and which have not replied since"
     )
     deadline: float | None = Field(default=None, description="Unix time at which the exchange closes with a quorum")
     started_at: float = 0.0
     boards: list[BoardStatus] = Field(default_factory=list)
     history: list[RoundResult] = Field(default_factory=list)
-    accepted: int = Field(default=0, description="replies that counted, in all rounds")
+    accepted: int = Field(default=0, description="accepted replies, in all rounds")
     late: int = 0
     duplicates: int = 0
     rejected: int = 0
-    rejections: list[RejectedReply] = Field(default_factory=list, description="the latest, newest first")
+    rejections: list[RejectedReply] = Field(default_factory=list, description="the latest rejections, newest first")
 
     @property
     def waits(self) -> bool:
-        """Whether clients could make the run go on."""
+        """Whether the run waits for clients, either to connect or to reply."""
         return self.broker_connected and bool(self.awaited) and self.phase in ("waiting", "sending", "training")
 
 
 class StatusStore:
-    """Holds the newest snapshot; the coordinator replaces it, the web thread reads it. Neither waits for the other."""
+    """Holds the newest snapshot. The coordinator replaces it and the web thread reads it; neither blocks the other.
+
+    Args:
+        first: the snapshot to start with; an empty one if left out.
+    """
 
     def __init__(self, first: Snapshot | None = None) -> None:
         self._snapshot = first or Snapshot()
@@ -100,7 +104,7 @@ class StatusStore:
         return self._snapshot
 
     def update(self, **changes: object) -> None:
-        """Replace the snapshot by one with ``changes`` and the next version number."""
+        """Replace the snapshot with a copy that has ``changes`` and the next version number."""
         with self._lock:
             version = self._snapshot.version + 1
             self._snapshot = self._snapshot.model_copy(update={**changes, "version": version})

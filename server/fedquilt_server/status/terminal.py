@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: live progress while a run goes on, a table at its end."""
+"""Terminal output: live progress during a run, and a table of the rounds at its end."""
 
 from __future__ import annotations
 
@@ -19,38 +19,47 @@ from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.waiting import describe_waiting
 
-JOINING_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 5.0
+"""Seconds without a change after which the terminal names the clients that have not connected."""
 REPLY_SECONDS: Final = 60.0
-"""After so long without a change it is said for whom a run waits, once an exchange."""
-LOOK_SECONDS: Final = 0.5
+"""Seconds without a change after which the terminal names the clients that have not replied, once per exchange."""
+UPDATE_SECONDS: Final = 0.5
 _errors = Console(stderr=True)
 
 
 def print_message(text: str) -> None:
-    """A line for a person, kept out of what a pipe reads."""
+    """Print one line to standard error, so that a pipe reads only the data on standard output."""
     _errors.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class ProgressDisplay:
-    """Live progress on standard error: a bar where there is a terminal, a line a round elsewhere."""
+    """Live progress on standard error: a progress bar in a terminal, otherwise one line per round.
+
+    Args:
+        page_url: address of the status page; empty without one.
+        rounds: number of rounds of the run.
+        linger: seconds for which the page stays after the run.
+    """
 
     def __init__(self, page_url: str, rounds: int, linger: float) -> None:
         self._page_url = page_url
-        self._farewell = f"All rounds are done. The page stays for {linger:.0f} s; Ctrl-C leaves now." if linger else ""
-        self._shown = 0
-        self._told = 0.0
-        self._patience = WaitReporter()
+        self._end_message = ""
+        if linger:
+            self._end_message = f"All rounds are done. The page stays for {linger:.0f} s; press Ctrl-C to leave now."
+        self._rounds_shown = 0
+        self._last_rejection = 0.0
+        self._wait_reporter = WaitReporter()
         self._live = sys.stderr.isatty()
         self._bar = RichProgress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[words]}"),
+            TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             console=_errors,
             disable=not self._live,
         )
-        self._task = self._bar.add_task("rounds", total=rounds, words="starting")
+        self._task = self._bar.add_task("rounds", total=rounds, status="starting")
 
     def __enter__(self) -> ProgressDisplay:
         if self._page_url:
@@ -62,48 +71,46 @@ class ProgressDisplay:
         self._bar.stop()
 
     def skip_rounds(self, rounds: int) -> None:
-        """So many were finished before this program started."""
-        self._shown = rounds
+        """Do not print the first ``rounds`` rounds: they were finished before this program started."""
+        self._rounds_shown = rounds
 
     def finish(self, rounds: Sequence[RoundResult]) -> None:
-        """Show what has come since the last look."""
-        self._farewell = ""
+        """Show the rounds that have not been shown yet, without the message about the page."""
+        self._end_message = ""
         self.show(Snapshot(phase="finished", rounds=len(rounds), history=list(rounds)))
 
     def show(self, snapshot: Snapshot) -> None:
-        """Bring the display up to a snapshot."""
-        self._tell_refusals(snapshot)
-        if words := self._patience.look(snapshot, time.monotonic()):
-            print_message(words)
-        words = f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
-        if snapshot.phase == "waiting":
-            words = describe_waiting(snapshot) or "waiting"
-        if snapshot.history:
-            words += f", {_score(snapshot.history[-1])}"
-        self._bar.update(self._task, completed=len(snapshot.history), words=words)
+        """Update the display to ``snapshot``."""
+        self._print_rejections(snapshot)
+        if message := self._wait_reporter.check(snapshot, time.monotonic()):
+            print_message(message)
+        self._bar.update(self._task, completed=len(snapshot.history), status=_status(snapshot))
         if not self._live:
-            for row in snapshot.history[self._shown :]:
+            for row in snapshot.history[self._rounds_shown :]:
                 print_message(f"round {row.round}/{snapshot.rounds}: {_score(row)}, {row.seconds:.2f} s")
-        self._shown = len(snapshot.history)
-        if snapshot.phase == "finished" and self._farewell:
-            print_message(self._farewell)
-            self._farewell = ""
+        self._rounds_shown = len(snapshot.history)
+        if snapshot.phase == "finished" and self._end_message:
+            print_message(self._end_message)
+            self._end_message = ""
 
-    def _tell_refusals(self, snapshot: Snapshot) -> None:
-        """Why replies do not count, since a round may wait for them."""
-        news = [refused for refused in snapshot.rejections if refused.at > self._told]
-        for one in reversed(news):
-            who = "" if one.client is None else f", client {one.client}"
-            print_message(f"round {one.round}: {one.agent}{who}: {one.reason}")
-            self._told = one.at
+    def _print_rejections(self, snapshot: Snapshot) -> None:
+        """Print why replies were rejected, oldest first, because the round may wait for these clients."""
+        unprinted = [rejection for rejection in snapshot.rejections if rejection.at > self._last_rejection]
+        for rejection in reversed(unprinted):
+            client = "" if rejection.client is None else f", client {rejection.client}"
+            print_message(f"round {rejection.round}: {rejection.agent}{client}: {rejection.reason}")
+            self._last_rejection = rejection.at
 
     @contextmanager
     def follow(self, current: Callable[[], Snapshot]) -> Iterator[None]:
-        """Inside, what ``current`` returns is shown as it changes, from a thread of its own; the last at the end."""
+        """Show the snapshots that ``current`` returns, from a separate thread, until the ``with`` block ends.
+
+        The last snapshot is shown at the end of the block.
+        """
         done = threading.Event()
 
         def follow() -> None:
-            while not done.wait(LOOK_SECONDS):
+            while not done.wait(UPDATE_SECONDS):
                 self.show(current())
 
         thread = threading.Thread(target=follow, name="progress", daemon=True)
@@ -117,24 +124,34 @@ class ProgressDisplay:
 
 
 class WaitReporter:
-    """Knows when a person should be told for whom a run waits."""
+    """Decides when to name the clients that a run waits for."""
 
     def __init__(self) -> None:
         self._seen: object = None
         self._since = 0.0
-        self._told: object = None
+        self._reported: object = None
 
-    def look(self, snapshot: Snapshot, now: float) -> str:
-        """Words for a person, or nothing."""
-        joining, words = snapshot.phase == "waiting", describe_waiting(snapshot)
-        where = snapshot.round, snapshot.exchange, joining
-        if self._seen != (where, words):
-            self._seen, self._since = (where, words), now
-        news = where, words if joining else ""  # who has not replied changes all the time
-        if not words or news == self._told or now - self._since < (JOINING_SECONDS if joining else REPLY_SECONDS):
+    def check(self, snapshot: Snapshot, now: float) -> str:
+        """Return the line to print, or an empty string. ``now``: monotonic seconds."""
+        before_round, message = snapshot.phase == "waiting", describe_waiting(snapshot)
+        exchange = snapshot.round, snapshot.exchange, before_round
+        if self._seen != (exchange, message):
+            self._seen, self._since = (exchange, message), now
+        # Within an exchange, the clients that have not replied change all the time: report them only once.
+        report = exchange, message if before_round else ""
+        patience = CONNECT_SECONDS if before_round else REPLY_SECONDS
+        if not message or report == self._reported or now - self._since < patience:
             return ""
-        self._told = news
-        return f"{'The run' if joining else f'round {snapshot.round}'} waits: {words}"
+        self._reported = report
+        return message if before_round else f"{message} in round {snapshot.round}"
+
+
+def _status(snapshot: Snapshot) -> str:
+    """The text beside the progress bar."""
+    status = f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
+    if snapshot.phase == "waiting":
+        status = describe_waiting(snapshot) or "waiting"
+    return f"{status}, {_score(snapshot.history[-1])}" if snapshot.history else status
 
 
 def _score(row: RoundResult) -> str:
@@ -146,7 +163,7 @@ def _score(row: RoundResult) -> str:
 
 
 def human_bytes(count: float) -> str:
-    """``1234567`` -> ``1.2 MB``; powers of 1000, as networks count."""
+    """Format a number of bytes in units of 1000, as networks do: ``1234567`` becomes ``1.2 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -155,32 +172,32 @@ def human_bytes(count: float) -> str:
 
 
 def print_table(result: Result) -> None:
-    """The rounds of a run, on standard output."""
+    """Print the rounds of a run to standard output, and the remark on the data, if any, below them."""
     regression = any(row.r2 is not None for row in result.rounds)
-    parted = any(row.trained for row in result.rounds)
-    own = any(row.has_both for row in result.rounds)
-    labelled = any(row.label_bytes_up is not None for row in result.rounds)
+    sub_models = any(row.trained for row in result.rounds)
+    both = any(row.has_both for row in result.rounds)
+    labels = any(row.label_bytes_up is not None for row in result.rounds)
     title = f"{result.name}: {result.algorithm} on {result.dataset}"
     table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    scores = ["global", "personal"] if own else ["R2" if regression else "accuracy"]
-    traffic = ["down", "up", *(["labels down", "up"] if labelled else [])]
+    scores = ["global", "personal"] if both else ["R2" if regression else "accuracy"]
+    traffic = ["down", "up", *(["labels down", "up"] if labels else [])]
     names = ["round", *scores, "loss", "seconds", *traffic, "clients"]
-    for name in [*names, *(["levels", "waste"] if parted else [])]:
+    for name in [*names, *(["levels", "waste"] if sub_models else [])]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in result.rounds:
         table.add_row(
             str(row.round),
             _number(row.r2 if regression else row.accuracy),
-            *([_number(row.personal_accuracy)] if own else []),
+            *([_number(row.personal_accuracy)] if both else []),
             _number(row.loss),
             f"{row.seconds:.2f}",
             human_bytes(row.bytes_down),
             human_bytes(row.bytes_up),
-            *([human_bytes(row.label_bytes_down or 0), human_bytes(row.label_bytes_up or 0)] if labelled else []),
+            *([human_bytes(row.label_bytes_down or 0), human_bytes(row.label_bytes_up or 0)] if labels else []),
             str(row.clients),
-            *([_number(row.average), _number(row.waste_rate)] if parted else []),
+            *([_number(row.average), _number(row.waste_rate)] if sub_models else []),
         )
-    # rich cuts what does not fit; a terminal that is too narrow wraps lines, but keeps every digit
+    # rich cuts cells that do not fit. With this width, a narrow terminal wraps the lines and keeps every digit.
     console = Console()
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)

@@ -1,4 +1,4 @@
-"""For which clients a run waits, in words."""
+"""Sentences that say which clients a run waits for."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ DASH: Final = "\N{EN DASH}"
 
 
 def describe_waiting(snapshot: Snapshot) -> str:
-    """Who is missing, in a few words; nothing where nobody is."""
+    """Name the clients that the run waits for, such as "Waiting for clients 0-5 to connect".
+
+    Empty if the run does not wait for clients.
+    """
     if not snapshot.waits:
         return ""
-    several = len(snapshot.awaited) > 1
-    who = f"client{'s' * several} {ranges(snapshot.awaited)}"
-    if snapshot.phase == "waiting":
-        return f"{who} {'are' if several else 'is'} not there"
-    return f"{who} {'have' if several else 'has'} not replied"
+    plural = "s" if len(snapshot.awaited) > 1 else ""
+    action = "connect" if snapshot.phase == "waiting" else "reply"
+    return f"Waiting for client{plural} {ranges(snapshot.awaited)} to {action}"
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """0, 1, 2, 3, 7 as "0 to 3, 7" with dashes: a board may host hundreds of clients."""
-    return ", ".join(str(a) if a == b else f"{a}{DASH}{b}" for a, b in _runs(sorted(set(numbers)))) or DASH
+    """Join consecutive numbers with a dash: 0, 1, 2, 3, 7 becomes "0-3, 7". A board may host hundreds of clients."""
+    runs = _consecutive_runs(sorted(set(numbers)))
+    return ", ".join(str(a) if a == b else f"{a}{DASH}{b}" for a, b in runs) or DASH
 
 
-def _runs(ordered: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each stretch of consecutive numbers."""
+def _consecutive_runs(ordered: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last number of each run of consecutive numbers."""
     start = 0
     for i in range(1, len(ordered) + 1):
         if i == len(ordered) or ordered[i] != ordered[i - 1] + 1:

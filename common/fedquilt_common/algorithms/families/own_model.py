@@ -14,6 +14,7 @@ from fedquilt_common.aggregation.client_evaluation import EVALUATE, OWN, evaluat
 from fedquilt_common.aggregation.soft_labels import Logits, check_can_distil, mean_labels
 from fedquilt_common.algorithm_api import (
     ClientContext,
+    Declaration,
     Learner,
     Loss,
     Reply,
@@ -24,7 +25,6 @@ from fedquilt_common.algorithm_api import (
     TrainingResult,
 )
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.training.losses import DISTILLATION
 from fedquilt_common.types import Arrays, ClientId, Examples, Scalar, Shapes
 
 SCORE, DIGEST = "score", "digest"
@@ -42,9 +42,7 @@ class OwnModel(ABC):
     accuracy that each has on the samples on which it tests.
     """
 
-    own_models: ClassVar[bool] = True
-    any_models: ClassVar[bool] = True
-    holdout: ClassVar[float] = 0.0
+    declares: ClassVar[Declaration] = Declaration(holdout=0.0, own_models=True, any_models=True)
 
     kd_epochs: int = 1
     kd_optimiser: Literal["sgd", "adam", "rmsprop"] | None = None
@@ -60,10 +58,6 @@ class OwnModel(ABC):
             raise ValueError("kd_lr must be a positive number; leave it out for the client's own")
         if self.warm_up_epochs < 0:
             raise ValueError("warm_up_epochs must be 0 or more")
-        if self.order not in ("labels-first", "local-first"):
-            raise ValueError(f"order = {self.order!r}: must be labels-first or local-first")
-        if self.weighting not in ("uniform", "accuracy"):
-            raise ValueError(f"weighting = {self.weighting!r}: must be uniform or accuracy")
 
     # -- what the algorithms differ in ---------------------------------------------------------
 
@@ -190,9 +184,3 @@ class OwnModel(ABC):
         if not len(data):
             return np.zeros((0, ctx.classes), np.float32)
         return ctx.learner.predict(self._model(ctx), data)[-1]
-
-
-def check_loss(name: str) -> None:
-    """Raises ValueError for a name that is none of ``DISTILLATION``."""
-    if name not in DISTILLATION:
-        raise ValueError(f"kd_loss = {name!r}: must be one of {', '.join(DISTILLATION)}")

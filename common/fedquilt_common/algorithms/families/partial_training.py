@@ -8,13 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
-from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of
 from fedquilt_common.submodels.slices import Anatomy, Slice, full_slice
@@ -33,14 +33,14 @@ class PartialTraining(ABC):
     width collect the statistics of static batch norms; in between, evaluation uses the test batches' own.
     """
 
+    declares: ClassVar[Declaration] = Declaration()
+
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     mask_absent_classes: bool = True
     statistics: Literal["never", "last", "each"] = "last"
 
     def __post_init__(self) -> None:
         check_widths("widths", self.widths)
-        if self.statistics not in ("never", "last", "each"):
-            raise ValueError(f"statistics = {self.statistics!r}: must be never, last or each")
 
     @abstractmethod
     def part(self, ctx: ServerContext, width: float) -> Slice:

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, NOTHING, evaluate_on_clients, evaluation_reply
-from fedquilt_common.algorithm_api import ClientContext, Reply, Round, ServerContext, State, Task, TrainingResult
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Reply,
+    Round,
+    ServerContext,
+    State,
+    Task,
+    TrainingResult,
+)
 from fedquilt_common.submodels.heads import (
     TwoHeads,
     add_second_head,
@@ -35,15 +44,13 @@ class PrivateHead(ABC):
     client's own, in both.
     """
 
-    holdout: ClassVar[float] = 0.25
+    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
 
     head_layers: int = 1
     global_head: Literal["first", "mean"] = "first"
 
     def __post_init__(self) -> None:
         check_head_layers(self.head_layers)
-        if self.global_head not in ("first", "mean"):
-            raise ValueError(f"global_head = {self.global_head!r}: must be first or mean")
 
     @abstractmethod
     def train(self, task: Task, ctx: ClientContext) -> Reply:

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.aggregation.soft_labels import Logits
-from fedquilt_common.algorithm_api import ClientContext, Learner, Loss, Reply, ServerContext, Task, TrainingPhase
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Learner,
+    Loss,
+    Reply,
+    ServerContext,
+    Task,
+    TrainingPhase,
+)
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Arrays, ClientId, Examples
 
@@ -21,7 +30,7 @@ from fedquilt_common.types import Arrays, ClientId, Examples
 class Prototypes(ABC):
     """``kd_epochs``: passes of a student over the public samples, at most, with Adam and ``kd_lr``."""
 
-    any_models: ClassVar[bool] = True
+    declares: ClassVar[Declaration] = Declaration(any_models=True)
 
     kd_epochs: int = 20
     kd_lr: float = 0.001

@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import lzma
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.data import real_data
+from tests.support.published import write_rows, write_uci_har
 
 from fedquilt_common.datasets import clusterfl_imu, depth, harbox, uci_har
 from fedquilt_common.errors import DataUnavailableError
 
-STAGED = Path(os.environ.get("FEDQUILT_DATA", "nowhere"))
 RNG = np.random.default_rng(0)
 
 
-def write_rows(path: Path, rows: np.ndarray, separator: str = " ", end: str = "\r\n") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [separator.join(f"{value: .7e}" for value in row) for row in rows]
-    path.write_text(end.join(lines) + end, newline="")
-
-
-def uci(folder: Path, part: str, count: int, persons: list[int]) -> np.ndarray:
-    place = folder / "uci-har" / "UCI HAR Dataset" / part
-    x = RNG.uniform(-1, 1, (count, 561))
-    write_rows(place / f"X_{part}.txt", x)
-    write_rows(place / f"y_{part}.txt", np.arange(count)[:, None] % 6 + 1)
-    write_rows(place / f"subject_{part}.txt", np.resize(persons, count)[:, None])
-    return x
-
-
 def test_uci_har_as_it_is_published(tmp_path: Path) -> None:
-    x = uci(tmp_path, "train", 42, list(range(1, 8)))
-    uci(tmp_path, "test", 12, [30])
+    x = write_uci_har(tmp_path, "train", 42, list(range(1, 8)))
+    write_uci_har(tmp_path, "test", 12, [30])
     found = uci_har.load(tmp_path)
     assert found.train.x.shape == (42, 561)
     assert (len(found.test), found.classes, found.note) == (12, 6, "")
@@ -44,7 +29,7 @@ def test_uci_har_as_it_is_published(tmp_path: Path) -> None:
 
 
 def test_uci_har_without_the_official_test_features_says_so(tmp_path: Path) -> None:
-    uci(tmp_path, "train", 80, list(range(1, 9)))
+    write_uci_har(tmp_path, "train", 80, list(range(1, 9)))
     found = uci_har.load(tmp_path)
     assert "not the official ones but those of persons 3, 4, 5, 6, 7, 8" in found.note
     assert found.subjects is not None
@@ -65,23 +50,22 @@ def test_uci_har_without_the_official_test_features_says_so(tmp_path: Path) -> N
     ],
 )
 def test_uci_har_that_is_damaged(name: str, content: str, words: str, tmp_path: Path) -> None:
-    uci(tmp_path, "train", 2, [1, 2])
+    write_uci_har(tmp_path, "train", 2, [1, 2])
     (tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / name).write_text(content)
     with pytest.raises(DataUnavailableError, match=words):
         uci_har.load(tmp_path)
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    x = uci(tmp_path, "train", 2, [1, 2])
+    x = write_uci_har(tmp_path, "train", 2, [1, 2])
     x[1, 3] = np.nan
     write_rows(tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / "X_train.txt", x)
     with pytest.raises(DataUnavailableError, match="not finite"):
         uci_har.load(tmp_path)
 
 
-@pytest.mark.skipif(not (STAGED / "uci-har").is_dir(), reason="uci-har is not below FEDQUILT_DATA")
 def test_the_real_uci_har() -> None:
-    found = uci_har.load(STAGED)
+    found = uci_har.load(real_data("uci-har"))
     assert len(found.train) + len(found.test) in (7352, 10_299)
     assert -1 <= found.train.x.min() < found.train.x.max() <= 1
     assert np.bincount(found.train.y, minlength=6).min() > 500
@@ -101,11 +85,11 @@ def test_clusterfl_imu_as_it_is_published(tmp_path: Path) -> None:
     assert np.bincount(found.subjects).tolist() == [21] * 7
 
 
-@pytest.mark.skipif(not (STAGED / "clusterfl-imu").is_dir(), reason="clusterfl-imu is not below FEDQUILT_DATA")
 def test_the_real_windows_of_clusterfl() -> None:
-    found = clusterfl_imu.load(STAGED)
-    assert np.bincount([*found.train.y, *found.test.y]).tolist() == [23, 22, 25]
-    assert "70 windows" in found.note
+    found = clusterfl_imu.load(real_data("clusterfl-imu"))
+    if found.subjects is None:  # only the server's test windows are here
+        assert np.bincount([*found.train.y, *found.test.y]).tolist() == [23, 22, 25]
+        assert "70 windows" in found.note
     assert 0 <= found.train.x.min() < found.train.x.max() <= 1
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedquilt_common.algorithm_api import Declaration
 from fedquilt_common.datasets.shares import Share, digest, holdout_of, shares, take
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
@@ -90,7 +91,7 @@ def test_the_digest_sees_who_tests_on_what() -> None:
 
 @dataclass(frozen=True)
 class Personal:
-    holdout: ClassVar[float] = 0.25
+    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,7 @@ def test_a_model_that_the_coordinator_tests_needs_the_official_test_samples() ->
     """DS-FL has a model for all; where the clients share the test samples out, nobody could test it."""
 
     class WithItsOwn:
-        own_models: ClassVar[bool] = True
-        holdout: ClassVar[float] = 0.0
-        coordinator_tests: ClassVar[bool] = True
+        declares: ClassVar[Declaration] = Declaration(0.0, own_models=True, coordinator_tests=True)
 
     mixed = experiment(mixed=True, holdout=0.25)
     with pytest.raises(ExperimentError, match=r"data\.mixed = True: the coordinator tests .* 'fedavg'"):

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from fedquilt_common.errors import RunFailedError
+from fedquilt_server.simulate import supervisor as supervisor_module
 from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, ChildSpec, Role, Supervisor
 
 SLEEP = "import time; time.sleep(600)"
@@ -212,3 +213,18 @@ def test_a_child_that_brings_itself_down_is_not_started_for_ever(stage: Stage) -
     stage.start("pi", "agent", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     with pytest.raises(RunFailedError, match="pi ended"):
         stage.watch_until(lambda: False)
+
+
+def test_a_second_interrupt_ends_all_children_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the parent lives on, as a notebook's does."""
+    for name, role in (("broker", "broker"), ("coordinator", "coordinator"), ("strong-0", "agent")):
+        stage.start(name, role, DEAF)  # type: ignore[arg-type]
+
+    def interrupt(process: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(supervisor_module, "_end", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        stage.supervisor.stop()
+    assert not any(alive(pid) for pid in stage.pids().values())

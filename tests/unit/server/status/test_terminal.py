@@ -1,4 +1,4 @@
-"""What a person reads in the terminal."""
+"""Terminal output: progress lines, rejections, waiting messages and the table of rounds."""
 
 from __future__ import annotations
 
@@ -17,69 +17,71 @@ def test_the_table_keeps_every_digit_however_narrow_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
-    told = {"round": 1000, "accuracy": 0.8125, "loss": 1.2345, "bytes_up": 123_400_000, "waste_rate": 0.1874}
-    row = RoundResult.model_validate({**zeros, **told, "trained": {"0": "S1"}, "scores": {"average_accuracy": 0.7533}})
+    scores = {"round": 1000, "accuracy": 0.8125, "loss": 1.2345, "bytes_up": 123_400_000, "waste_rate": 0.1874}
+    row = RoundResult.model_validate(
+        {**zeros, **scores, "trained": {"0": "S1"}, "scores": {"average_accuracy": 0.7533}}
+    )
     print_table(Result(name="n", run="r", algorithm="adaptivefl", dataset="digits", seed=1, rounds=[row]))
     line = next(line for line in capsys.readouterr().out.splitlines() if "1000" in line)
     assert line.split() == ["1000", "0.8125", "1.2345", "0.00", "0", "B", "123.4", "MB", "0", "0.7533", "0.1874"]
 
 
-def refused(at: float, client: int | None, reason: str) -> RejectedReply:
+def make_rejection(at: float, client: int | None, reason: str) -> RejectedReply:
     return RejectedReply(at=at, agent="pi-1", client=client, round=2, reason=reason)
 
 
 def test_refusals_are_told_once_each_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    """A round may wait for a client that fails; whoever watches the terminal must see why."""
-    first, second = refused(10.0, 3, "the client failed: no memory"), refused(11.0, None, "not JSON")
+    """A round may wait for a client that fails. The terminal must show why."""
+    first, second = make_rejection(10.0, 3, "the client failed: no memory"), make_rejection(11.0, None, "not JSON")
     with ProgressDisplay("http://page", 5, 0.0) as progress:
         for rejections in ([], [first], [second, first], [second, first]):
             progress.show(Snapshot(rounds=5, rejections=rejections))
-    said = capsys.readouterr().err.splitlines()
-    assert said[1:] == ["round 2: pi-1, client 3: the client failed: no memory", "round 2: pi-1: not JSON"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == ["round 2: pi-1, client 3: the client failed: no memory", "round 2: pi-1: not JSON"]
 
 
 @pytest.mark.parametrize(
     ("phase", "before", "after", "words"),
     [
-        ("waiting", 4.9, 5.0, "The run waits: clients 4\N{EN DASH}6, 9 are not there"),
-        ("training", 59.9, 60.0, "round 3 waits: clients 4\N{EN DASH}6, 9 have not replied"),
+        ("waiting", 4.9, 5.0, "Waiting for clients 4\N{EN DASH}6, 9 to connect"),
+        ("training", 59.9, 60.0, "Waiting for clients 4\N{EN DASH}6, 9 to reply in round 3"),
     ],
 )
 def test_a_run_that_waits_says_for_whom_and_says_it_once(
     phase: RunPhase, before: float, after: float, words: str
 ) -> None:
-    patience, now = WaitReporter(), Snapshot(round=3, phase=phase, awaited=[4, 5, 6, 9], broker_connected=True)
-    assert [patience.look(now, at) for at in (0.0, before, after, 1000.0)] == ["", "", words, ""]
+    reporter, now = WaitReporter(), Snapshot(round=3, phase=phase, awaited=[4, 5, 6, 9], broker_connected=True)
+    assert [reporter.check(now, at) for at in (0.0, before, after, 1000.0)] == ["", "", words, ""]
     fewer = now.model_copy(update={"awaited": [9]})
-    again = [patience.look(fewer, at) for at in (1001.0, 2000.0)]
-    assert again == ["", "The run waits: client 9 is not there" if phase == "waiting" else ""]
+    again = [reporter.check(fewer, at) for at in (1001.0, 2000.0)]
+    assert again == ["", "Waiting for client 9 to connect" if phase == "waiting" else ""]
     next_round = now.model_copy(update={"round": 4})
-    assert [bool(patience.look(next_round, at)) for at in (3000.0, 4000.0)] == [False, True]
+    assert [bool(reporter.check(next_round, at)) for at in (3000.0, 4000.0)] == [False, True]
 
 
 @pytest.mark.parametrize(
     "changes", [{"awaited": []}, {"phase": "finished"}, {"phase": "evaluating"}, {"broker_connected": False}]
 )
 def test_nobody_is_waited_for(changes: dict[str, object]) -> None:
-    known = Snapshot(round=3, phase="waiting", awaited=[1], broker_connected=True).model_copy(update=changes)
-    patience = WaitReporter()
-    assert [patience.look(known, at) for at in (0.0, 5000.0)] == ["", ""]
+    snapshot = Snapshot(round=3, phase="waiting", awaited=[1], broker_connected=True).model_copy(update=changes)
+    reporter = WaitReporter()
+    assert [reporter.check(snapshot, at) for at in (0.0, 5000.0)] == ["", ""]
 
 
 def test_what_is_followed_is_shown_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
     rows = [RoundResult.model_validate({**zeros, "accuracy": 0.25 * number, "round": number}) for number in (1, 2, 3)]
-    board = StatusStore(Snapshot(rounds=3, history=rows[:1]))
+    store = StatusStore(Snapshot(rounds=3, history=rows[:1]))
     with ProgressDisplay("", 3, 0.0) as progress:
         progress.skip_rounds(1)
-        with progress.follow(lambda: board.current):
-            board.update(history=rows[:2])
-            said, end = "", time.monotonic() + 10
-            while not said and time.monotonic() < end:
+        with progress.follow(lambda: store.current):
+            store.update(history=rows[:2])
+            printed, end = "", time.monotonic() + 10
+            while not printed and time.monotonic() < end:
                 time.sleep(0.05)
-                said = capsys.readouterr().err
-            board.update(history=rows)
-    assert said == "round 2/3: accuracy 0.5000, 0.00 s\n"
+                printed = capsys.readouterr().err
+            store.update(history=rows)
+    assert printed == "round 2/3: accuracy 0.5000, 0.00 s\n"
     assert capsys.readouterr().err == "round 3/3: accuracy 0.7500, 0.00 s\n"
 
 

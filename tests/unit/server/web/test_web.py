@@ -82,8 +82,8 @@ def test_what_is_not_known_is_a_dash(store: StatusStore, web: httpx.Client) -> N
 @pytest.mark.parametrize(
     ("phase", "awaited", "words"),
     [
-        ("waiting", [4, 5, 7], "Waiting: clients 4–5, 7 are not there"),  # noqa: RUF001
-        ("training", [4], "Waiting: client 4 has not replied"),
+        ("waiting", [4, 5, 7], "Waiting for clients 4–5, 7 to connect"),  # noqa: RUF001
+        ("training", [4], "Waiting for client 4 to reply"),
         ("training", [], ""),
         ("finished", [4], ""),
     ],

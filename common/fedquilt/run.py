@@ -1,0 +1,151 @@
+"""A run's folder as an object: its experiment, its rounds and its model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import ValidationError
+
+from fedquilt_common.errors import NoGlobalModelError, PackageMissingError, PayloadError, RunFolderError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import Arrays
+from fedquilt_server.experiment_file import load_experiment
+from fedquilt_server.status.results import Result, RoundResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from fedquilt_common.experiment.sections import Model
+
+_RESULT: Final = "result.json"
+_MODEL: Final = "global.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in its folder; ``simulate`` and ``load_run`` return one.
+
+    Attributes:
+        folder: the run folder; its files are described in docs/machine.md.
+        experiment: the experiment with every default filled in.
+        result: the content of ``result.json``.
+    """
+
+    folder: Path
+    experiment: Experiment = field(repr=False)
+    result: Result = field(repr=False)
+
+    @property
+    def rounds(self) -> list[RoundResult]:
+        """One record for each finished round, in order: scores, seconds, bytes, clients."""
+        return self.result.rounds
+
+    def frame(self) -> pd.DataFrame:
+        """Return the rounds as a pandas DataFrame, one row a round, with the columns of ``rounds.csv``.
+
+        Raises:
+            PackageMissingError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            raise PackageMissingError(
+                "frame() needs the Python package pandas: run `pip install pandas`, or use `rounds`"
+            ) from None
+        return pd.DataFrame([row.model_dump() for row in self.rounds], columns=list(RoundResult.model_fields))
+
+    def model(self) -> nn.Module:
+        """Build the experiment's model, load the final global weights and return it in evaluation mode.
+
+        The data set is loaded too: it gives the shape of a sample and the number of classes. FedDF's global model is
+        the model of its first kind of clients.
+
+        Raises:
+            NoGlobalModelError: the algorithm has no model for all clients.
+            RunFolderError: the run is not finished, or its model file is damaged.
+            DataUnavailableError: the data set's files are missing.
+        """
+        from fedquilt_common.training.learner import load_arrays
+
+        arrays = _global_arrays(self.folder, self.experiment.algorithm.name)
+        module = next((module for module in self._modules() if _fits(module, arrays)), None)
+        if module is None:
+            raise RunFolderError(
+                f"{self.folder / _MODEL} does not fit the model '{self.experiment.model.name}' of the experiment. "
+                "If the model is your own, use the code that the run used"
+            )
+        load_arrays(module, arrays)
+        return module.eval()
+
+    def _modules(self) -> Iterator[nn.Module]:
+        """The experiment's model, then those of its clients."""
+        for model in (self.experiment.model, *self.experiment.models):
+            yield _build(model, self.experiment.data.set)
+
+
+def load_run(folder: str | os.PathLike[str]) -> Run:
+    """Load a run from its folder. A run that was interrupted has the rounds that it finished, and no model yet.
+
+    Raises:
+        RunFolderError: the folder is missing, holds no result, or holds a damaged one.
+    """
+    place = Path(folder)
+    result = _read_result(place)
+    return Run(place, load_experiment(place / "experiment.yaml"), result)
+
+
+def _read_result(folder: Path) -> Result:
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: there is no such folder; check the path")
+    if not (folder / _RESULT).is_file():
+        raise RunFolderError(
+            f"{folder}: holds no {_RESULT}, so no round is finished there; name a run folder, such as one below runs/"
+        )
+    try:
+        return Result.model_validate_json((folder / _RESULT).read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RunFolderError(
+            f"{folder / _RESULT}: is damaged ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}); "
+            "run the experiment again with another run folder"
+        ) from None
+
+
+def _global_arrays(folder: Path, algorithm: str) -> Arrays:
+    from fedquilt_common.algorithms import DIAGNOSTICS
+    from fedquilt_common.wire.codec import FileArrays
+
+    path = folder / _MODEL
+    if not path.is_file():
+        raise RunFolderError(
+            f"{folder}: holds no {_MODEL}, so the run is not finished; run the same experiment in it again to resume"
+        )
+    try:
+        arrays = FileArrays(path)
+    except PayloadError as error:
+        raise RunFolderError(f"{path}: is damaged: {error}; run the experiment again") from error
+    if algorithm in DIAGNOSTICS or not len(arrays):
+        raise NoGlobalModelError(
+            f"the algorithm '{algorithm}' has no global model: each client keeps its own; "
+            "read the scores in `rounds`, or export a client's model with `fedquilt memory export`"
+        )
+    return arrays
+
+
+def _build(model: Model, dataset: str) -> nn.Module:
+    from fedquilt_common.datasets import load_dataset
+    from fedquilt_common.models import build_model
+
+    anywhere = ("*",)  # the caller's own experiment names these packages
+    data = load_dataset(dataset, None, anywhere)
+    return build_model(model.name, model.params, data.input_shape, data.classes, anywhere)()
+
+
+def _fits(module: nn.Module, arrays: Arrays) -> bool:
+    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    return shapes == {name: tuple(arrays[name].shape) for name in arrays}

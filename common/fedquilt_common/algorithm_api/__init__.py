@@ -1,0 +1,22 @@
+"""The interface between an algorithm and fedquilt: what both halves of an algorithm receive, and what they return.
+
+``Arrays`` maps the names of a model's parameters and buffers to numpy arrays. Their shapes are the model's, or those of
+a sub-model where one is named. Only annotations need numpy here, so importing this package costs an idle agent nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedquilt_common.algorithm_api.algorithm import Algorithm, ClientContext, Round, ServerContext, ServerTools
+from fedquilt_common.algorithm_api.learner import Learner, Loss, Penalty, TrainingPhase, TrainingResult
+from fedquilt_common.algorithm_api.records import Declaration, Reply, State, Task, declaration_of
+
+if TYPE_CHECKING:
+    from fedquilt_common.algorithm_api.learner import Part as Part
+
+__all__ = [
+    "Algorithm", "Round", "Task", "Reply", "State", "Declaration", "declaration_of",
+    "ServerContext", "ServerTools", "ClientContext",
+    "Learner", "Loss", "Penalty", "TrainingPhase", "TrainingResult",
+]  # fmt: skip

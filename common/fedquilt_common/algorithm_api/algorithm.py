@@ -1,0 +1,247 @@
+"""An algorithm, and the contexts that its server half and its client half may touch."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedquilt_common.algorithm_api.learner import Learner
+from fedquilt_common.algorithm_api.records import Reply, State, Task
+from fedquilt_common.types import Arrays, ClientId, Examples, Profile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedquilt_common.submodels.slices import Anatomy, Slice
+
+Round = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
+"""One round: each ``yield`` is an exchange (tasks out, replies back), the return value is the next state."""
+
+
+class Algorithm(Protocol):
+    """Both halves of a federated algorithm: a frozen dataclass whose fields are its hyper-parameters.
+
+    The server half is ``init``, ``round`` and ``evaluate``; it runs in the coordinator. The client half is ``work``; it
+    runs on the board. Both sides build the same object from the algorithm's name and fields. The class attribute
+    ``declares: ClassVar[Declaration]`` is optional; without it the coordinator evaluates one model for all clients.
+    """
+
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        """Return the state before round 1.
+
+        Args:
+            model: the initial global model, in the model's shapes.
+            ctx: the server context of round 0.
+
+        Raises:
+            FedquiltError: the experiment's model or data set does not suit the algorithm.
+        """
+
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        """Run one round as a generator: yield the tasks of each exchange, receive the replies, return the next state.
+
+        After a restart the round runs again with the stored replies. It must therefore depend on its arguments only,
+        and draw random numbers from ``ctx.rng`` only.
+
+        Args:
+            state: what the round before returned, or ``init``.
+            ctx: the server context of this round.
+
+        Returns:
+            A generator. It yields a task for each client that takes part, and receives a reply for each client that
+            answered in time, at least one.
+        """
+
+    def work(self, task: Task, ctx: ClientContext) -> Reply:
+        """Do one task on the client's board.
+
+        A task can run more than once; the same input must give the same reply to the bit.
+
+        Args:
+            task: what the server half yielded; with a ``slice``, its arrays have the sub-model's shapes.
+            ctx: the client context of this task.
+
+        Returns:
+            The reply, with arrays in the shapes that ``task.expect`` gives.
+        """
+
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        """Return scores of the global model, such as ``accuracy``, ``r2`` and ``loss``.
+
+        The coordinator calls it for states without ``scores``.
+
+        Args:
+            state: the state to evaluate.
+            ctx: the server context of its round.
+
+        Returns:
+            Scores by name; empty where there is no global model.
+        """
+
+
+class ServerTools(Protocol):
+    """What the coordinator derives from the experiment; each item is made when it is first used."""
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The channel groups of the experiment's model.
+
+        Raises:
+            UncuttableModelError: fedquilt cannot cut sub-models from the model.
+        """
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the model's arrays that training changes; the others are buffers."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the data set; 0 for regression."""
+
+    @property
+    def public(self) -> NDArray[Any]:
+        """The public set that coordinator and boards share, shape (n, *input_shape), in the data set's dtype.
+
+        Raises:
+            ExperimentError: the experiment has no public set, or it does not fit the data set.
+            DataUnavailableError: its files are missing or damaged.
+        """
+
+    @property
+    def learner(self) -> Learner:
+        """Trains and evaluates the experiment's model on the coordinator."""
+
+    @property
+    def prototypes(self) -> Sequence[Learner]:
+        """A learner for each different model that clients have, in the order of the clients."""
+
+    def prototype_of(self, client: ClientId) -> int:
+        """Return the position in ``prototypes`` of a client's model.
+
+        Args:
+            client: a client of the experiment, from 0.
+        """
+
+    def evaluate(self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None) -> dict[str, float]:
+        """Score a model on the data set's test split.
+
+        Args:
+            arrays: in the shapes of the model or of ``part``.
+            part: the sub-model that the arrays belong to; None: the whole model.
+            learner: evaluates another model, such as one of ``prototypes``; None: the experiment's.
+
+        Returns:
+            ``accuracy`` in [0, 1] (classes) or ``r2`` (regression), and the mean ``loss``.
+
+        Raises:
+            ExperimentError: the clients train on the test split (``data.mixed``).
+        """
+
+
+class ServerContext(ServerTools, Protocol):
+    """All that the server half of an algorithm may touch in one round."""
+
+    @property
+    def round(self) -> int:
+        """The round's number, from 1; 0 in ``Algorithm.init``."""
+
+    @property
+    def fleet(self) -> Mapping[ClientId, Profile]:
+        """The clients that can take part now, with the profile of their board."""
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Random numbers that depend on the run's seed and the round only."""
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds of the run."""
+
+    @property
+    def clients(self) -> int:
+        """Number of clients of the experiment."""
+
+    @property
+    def per_round(self) -> int:
+        """Number of clients that take part in a round (``participation.per_round``)."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether the clients evaluate at the end of this round."""
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+
+    def select(self) -> Sequence[ClientId]:
+        """Draw the clients of this round: ``per_round`` of the fleet, uniformly, in client order."""
+
+
+class ClientContext(Protocol):
+    """All that the client half of an algorithm may touch in one task."""
+
+    @property
+    def client(self) -> ClientId:
+        """The client's number, from 0."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of this task: depends on the run's seed, round, exchange and client."""
+
+    @property
+    def data(self) -> Examples:
+        """The client's training samples; ``x`` has shape (n, *input_shape)."""
+
+    @property
+    def test(self) -> Examples:
+        """The client's samples for testing, shape (n, *input_shape); n can be 0.
+
+        Where the clients evaluate without keeping any, these are the official test samples.
+        """
+
+    @property
+    def lasting_seed(self) -> int:
+        """Seed of the client that is the same in every round."""
+
+    @property
+    def learner(self) -> Learner:
+        """Trains and evaluates the client's model, with the training settings of this round."""
+
+    @property
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """The client's private arrays of any shape, kept from task to task on its board.
+
+        Add, replace and remove entries; the arrays themselves are read-only. Changes are stored with the reply.
+        """
+
+    @property
+    def round(self) -> int:
+        """The round's number, from 1."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the data set; 0 for regression."""
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The channel groups of the experiment's model.
+
+        Raises:
+            UncuttableModelError: fedquilt cannot cut sub-models from the model.
+        """
+
+    @property
+    def public(self) -> NDArray[Any]:
+        """The public set that coordinator and boards share, shape (n, *input_shape), in the data set's dtype.
+
+        Raises:
+            DataUnavailableError: its files are missing or damaged, or differ from the coordinator's.
+        """
+
+    def fits(self, part: Slice) -> bool:
+        """Return whether the board has enough free memory now to train a sub-model.
+
+        Args:
+            part: a sub-model of the experiment's model.
+        """

@@ -1,0 +1,243 @@
+"""Training and evaluation of a model, as an algorithm uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from fedquilt_common.types import Arrays, Examples
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedquilt_common.submodels.heads import Head, TwoHeads
+    from fedquilt_common.submodels.slices import Slice
+
+    Part: TypeAlias = Slice | Head | TwoHeads
+    """A part of a model that is trained or evaluated as a model of its own."""
+
+
+class Loss(Protocol):
+    """Minimised instead of cross entropy or the mean squared error; a function, or an object that can be called."""
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        """Return the loss of one batch as a scalar tensor that has a gradient.
+
+        Args:
+            outputs: the model's float32 outputs, such as logits of shape (n, classes); for a model with several exits
+                or heads, a list of them.
+            targets: int64 classes of shape (n,); float32 of shape (n, outputs) for regression and soft labels.
+        """
+
+
+class Penalty(Protocol):
+    """Added to the loss of each batch; a function, or an object that can be called."""
+
+    def __call__(self, now: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
+        """Return the penalty as a scalar tensor that has a gradient.
+
+        Args:
+            now: all parameters by name, as tensors in the model's shapes.
+            start: the same parameters as they were before training, without gradients.
+        """
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What training returns.
+
+    Attributes:
+        arrays: the trained arrays, in the shapes of those that training started from. Floating-point numbers are
+            float32; integer buffers keep their dtype.
+        loss: mean over the samples of the last epoch, without the penalty.
+        seconds: wall-clock time of the training.
+        steps: number of optimiser steps.
+    """
+
+    arrays: Arrays
+    loss: float
+    seconds: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class TrainingPhase:
+    """Training on one data set with an optimiser of its own; see ``Learner.train_in_turn``.
+
+    Attributes:
+        data: the samples to train on; ``x`` has shape (n, *input_shape).
+        loss: minimised instead of cross entropy (classes) or the mean squared error (regression).
+        only: names of the parameters to train; None: all.
+        penalty: added to the loss of each batch.
+        anneal: lower the learning rate to 0 along half a cosine.
+        watch: samples that are not trained on, such as ``data`` in shape. Training stops when ``patience`` epochs in a
+            row have not lowered their loss, and returns the arrays with the lowest.
+        patience: epochs without improvement, 1 or more; used with ``watch`` only.
+    """
+
+    data: Examples
+    loss: Loss | None = None
+    only: Collection[str] | None = None
+    penalty: Penalty | None = None
+    anneal: bool = False
+    watch: Examples | None = None
+    patience: int = 1
+
+
+class Learner(Protocol):
+    """Trains and evaluates a model whose numbers are passed as arrays; ``TorchLearner`` is the one for torch modules.
+
+    ``part`` selects a part of the model: a sub-model (``Slice``), the head alone (``Head``), or the model with a second
+    head (``TwoHeads``). The arrays then have that part's names and shapes.
+    """
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the arrays that training changes; the model's other arrays are buffers."""
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a client's samples in a round: the experiment's ``training.epochs``."""
+
+    def init(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return initial parameters and buffers in the model's shapes; the same for the same seed.
+
+        Args:
+            seed: any non-negative integer, such as ``derive_seed`` returns.
+        """
+
+    def with_settings(self, **changes: Any) -> Learner:
+        """Return the same learner with other training settings.
+
+        Args:
+            changes: fields of the experiment's ``training`` section, such as ``lr=0.001`` and ``optimiser="adam"``.
+        """
+
+    def head(self, layers: int) -> Sequence[str]:
+        """Return the names of the head's arrays, in the model's order.
+
+        Args:
+            layers: number of linear layers at the model's end, 1 or more.
+
+        Raises:
+            ExperimentError: the model has fewer linear layers that can be its head.
+        """
+
+    def train(
+        self,
+        arrays: Arrays,
+        data: Examples,
+        *,
+        seed: int,
+        penalty: Penalty | None = None,
+        loss: Loss | None = None,
+        part: Part | None = None,
+        only: Collection[str] | None = None,
+        epochs: int | None = None,
+    ) -> TrainingResult:
+        """Train one phase from ``arrays``; the same input gives the same bits.
+
+        Args:
+            arrays: the numbers to start from, in the shapes of the model or of ``part``; they are not changed.
+            data: samples of shape (n, *input_shape), n of 1 or more.
+            seed: shuffles batches and draws dropout; use ``ClientContext.seed`` or a seed derived from it.
+            penalty: added to the loss of each batch.
+            loss: minimised instead of cross entropy or the mean squared error.
+            part: what to train of the model; None: the whole model.
+            only: names of the parameters to train; None: all.
+            epochs: passes over ``data``; None: ``Learner.epochs``.
+
+        Returns:
+            New arrays in the shapes of ``arrays``, and the loss without the penalty.
+
+        Raises:
+            PayloadError: the arrays are not those of the model or of ``part``.
+            DataUnavailableError: there are no samples, or they do not fit the model.
+            TrainingDivergedError: the loss or a trained number is not finite.
+            UnsupportedPrecisionError: this device cannot train the model in the experiment's precision.
+        """
+
+    def train_in_turn(
+        self, arrays: Arrays, phases: Sequence[TrainingPhase], schedule: Sequence[int], *, seed: int,
+        part: Part | None = None,
+    ) -> TrainingResult:  # fmt: skip
+        """Train several phases epoch by epoch; each has its own optimiser state, such as momentum.
+
+        Args:
+            arrays: the numbers to start from, in the shapes of the model or of ``part``; they are not changed.
+            phases: what each phase trains, and on which samples.
+            schedule: positions in ``phases``, one for each epoch, such as [0, 0, 1] for two of the first and one of
+                the second.
+            seed: shuffles batches and draws dropout.
+            part: what to train of the model; None: the whole model.
+
+        Returns:
+            New arrays in the shapes of ``arrays``, and the mean loss of the last epoch.
+
+        Raises:
+            FedquiltError: as ``train`` does.
+        """
+
+    def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
+        """Score the model on labelled samples, in float32, at its deepest exit.
+
+        Args:
+            arrays: in the shapes of the model or of ``part``.
+            data: samples of shape (n, *input_shape), n of 1 or more.
+            part: the sub-model that the arrays belong to; None: the whole model.
+
+        Returns:
+            ``accuracy`` in [0, 1] (classes) or ``r2`` (regression), and the mean ``loss``.
+
+        Raises:
+            PayloadError: the arrays are not those of the model or of ``part``.
+            DataUnavailableError: there are no samples, or they do not fit the model.
+        """
+
+    def predict(self, arrays: Arrays, data: Examples, part: Part | None = None) -> list[NDArray[np.float32]]:
+        """Return the model's outputs for samples, such as logits.
+
+        Args:
+            arrays: in the shapes of the model or of ``part``.
+            data: samples of shape (n, *input_shape); the labels are not read.
+            part: what the arrays belong to; None: the whole model.
+
+        Returns:
+            One array of shape (n, outputs) for each head or exit, the deepest last. No samples give an empty list.
+
+        Raises:
+            PayloadError: the arrays are not those of the model or of ``part``.
+        """
+
+    def features(self, arrays: Arrays, data: Examples, head_layers: int) -> Examples:
+        """Return what the base passes to the head, without dropout and with the stored norm statistics.
+
+        Args:
+            arrays: in the model's shapes.
+            data: samples of shape (n, *input_shape).
+            head_layers: number of linear layers that form the head.
+
+        Returns:
+            Features of shape (n, inputs of the head), with the labels of ``data``.
+
+        Raises:
+            FedquiltError: as ``evaluate`` does.
+        """
+
+    def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
+        """Measure means and variances of the static batch norms in one pass (HeteroFL, section 3).
+
+        Args:
+            arrays: in the shapes of the model or of ``part``; the statistics that they hold do not matter.
+            data: samples of shape (n, *input_shape).
+            part: the sub-model that the arrays belong to; None: the whole model.
+
+        Returns:
+            Float32 ``running_mean`` and ``running_var`` of each such norm by name, each of shape (channels,). Empty for
+            a model that has none.
+
+        Raises:
+            FedquiltError: as ``evaluate`` does.
+        """

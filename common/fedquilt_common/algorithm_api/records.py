@@ -1,0 +1,102 @@
+"""The records that travel between the two halves of an algorithm, and what the server half keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedquilt_common.types import Arrays, Scalar, Shapes
+
+if TYPE_CHECKING:
+    from fedquilt_common.submodels.slices import Slice
+
+
+@dataclass(frozen=True)
+class Task:
+    """The request to one client in an exchange.
+
+    Attributes:
+        kind: names the work; the algorithm's ``work`` reads it, such as ``train`` or ``evaluate``.
+        arrays: what the client receives. Tasks that hold the same object share one publication. On the server they have
+            the shapes of the whole model. With ``slice``, the client receives only its entries, in the sub-model's
+            shapes.
+        scalars: further values by name, sent as they are.
+        expect: shapes of the reply's arrays by name. A tuple lists alternatives, of which the reply must have one.
+            None: the shapes that the client received.
+        slice: the sub-model that the client receives; None: everything.
+        metrics: metrics that the reply must have, each with its least and its greatest value, both allowed.
+        labels: whether ``arrays`` and the reply's arrays are soft labels of the public samples.
+        dtypes: numpy's dtype names of reply arrays that are neither in ``arrays`` nor float32.
+    """
+
+    kind: str
+    arrays: Arrays = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    expect: Shapes | tuple[Shapes, ...] | None = None
+    slice: Slice | None = None
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    labels: bool = False
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer to a task.
+
+    Attributes:
+        arrays: in the shapes that ``Task.expect`` gives; read from disk when they are accessed.
+        weight: the client's weight in averages: its number of training samples, unless the algorithm sets another.
+        metrics: finite numbers by name. The coordinator reads ``loss`` and ``train_seconds`` (in seconds).
+    """
+
+    arrays: Arrays
+    weight: float = 1.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server half keeps from round to round.
+
+    Attributes:
+        arrays: the global model, in the model's shapes; empty for algorithms that have none.
+        extra: further arrays of any shape that the next round needs. Floating-point ones are stored in float32 between
+            rounds.
+        report: facts of this round for its row in ``result.json``, as JSON values. No round starts from them.
+        scores: what the clients measured of this state. Empty: the coordinator calls ``Algorithm.evaluate``.
+    """
+
+    arrays: Arrays
+    extra: Arrays = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What an algorithm declares about its models, as its class attribute ``declares``; these are no hyper-parameters.
+
+    Attributes:
+        holdout: share of its samples, in [0, 1), that each client keeps for testing where the experiment does not set
+            ``data.holdout``. None: the clients do not evaluate; the coordinator does, on the data set's test split.
+        own_models: each client holds a model that only it can evaluate, so the clients evaluate in any case.
+        any_models: clients may have models of different architectures (``fleet.variants``).
+        coordinator_tests: beside the clients' models there is a global one, which the coordinator evaluates on the
+            official test samples.
+    """
+
+    holdout: float | None = None
+    own_models: bool = False
+    any_models: bool = False
+    coordinator_tests: bool = False
+
+
+def declaration_of(algorithm: object) -> Declaration:
+    """Return what an algorithm declares.
+
+    Args:
+        algorithm: its class attribute ``declares`` is optional; without it the default ``Declaration`` applies.
+    """
+    declared: Declaration = getattr(algorithm, "declares", Declaration())
+    return declared

@@ -1,0 +1,79 @@
+"""The files in ``examples/``, run as their docstrings say."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+DIGITS = ROOT / "deploy" / "experiments" / "digits-fedavg.yaml"
+PLUGINS = ("fedavgm", "own_dataset", "own_model")
+PATIENCE = 100.0
+
+
+def run(*command: str, where: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=where, env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def simulate(folder: Path, *options: str) -> dict[str, Any]:
+    """Two rounds with the examples on the PYTHONPATH."""
+    path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    short = ("--set", "rounds=2", "--set", "training.epochs=1", "--json", "--out", "run")
+    done = run("-m", "fedquilt_common.cli", "simulate", str(DIGITS), *short, *options, where=folder, PYTHONPATH=path)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_plugin_runs_as_its_docstring_says(name: str, tmp_path: Path) -> None:
+    """The options are those of the docstring's command."""
+    words = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text())) or ""
+    options = re.findall(r"--set (\S+)", words)
+    assert f"PYTHONPATH=examples fedquilt simulate {DIGITS.relative_to(ROOT)}" in words
+    assert any(f"={name}:" in option for option in options)
+    result = simulate(tmp_path, *(word for option in options for word in ("--set", option)))
+    assert len(result["rounds"]) == 2
+    assert result["rounds"][-1]["accuracy"] > 0.5
+    assert result["rounds"][-1]["clients"] == 8
+
+
+def test_without_momentum_fedavgm_is_fedavg(tmp_path: Path) -> None:
+    same = simulate(tmp_path, "--set", "algorithm={name: 'fedavgm:FedAvgM', beta: 0}")
+    (tmp_path / "fedavg").mkdir()
+    plain = simulate(tmp_path / "fedavg")
+    for row, other in zip(same["rounds"], plain["rounds"], strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_the_notebook_runs_cell_by_cell(tmp_path: Path) -> None:
+    text = (EXAMPLES / "notebook.py").read_text()
+    assert text.count("\n# %% ") >= 4
+    done = run("-W", "error", str(EXAMPLES / "notebook.py"), where=tmp_path)
+    lines = done.stdout.splitlines()
+    predicted, true = (json.loads(line.partition(":")[2]) for line in lines if line.startswith(("predicted", "true")))
+    assert sum(a == b for a, b in zip(predicted, true, strict=True)) >= 6
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert lines[-1].startswith(f"{folder.relative_to(tmp_path)}: 3 rounds, best accuracy 0.")
+    assert len(json.loads((folder / "result.json").read_text())["rounds"]) == 3
+
+
+def test_examples_import_nothing_of_fedquilt_but_the_public_package() -> None:
+    for path in EXAMPLES.glob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+        assert {name for name in names if name.startswith("fedquilt")} == {"fedquilt"}, path
