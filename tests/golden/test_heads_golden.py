@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tests.support.data import golden_vectors
 from torch import nn
 
-from fedquilt_common.aggregation.rebalance import rebalance_examples, threshold_of
+from fedquilt_common.aggregation.rebalance import class_threshold, rebalance_examples
 from fedquilt_common.algorithm_api import Reply, State
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.augment import repeat
@@ -49,7 +49,7 @@ BASE, HEAD = "0.weight", "2.weight"
 def test_the_rebalanced_data_set(case: str, rule: str) -> None:
     golden = golden_vectors(NAME)["rebalance_cases"][case]
     counts = np.array(golden["class_counts"])
-    threshold = threshold_of(counts, **RULES[rule])  # type: ignore[arg-type]
+    threshold = class_threshold(counts, **RULES[rule])  # type: ignore[arg-type]
     assert threshold == golden["thresholds"][rule]
     expected = golden["rebalanced"][rule]
     y = np.repeat(np.arange(len(counts)), counts)
@@ -66,9 +66,9 @@ def test_the_rebalanced_data_set(case: str, rule: str) -> None:
 
 
 def test_exact_means_and_medians_are_rounded_half_up() -> None:
-    assert [threshold_of(np.array([2, 3]), rule) for rule in ("mean", "median")] == [3, 3]
-    assert threshold_of(np.array([2, 3]), "mean", "half-even") == 2
-    assert threshold_of(np.array([0, 4, 4]), 17) == 17
+    assert [class_threshold(np.array([2, 3]), rule) for rule in ("mean", "median")] == [3, 3]
+    assert class_threshold(np.array([2, 3]), "mean", "half-even") == 2
+    assert class_threshold(np.array([0, 4, 4]), 17) == 17
     assert (
         len(rebalance_examples(Examples(np.zeros((4, 1)), np.zeros(4)), 17, repeat, np.random.default_rng(0)).examples)
         == 17

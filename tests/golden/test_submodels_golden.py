@@ -66,7 +66,7 @@ def test_overlap_advances_as_the_text_says(case: dict[str, Any]) -> None:
     starts = next(value for key, value in case.items() if key.startswith("paper_start_per_round"))
     group = Group("layer", case["K"], 0)
     algorithm = FedRolex(overlap=case["overlap_r"])
-    assert [algorithm.start(group, case["beta"], j) for j in range(len(starts))] == starts
+    assert [algorithm.window_start(group, case["beta"], j) for j in range(len(starts))] == starts
 
 
 def our_name(name: str) -> str:

@@ -1,1 +1,1 @@
-"""What the coordinator computes from client updates."""
+"""Computations on client updates: averages, soft labels, client evaluation, rebalanced data sets."""

@@ -1,7 +1,7 @@
-"""Evaluation where the clients live: each tests the models on samples that it keeps for that, and only counts travel.
+"""Evaluation by the clients: each tests the models on samples that it keeps for testing, and sends counts only.
 
-G is the global model on the union of the clients' test samples. P is each client's own model on its own test samples,
-right answers and samples summed over the clients (FedReb thesis, section 5.3).
+G is the global model on the union of the clients' test samples. P is each client's own model on its own test samples;
+correct answers and samples are summed over the clients (FedReb thesis, section 5.3).
 """
 
 from __future__ import annotations
@@ -18,49 +18,67 @@ from fedquilt_common.types import ClientId
 
 EVALUATE: Final = "evaluate"
 """Kind of the task."""
-_MOST: Final = 1e12
-Which = Literal["global", "personal"]
-BOTH: Final[tuple[Which, ...]] = ("global", "personal")
-OWN: Final[tuple[Which, ...]] = ("personal",)
+_LARGEST: Final = 1e12
+Evaluated = Literal["global", "personal"]
+BOTH: Final[tuple[Evaluated, ...]] = ("global", "personal")
+PERSONAL: Final[tuple[Evaluated, ...]] = ("personal",)
 Evaluation = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
 
 
-def evaluate_on_clients(state: State, ctx: ServerContext, models: Sequence[Which] = BOTH) -> Evaluation:
-    """The last exchange of a round: the new state with what all clients that are there measure of it, and in its
-    report each client's own accuracy. The global model is sent only if it is one of ``models``.
+def evaluate_on_clients(state: State, ctx: ServerContext, models: Sequence[Evaluated] = BOTH) -> Evaluation:
+    """Let all connected clients evaluate, as the last exchange of a round.
 
-    Nothing is asked in rounds that are not evaluated, and where the coordinator evaluates.
+    There is no exchange in rounds that are not evaluated, or where the coordinator evaluates.
+
+    Args:
+        state: the state to evaluate.
+        ctx: the server context of the round.
+        models: what the clients evaluate; the global model is sent only if it is one of them.
+
+    Returns:
+        A generator for ``yield from``. It returns the state with the pooled scores, and with ``client_accuracy`` in its
+        report: the accuracy of each client's own model.
     """
     if not ctx.measures:
         return state
     sent = state.arrays if "global" in models else {}
-    task = Task(EVALUATE, sent, expect={}, metrics=dict.fromkeys(_names(models), (0.0, _MOST)))
+    task = Task(EVALUATE, sent, expect={}, metrics=dict.fromkeys(_metric_names(models), (0.0, _LARGEST)))
     replies = yield dict.fromkeys(ctx.fleet, task)
     counts = {client: reply.metrics for client, reply in replies.items()}
-    report = {**state.report, "client_accuracy": _of_each(counts)}
+    report = {**state.report, "client_accuracy": _client_accuracies(counts)}
     return replace(state, scores=pool_counts(counts, models), report=report)
 
 
-def _names(models: Sequence[Which]) -> list[str]:
+def _metric_names(models: Sequence[Evaluated]) -> list[str]:
     return ["samples", *(f"{model}_{count}" for model in models for count in ("right", "loss"))]
 
 
-def _of_each(counts: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
-    """Each client's own accuracy, of those that have samples."""
+def _client_accuracies(counts: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
+    """Return the accuracy of each client's own model, for clients with test samples."""
     return {
-        str(client): min(1.0, said["personal_right"] / said["samples"])
-        for client, said in counts.items()
-        if said["samples"]
+        str(client): min(1.0, metrics["personal_right"] / metrics["samples"])
+        for client, metrics in counts.items()
+        if metrics["samples"]
     }
 
 
 def evaluation_reply(
-    y: NDArray[Any], of_global: NDArray[np.float32] | None = None, of_personal: NDArray[np.float32] | None = None
+    y: NDArray[Any],
+    global_logits: NDArray[np.float32] | None = None,
+    personal_logits: NDArray[np.float32] | None = None,
 ) -> Reply:
-    """A client's reply, from the logits, shape (n, classes), of the global and of its own model for its n samples; of
-    one of the two if there is no other."""
+    """Count a client's correct answers and sum its losses.
+
+    Args:
+        y: classes of the n test samples, int64 of shape (n,).
+        global_logits: the global model's outputs, float32 of shape (n, classes); None: it is not evaluated.
+        personal_logits: the client's own model's outputs, float32 of shape (n, classes); None: it is not evaluated.
+
+    Returns:
+        A reply without arrays; its metrics are ``samples`` and, for each model, ``<model>_right`` and ``<model>_loss``.
+    """
     counts = {"samples": float(len(y))}
-    for name, logits in (("global", of_global), ("personal", of_personal)):
+    for name, logits in (("global", global_logits), ("personal", personal_logits)):
         if logits is None:
             continue
         counts[f"{name}_right"] = float((logits.argmax(axis=1) == y).sum())
@@ -69,25 +87,32 @@ def evaluation_reply(
 
 
 def _cross_entropy(logits: NDArray[np.float64], y: NDArray[Any]) -> float:
-    """Summed over the samples; finite, so that it can travel."""
+    """Return the sum over the samples; at most ``_LARGEST``, so that it is finite."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     right = np.take_along_axis(shifted, y.astype(np.int64)[:, None], axis=1)[:, 0]
     total = float((np.log(np.exp(shifted).sum(axis=1)) - right).sum())
-    return min(total, _MOST) if total == total else _MOST
+    return min(total, _LARGEST) if total == total else _LARGEST
 
 
-NOTHING: Final = Reply({}, metrics=dict.fromkeys(_names(BOTH), 0.0))
-"""Of a client that has no samples for testing."""
+NO_COUNTS: Final = Reply({}, metrics=dict.fromkeys(_metric_names(BOTH), 0.0))
+"""The reply of a client without test samples."""
 
 
-def pool_counts(counts: Mapping[ClientId, Mapping[str, float]], models: Sequence[Which] = BOTH) -> dict[str, float]:
-    """The accuracies over all samples, the mean losses, and how many samples and clients that were.
+def pool_counts(counts: Mapping[ClientId, Mapping[str, float]], models: Sequence[Evaluated] = BOTH) -> dict[str, float]:
+    """Pool the clients' counts into scores over all samples.
 
-    ``accuracy`` and ``loss`` are those of the first of ``models``.
+    Args:
+        counts: each client's metrics as ``evaluation_reply`` returns them.
+        models: the models that the clients evaluated.
+
+    Returns:
+        ``<model>_accuracy`` in [0, 1] of each model, ``personal_loss``, ``tested_samples`` and ``tested_clients``;
+        ``accuracy`` and ``loss`` are those of the first of ``models``. Without samples, the last two counts only.
     """
-    sums = {name: sum(said[name] for said in counts.values()) for name in _names(models)}
+    sums = {name: sum(metrics[name] for metrics in counts.values()) for name in _metric_names(models)}
     samples = sums["samples"]
-    tested = {"tested_samples": samples, "tested_clients": float(sum(said["samples"] > 0 for said in counts.values()))}
+    clients = float(sum(metrics["samples"] > 0 for metrics in counts.values()))
+    tested = {"tested_samples": samples, "tested_clients": clients}
     if not samples:
         return tested
     right = {model: min(1.0, sums[f"{model}_right"] / samples) for model in models}

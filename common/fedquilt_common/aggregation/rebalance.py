@@ -1,7 +1,7 @@
-"""FedReb's rebalanced data set: as many samples of each class that a client has.
+"""FedReb's rebalanced data set: the same number of samples of each class that a client has.
 
-FedReb thesis, algorithm 1 and equation 3.4. Classes with more samples than the threshold t give t of them at random;
-classes with fewer are filled up with augmented copies. *Effective* samples are those that are no such copies.
+FedReb thesis, algorithm 1 and equation 3.4. Of a class with more samples than the threshold t, t are drawn at random. A
+class with fewer is filled up with augmented copies. *Effective* samples are those that are no such copies.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from fedquilt_common.types import Examples
 
 Counts = NDArray[np.int64]
+"""Samples of each class, shape (classes,)."""
 Rule = Literal["mean", "median", "max", "min", "second-min"]
 Rounding = Literal["half-up", "half-even", "floor", "ceil"]
 Augment = Callable[[NDArray[Any], np.random.Generator], NDArray[Any]]
-"""(samples, shape (n, ...); random generator) -> as many changed samples of the same shape and dtype."""
+"""(samples of shape (n, ...), random generator) -> changed samples of the same shape and dtype."""
 _ROUND: dict[str, Callable[[float], int]] = {
     "half-up": lambda x: math.floor(x + 0.5), "half-even": round, "floor": math.floor, "ceil": math.ceil,
 }  # fmt: skip
@@ -28,14 +29,23 @@ _ROUND: dict[str, Callable[[float], int]] = {
 
 @dataclass(frozen=True)
 class RebalancedExamples:
-    """``examples``: the data set; ``effective``: how many of its samples are the client's own."""
+    """A rebalanced data set.
+
+    Attributes:
+        examples: the samples, shape (n, *input_shape); the client's own first, then the augmented copies.
+        effective: number of the client's own samples among them.
+    """
 
     examples: Examples
     effective: int
 
 
 def check_threshold(threshold: object) -> None:
-    """Raises ValueError unless they are a rule, or a whole number from 1, and a way to round."""
+    """Check a threshold.
+
+    Raises:
+        ValueError: it is neither a rule nor a whole number from 1.
+    """
     number = type(threshold) is int and threshold >= 1
     if not number and threshold not in ("mean", "median", "max", "min", "second-min"):
         raise ValueError(
@@ -43,18 +53,24 @@ def check_threshold(threshold: object) -> None:
         )
 
 
-def threshold_of(counts: Counts, rule: Rule | int, rounding: Rounding = "half-up", *, distinct: bool = True) -> int:
-    """Samples of each class in the rebalanced data set, from the ``counts`` of classes that are not empty; at least 1.
+def class_threshold(counts: Counts, rule: Rule | int, rounding: Rounding = "half-up", *, distinct: bool = True) -> int:
+    """Return the number of samples of each class in the rebalanced data set.
 
-    A number stands for itself, be it above every class. ``distinct``: the second-least count differs from the least,
-    where there is one that does.
+    Args:
+        counts: the client's samples of each class, shape (classes,); empty classes do not count.
+        rule: computes the threshold from the counts; a number is returned as it is, even above every count.
+        rounding: of ``mean`` and ``median``.
+        distinct: ``second-min`` takes the least count that differs from the minimum, if there is one.
+
+    Returns:
+        The threshold, at least 1.
     """
     if isinstance(rule, int):
         return rule
-    there = np.sort(counts[counts > 0])
-    ranked = np.unique(there) if distinct else there
+    present = np.sort(counts[counts > 0])
+    ranked = np.unique(present) if distinct else present
     exact = {
-        "mean": there.mean(), "median": np.median(there), "max": there.max(), "min": there.min(),
+        "mean": present.mean(), "median": np.median(present), "max": present.max(), "min": present.min(),
         "second-min": ranked[min(1, len(ranked) - 1)],
     }  # fmt: skip
     return max(1, _ROUND[rounding](float(exact[rule])))
@@ -63,15 +79,23 @@ def threshold_of(counts: Counts, rule: Rule | int, rounding: Rounding = "half-up
 def rebalance_examples(
     data: Examples, threshold: int, augment: Augment, rng: np.random.Generator
 ) -> RebalancedExamples:
-    """``threshold`` samples of each class that ``data`` has; the own ones first, then the augmented ones."""
-    kept, copied = [], []
+    """Return the rebalanced data set of a client.
+
+    Args:
+        data: the client's samples, shape (n, *input_shape), with classes of shape (n,).
+        threshold: number of samples of each class that the client has.
+        augment: makes changed copies of samples.
+        rng: draws samples and augmentations.
+    """
+    own_indices, copied_indices = [], []
     for kind in np.unique(data.y):
         members = rng.permutation(np.flatnonzero(data.y == kind))
-        kept.append(np.sort(members[:threshold]))
-        copied.append(np.resize(members, max(0, threshold - len(members))))  # each as often as the others
-    own, source = np.concatenate(kept), np.concatenate(copied)
+        own_indices.append(np.sort(members[:threshold]))
+        # np.resize repeats the members in turn, so that all are copied equally often
+        copied_indices.append(np.resize(members, max(0, threshold - len(members))))
+    own, copied = np.concatenate(own_indices), np.concatenate(copied_indices)
     x, y = data.x[own], data.y[own]
-    if len(source):
-        x = np.concatenate([x, augment(data.x[source], rng)])
-        y = np.concatenate([y, data.y[source]])
+    if len(copied):
+        x = np.concatenate([x, augment(data.x[copied], rng)])
+        y = np.concatenate([y, data.y[copied]])
     return RebalancedExamples(Examples(x, y), len(own))

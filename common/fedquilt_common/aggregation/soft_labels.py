@@ -1,4 +1,4 @@
-"""Soft labels: what is mixed, agreed and quantised between clients that share samples instead of weights."""
+"""Soft labels: mixup of the public samples, aggregation and quantisation of what clients predict for them."""
 
 from __future__ import annotations
 
@@ -17,43 +17,72 @@ from fedquilt_common.types import Arrays, ClientId
 Logits = NDArray[np.float32]
 """Shape (n, classes)."""
 LEVELS: Final = 255
+"""Greatest code of a label of eight bits."""
 
 
 def permutation(seed: int, count: int) -> NDArray[np.int64]:
-    """A permutation of ``count`` things, the same on every board and version: only the raw numbers of PCG64, which
-    numpy promises not to change, decide."""
+    """Return a permutation of ``range(count)``, int64 of shape (count,).
+
+    It depends on the raw numbers of PCG64 only, which numpy promises not to change. It is therefore the same on every
+    board and with every version.
+    """
     order: NDArray[np.int64] = np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
     return order
 
 
 def mixup(x: NDArray[Any], seed: int, share: float) -> NDArray[np.float32]:
-    """``share`` of each sample and the rest of another one: FedAKD thesis, equations 3.12 to 3.14.
+    """Mix each sample with another one (FedAKD thesis, equations 3.12 to 3.14).
 
-    ``x`` has shape (n, ...); so has what comes back, in fp32.
+    Args:
+        x: samples of shape (n, ...).
+        seed: of the permutation that selects the other samples.
+        share: of the sample itself, in [0, 1].
+
+    Returns:
+        Float32 samples of the same shape.
     """
     mixed: NDArray[np.float32] = np.float32(share) * x + np.float32(1 - share) * x[permutation(seed, len(x))]
     return mixed.astype(np.float32, copy=False)
 
 
 def mean_labels(replies: Mapping[ClientId, Reply], by_accuracy: bool) -> Arrays:
-    """The mean of the clients' labels, or that weighted by the metric ``accuracy`` (FedAKD thesis, algorithm 1, line
-    16). Where nobody is ever right, all weigh alike."""
+    """Average the clients' labels (FedAKD thesis, algorithm 1, line 16).
+
+    Args:
+        replies: each with float32 arrays of the same names and shapes, and the metric ``accuracy`` in [0, 1] if
+            ``by_accuracy``.
+        by_accuracy: weight by accuracy instead of equally; equal weights if every accuracy is 0.
+
+    Returns:
+        The mean in the shapes of the replies' arrays, bit-identical for the same replies.
+    """
     weights = dict(zip(sorted(replies), client_weights(replies, by_accuracy), strict=True))
     return mean({client: replace(reply, weight=float(weights[client])) for client, reply in replies.items()})
 
 
 def client_weights(replies: Mapping[ClientId, Reply], by_accuracy: bool) -> NDArray[np.float64]:
-    """How much each client weighs, in client order, 1 in all: alike, or by accuracy where anybody is ever right."""
-    given = np.array([replies[client].metrics["accuracy"] if by_accuracy else 1.0 for client in sorted(replies)])
-    given = given if given.any() else np.ones(len(given))
-    return np.asarray(given / given.sum(), dtype=np.float64)
+    """Return each client's weight in client order, float64 of shape (clients,), 1 in total.
+
+    Args:
+        replies: each with the metric ``accuracy`` in [0, 1] if ``by_accuracy``.
+        by_accuracy: weight by accuracy instead of equally; equal weights if every accuracy is 0.
+    """
+    weights = np.array([replies[client].metrics["accuracy"] if by_accuracy else 1.0 for client in sorted(replies)])
+    weights = weights if weights.any() else np.ones(len(weights))
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def quantise(labels: Logits) -> dict[str, NDArray[Any]]:
-    """Eight bits for each label, ``codes`` of shape (n, classes), and least and greatest label of each class, ``range``
-    of shape (2, classes): CFedAKD (thesis, section 4.3).
+    """Quantise labels to eight bits, class by class (CFedAKD; FedAKD thesis, section 4.3).
 
-    Rounded to the nearest step of a class; a class whose labels are all the same keeps them.
+    Labels are rounded to the nearest step of their class; a class whose labels are all equal keeps them.
+
+    Args:
+        labels: float32 of shape (n, classes).
+
+    Returns:
+        ``codes``, uint8 of shape (n, classes), and ``range``, the least and greatest label of each class, float32 of
+        shape (2, classes).
     """
     bounds = np.stack([labels.min(axis=0), labels.max(axis=0)]).astype(np.float32)
     low, width = bounds[0].astype(np.float64), np.ptp(bounds.astype(np.float64), axis=0)
@@ -62,61 +91,102 @@ def quantise(labels: Logits) -> dict[str, NDArray[Any]]:
 
 
 def dequantise(arrays: Arrays) -> Logits:
-    """The labels that ``quantise`` has made smaller, each within half a step of its class."""
+    """Return the labels that ``quantise`` quantised, each within half a step of its class.
+
+    Args:
+        arrays: ``codes`` of shape (n, classes) and ``range`` of shape (2, classes).
+
+    Returns:
+        Float32 of shape (n, classes).
+    """
     low, high = np.asarray(arrays["range"], dtype=np.float64)
     labels: Logits = (low + np.asarray(arrays["codes"]) * ((high - low) / LEVELS)).astype(np.float32)
     return labels
 
 
 def confidence_weights(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """How much each client's labels, shape (clients, n, classes), are to weigh for each sample, shape (clients, n): in
-    proportion to their variance over the classes (Fed-ET, equation 3)."""
-    return _shares(np.var(logits, axis=2, ddof=1, dtype=np.float64))
+    """Return each client's weight for each sample, in proportion to the variance of its logits (Fed-ET, equation 3).
+
+    Args:
+        logits: shape (clients, n, classes).
+
+    Returns:
+        Float64 of shape (clients, n), 1 in total over the clients; all 0 where no client's logits vary.
+    """
+    return _normalise(np.var(logits, axis=2, ddof=1, dtype=np.float64))
 
 
 def weighted_sum(logits: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum over the clients, shape (n, classes)."""
-    summed: NDArray[np.float64] = np.einsum("cnk,cn->nk", np.asarray(logits, dtype=np.float64), weights)
-    return summed
+    """Sum the clients' logits.
+
+    Args:
+        logits: shape (clients, n, classes).
+        weights: of each client for each sample, shape (clients, n).
+
+    Returns:
+        Float64 of shape (n, classes).
+    """
+    total: NDArray[np.float64] = np.einsum("cnk,cn->nk", np.asarray(logits, dtype=np.float64), weights)
+    return total
 
 
 def dissenting_labels(logits: NDArray[Any], label: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """(labels of those clients who see another class than ``label``, shape (n, classes), weighted by their variance;
-    for which samples there are such clients): Fed-ET's diversity."""
-    others = logits.argmax(axis=2) != label
-    variance = np.var(logits, axis=2, ddof=1, dtype=np.float64) * others
-    return weighted_sum(logits, _shares(variance)), others.any(axis=0)
+    """Return the labels of the clients that predict another class than ``label`` (Fed-ET's diversity).
+
+    Args:
+        logits: shape (clients, n, classes).
+        label: the class of the consensus, shape (n,).
+
+    Returns:
+        The dissenting clients' logits weighted by their variance, float64 of shape (n, classes); and the samples that
+        have dissenting clients, bool of shape (n,).
+    """
+    dissents = logits.argmax(axis=2) != label
+    variance = np.var(logits, axis=2, ddof=1, dtype=np.float64) * dissents
+    return weighted_sum(logits, _normalise(variance)), dissents.any(axis=0)
 
 
-def _shares(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each client's part for each sample; 0 where nobody has anything."""
+def _normalise(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide by the sum over the clients, shape (clients, n); 0 where the sum is 0."""
     total = amounts.sum(axis=0)
     shares: NDArray[np.float64] = amounts / np.where(total > 0, total, 1.0)
     return shares
 
 
 def sharpen(probabilities: NDArray[Any], temperature: float) -> NDArray[np.float32]:
-    """DS-FL's entropy reduction: softmax of the mean probabilities over ``temperature``.
+    """Reduce the entropy of mean probabilities, as DS-FL does: softmax of the probabilities over a temperature.
 
     Itahara et al., "Distillation-Based Semi-Supervised Federated Learning for Communication-Efficient Collaborative
     Training with Non-IID Private Data", IEEE Transactions on Mobile Computing 2023, equation 12.
+
+    Args:
+        probabilities: shape (n, classes).
+        temperature: above 0; lower is sharper.
+
+    Returns:
+        Float32 of shape (n, classes).
     """
     return softmax(np.asarray(probabilities, dtype=np.float64) / temperature)
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float32]:
-    """Over the classes."""
+    """Return probabilities over the classes, float32 of shape (n, classes), from logits of the same shape."""
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities: NDArray[np.float32] = (raised / raised.sum(axis=1, keepdims=True)).astype(np.float32)
     return probabilities
 
 
 def check_can_distil(ctx: ServerContext, algorithm: object) -> None:
-    """Raises ExperimentError where there are no classes to have logits of, or no public samples."""
+    """Check that an experiment has what distillation needs.
+
+    Raises:
+        ExperimentError: the data set has no classes, or the public set has no samples.
+    """
     if not ctx.classes:
         name = type(algorithm).__name__.lower()
         raise ExperimentError(
-            f"algorithm.name = {name}: models exchange opinions of classes, but the data set has none"
+            f"algorithm.name = {name}: models exchange soft labels of classes, but the data set has none; "
+            "choose a data set of classes"
         )
     if not len(ctx.public):
-        raise ExperimentError("data.public: there are no samples")
+        raise ExperimentError("data.public: there are no samples; set data.public.samples to 1 or more")

@@ -1,4 +1,4 @@
-"""The algorithms by name. Adding one is one file here and one line in ``ALGORITHMS``."""
+"""The algorithms by name. To add one, write one file here and add one line to ``ALGORITHMS``."""
 
 from __future__ import annotations
 
@@ -59,17 +59,24 @@ ALGORITHMS: dict[str, type[Any]] = {
     "feddf": FedDF,
     "fedet": FedET,
 }
-"""Published algorithms: each learns, and is held to the checks of tests/contract/test_algorithms.py."""
+"""Published algorithms: tests/contract/test_algorithms.py checks each of them."""
 
 DIAGNOSTICS: dict[str, type[Any]] = {"echo": Echo}
-"""Not algorithms: what ``fedquilt bench`` runs."""
+"""What ``fedquilt bench`` runs; these are no algorithms and learn nothing."""
 
 
 def make_algorithm(name: str, fields: Mapping[str, Any], allowed: Collection[str]) -> Algorithm:
-    """The algorithm with its hyper-parameters; ``package:factory`` only from packages in ``allowed``.
+    """Return an algorithm with its hyper-parameters.
+
+    Args:
+        name: a key of ``ALGORITHMS`` or ``DIAGNOSTICS``, or a user's own ``package:factory``.
+        fields: hyper-parameters under their keys in the experiment file.
+        allowed: packages that a ``package:factory`` may come from; ``*`` allows all.
 
     Raises:
-        UnknownNameError, ForbiddenImportError: as ``names.resolve`` does.
+        UnknownNameError: there is no such algorithm.
+        ForbiddenImportError: its package is not in ``allowed``.
+        ValueError: a field has a value that the algorithm does not accept.
     """
     kind: Any = (ALGORITHMS | DIAGNOSTICS).get(name) or resolve(name, {}, "algorithm", allowed)
     algorithm: Algorithm = kind(**{field_name(key): value for key, value in fields.items()})
@@ -78,5 +85,5 @@ def make_algorithm(name: str, fields: Mapping[str, Any], allowed: Collection[str
 
 
 def field_name(key: str) -> str:
-    """The field that a key of an experiment file means: ``lambda`` is a word of Python's own, ``lambda_`` is not."""
+    """Return the field for a key of an experiment file: ``lambda_`` for ``lambda``, which is a keyword of Python."""
     return f"{key}_" if keyword.iskeyword(key) else key

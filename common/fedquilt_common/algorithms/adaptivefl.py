@@ -1,8 +1,8 @@
-"""AdaptiveFL: random members of a model pool go to the clients that most likely can train them; boards prune further.
+"""AdaptiveFL: clients receive random members of a model pool that they can probably train; boards prune further.
 
 Jia et al., "AdaptiveFL: Adaptive Heterogeneous Federated Learning for Resource-Constrained AIoT Systems", DAC 2024:
 algorithm 1 (rounds and tables), algorithm 2 (aggregation), sections 3.2 (pruning) and 3.3 (rewards). The coordinator
-learns of a board's resources only from what comes back.
+learns about a board's resources only from the sub-models that it returns.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ from fedquilt_common.submodels.slices import cut, relative
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
 FITS = "fits"
+"""Metric of an empty reply: the position in the pool of the largest member that fits the board."""
 NOTHING_FITS = -1
 
 
 @dataclass(frozen=True)
 class AdaptiveFL:
-    """``levels``: width ratio r_w of each level below L, ``starts``: start layers I_1 ... I_p (Table 1's defaults suit
-    VGG16), none below ``tau``. Without levels there is only the whole model.
+    """A pool of sub-models, and tables of what each client has managed; the defaults are Table 1's for VGG16.
 
-    ``bonus``: whether every success raises L1's score by p - 1 (``paper``), or only L1's own does, by p (``code``, as
-    published).
+    Attributes:
+        levels: width ratio r_w of each level below L, the whole model; without levels there is only the whole model.
+        starts: start layers I_1 ... I_p, counted from 0, none below ``tau``.
+        tau: number of layers that all sub-models share.
+        bonus: ``paper``: each success raises L1's score by p - 1. ``code``, as published: only L1's own success does,
+            by p.
     """
 
     declares: ClassVar[Declaration] = Declaration()
@@ -52,12 +56,16 @@ class AdaptiveFL:
         below = [start for start in self.starts if start < self.tau]
         if below:
             raise ValueError(
-                f"starts = {list(self.starts)}: {below[0]} is below tau = {self.tau}; the layers before tau are shared "
-                "by all sub-models: choose a later start or a smaller tau"
+                f"starts = {list(self.starts)}: {below[0]} is below tau = {self.tau}; all sub-models share the layers "
+                "before tau: choose a later start or a smaller tau"
             )
 
     def pool(self, ctx: ServerContext | ClientContext) -> tuple[Member, ...]:
-        """The model pool; raises SliceError when the model does not have such sub-models."""
+        """Return the model pool.
+
+        Raises:
+            SliceError: the model does not have such sub-models.
+        """
         return make_pool(ctx.anatomy, self.levels, self.starts)
 
     # -- server ------------------------------------------------------------------------------------
@@ -71,135 +79,166 @@ class AdaptiveFL:
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         pool = self.pool(ctx)
-        tables = Tables.of(state.extra, pool, len(self.starts), self.bonus)
-        sent = dict(sorted(self._dispatched(tables, pool, ctx)))
-        replies = yield {client: _task(state.arrays, pool, place) for client, place in sent.items()}
-        refused = {client: _fitting(reply, pool) for client, reply in replies.items() if not len(reply.arrays)}
-        smaller = {client: place for client, place in refused.items() if place != NOTHING_FITS}
-        again = (yield {c: _task(state.arrays, pool, p) for c, p in smaller.items()}) if smaller else {}
-        answers = {**{c: (sent[c], r) for c, r in replies.items()}, **{c: (smaller[c], r) for c, r in again.items()}}
-        back = {c: find_member(pool, nested_members(pool, pool[place].part), reply.arrays)
-                for c, (place, reply) in sorted(answers.items()) if len(reply.arrays)}  # fmt: skip
+        tables = Tables.from_state(state.extra, pool, len(self.starts), self.bonus)
+        sent = dict(sorted(self._draw_members(tables, pool, ctx)))
+        replies = yield {client: _make_task(state.arrays, pool, member) for client, member in sent.items()}
+        fitting = {client: _reported_member(reply, pool) for client, reply in replies.items() if not len(reply.arrays)}
+        smaller = {client: member for client, member in fitting.items() if member != NOTHING_FITS}
+        retries = (yield {c: _make_task(state.arrays, pool, m) for c, m in smaller.items()}) if smaller else {}
+        last = {**{c: (sent[c], r) for c, r in replies.items()}, **{c: (smaller[c], r) for c, r in retries.items()}}
+        returned = {client: find_member(pool, nested_members(pool, pool[member].part), reply.arrays)
+                    for client, (member, reply) in sorted(last.items()) if len(reply.arrays)}  # fmt: skip
         for client in sorted(replies):
-            tables.update(client, sent[client], back.get(client))
-        pieces = {
-            c: SubModelUpdate(answers[c][1].arrays, pool[place].part, answers[c][1].weight) for c, place in back.items()
+            tables.update(client, sent[client], returned.get(client))
+        updates = {
+            client: SubModelUpdate(last[client][1].arrays, pool[member].part, last[client][1].weight)
+            for client, member in returned.items()
         }
-        arrays = aggregate(state.arrays, pieces) if pieces else state.arrays
-        everything = [*(sent[c] for c in replies), *(smaller[c] for c in again)]
-        return State(arrays, tables.arrays, _report(pool, sent, back, everything))
+        arrays = aggregate(state.arrays, updates) if updates else state.arrays
+        all_sent = [*(sent[client] for client in replies), *(smaller[client] for client in retries)]
+        return State(arrays, tables.arrays, _report(pool, sent, returned, all_sent))
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
-        first = [m for m in reversed(self.pool(ctx)) if m.name.endswith("1")]
-        return evaluate_levels(state.arrays, ctx, [(member.name, member.part) for member in first])
+        largest = [member for member in reversed(self.pool(ctx)) if member.name.endswith("1")]
+        return evaluate_levels(state.arrays, ctx, [(member.name, member.part) for member in largest])
 
-    def _dispatched(self, tables: Tables, pool: Sequence[Member], ctx: ServerContext) -> Iterator[tuple[ClientId, int]]:
-        """(client, member) pairs: members are drawn uniformly, then a client for each by its reward."""
-        left = sorted(ctx.fleet)
-        for _ in range(min(ctx.per_round, len(left))):
-            place = int(ctx.rng.integers(len(pool)))
-            client = left[int(ctx.rng.choice(len(left), p=tables.probabilities(pool[place].level, left)))]
-            left.remove(client)
-            yield client, place
+    def _draw_members(
+        self, tables: Tables, pool: Sequence[Member], ctx: ServerContext
+    ) -> Iterator[tuple[ClientId, int]]:
+        """Draw (client, member) pairs: members uniformly, then a client for each by its reward."""
+        free = sorted(ctx.fleet)
+        for _ in range(min(ctx.per_round, len(free))):
+            member = int(ctx.rng.integers(len(pool)))
+            client = free[int(ctx.rng.choice(len(free), p=tables.probabilities(pool[member].level, free)))]
+            free.remove(client)
+            yield client, member
 
     # -- client ------------------------------------------------------------------------------------
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         pool = self.pool(ctx)
-        assert task.slice is not None  # noqa: S101 - every task of ours has one
-        for place in nested_members(pool, task.slice):
-            member = pool[place].part
-            if ctx.fits(member):
-                arrays = cut(task.arrays, relative(member, task.slice))
-                trained = ctx.learner.train(arrays, ctx.data, seed=ctx.seed, part=member)
+        assert task.slice is not None  # noqa: S101 - every task of this algorithm has one
+        for member in nested_members(pool, task.slice):
+            part = pool[member].part
+            if ctx.fits(part):
+                arrays = cut(task.arrays, relative(part, task.slice))
+                trained = ctx.learner.train(arrays, ctx.data, seed=ctx.seed, part=part)
                 metrics = {"loss": trained.loss, "train_seconds": trained.seconds}
                 return Reply(trained.arrays, len(ctx.data), metrics)
         return Reply({}, 1.0, {FITS: _largest_fitting(pool, ctx)})
 
 
 def _largest_fitting(pool: Sequence[Member], ctx: ClientContext) -> int:
-    kinds_by_width = sorted(range(len(pool)), key=lambda place: -pool[place].part.entries)
-    return next((place for place in kinds_by_width if ctx.fits(pool[place].part)), NOTHING_FITS)
+    by_size = sorted(range(len(pool)), key=lambda member: -pool[member].part.entries)
+    return next((member for member in by_size if ctx.fits(pool[member].part)), NOTHING_FITS)
 
 
-def _task(arrays: Arrays, pool: Sequence[Member], place: int) -> Task:
-    """Train the member or one nested in it; an empty reply says that none of them fits."""
-    nested = nested_members(pool, pool[place].part)
+def _make_task(arrays: Arrays, pool: Sequence[Member], member: int) -> Task:
+    """Return the task to train a member, or one nested in it; an empty reply reports that none of them fits."""
+    nested = nested_members(pool, pool[member].part)
     allowed: list[Shapes] = [pool[inner].part.shapes for inner in nested]
-    return Task("train", arrays, slice=pool[place].part, expect=(*allowed, {}))
+    return Task("train", arrays, slice=pool[member].part, expect=(*allowed, {}))
 
 
-def _fitting(reply: Reply, pool: Sequence[Member]) -> int:
-    """The member that a board says it can train; whatever is none of the pool counts as nothing."""
-    said = reply.metrics.get(FITS, NOTHING_FITS)
-    return int(said) if said in range(len(pool)) else NOTHING_FITS
+def _reported_member(reply: Reply, pool: Sequence[Member]) -> int:
+    """Return the member that a board reports to fit; ``NOTHING_FITS`` for anything outside the pool."""
+    member = reply.metrics.get(FITS, NOTHING_FITS)
+    return int(member) if member in range(len(pool)) else NOTHING_FITS
 
 
 def _report(
-    pool: Sequence[Member], sent: Mapping[ClientId, int], back: Mapping[ClientId, int], everything: Sequence[int]
+    pool: Sequence[Member], sent: Mapping[ClientId, int], returned: Mapping[ClientId, int], all_sent: Sequence[int]
 ) -> dict[str, Any]:
-    """Communication waste is 1 - sum of sizes sent back / sum of sizes sent (section 4.4)."""
-    out = sum(pool[place].part.entries for place in everything)
-    home = sum(pool[place].part.entries for place in back.values())
+    """Return the round's report; communication waste is 1 - sum of sizes returned / sum of sizes sent (section 4.4)."""
+    size_sent = sum(pool[member].part.entries for member in all_sent)
+    size_returned = sum(pool[member].part.entries for member in returned.values())
     return {
-        "waste_rate": 1 - home / out if out else 0.0,
-        "trained": {str(client): pool[place].name for client, place in back.items()},
-        "sent": {str(client): pool[place].name for client, place in sent.items()},
+        "waste_rate": 1 - size_returned / size_sent if size_sent else 0.0,
+        "trained": {str(client): pool[member].name for client, member in returned.items()},
+        "sent": {str(client): pool[member].name for client, member in sent.items()},
     }
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The curiosity table T_c, shape (levels, clients), and the resource table T_r, shape (members, clients)."""
+    """The tables of algorithm 1, which ``update`` changes in place.
+
+    Attributes:
+        curiosity: T_c, float64 of shape (levels, clients).
+        resources: T_r, float64 of shape (members, clients).
+        levels: the level of each member of the pool.
+        p: number of members of each level.
+        bonus: as in ``AdaptiveFL``.
+    """
 
     curiosity: NDArray[np.float64]
     resources: NDArray[np.float64]
     levels: tuple[str, ...]
-    """The level of each member."""
     p: int
     bonus: str
 
     @classmethod
-    def of(cls, extra: Arrays, pool: Sequence[Member], p: int, bonus: str) -> Tables:
-        """Copies of the state's tables, to be changed."""
+    def from_state(cls, extra: Arrays, pool: Sequence[Member], p: int, bonus: str) -> Tables:
+        """Copy the tables of a state.
+
+        Args:
+            extra: ``curiosity`` of shape (levels, clients) and ``resources`` of shape (members, clients).
+            pool: the model pool.
+            p: number of members of each level.
+            bonus: as in ``AdaptiveFL``.
+        """
         curiosity, resources = (np.array(extra[name], np.float64) for name in ("curiosity", "resources"))
         return cls(curiosity, resources, tuple(member.level for member in pool), p, bonus)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """For the state."""
+        """The tables for ``State.extra``: float32, in the same shapes."""
         return {"curiosity": self.curiosity.astype(np.float32), "resources": self.resources.astype(np.float32)}
 
     def _row(self, level: str) -> int:
         return list(dict.fromkeys(self.levels)).index(level)
 
-    def update(self, client: ClientId, sent: int, back: int | None) -> None:
-        """Lines 12 to 26 of algorithm 1; ``back`` None: the board could train no member at all."""
+    def update(self, client: ClientId, sent: int, returned: int | None) -> None:
+        """Update a client's columns (algorithm 1, lines 12 to 26).
+
+        Args:
+            client: the client.
+            sent: the member that it was sent.
+            returned: the member that it returned; None: no member fits its board.
+        """
         scores = self.resources[:, client]
         self.curiosity[self._row(self.levels[sent]), client] += 1
-        if back is None:  # the paper has no such case: as if even the smallest had been pruned away
+        if returned is None:  # the paper has no such case: treated as if even the smallest had been pruned away
             scores -= np.minimum(scores, np.arange(len(scores)) + 1)
             return
-        self.curiosity[self._row(self.levels[back]), client] += 1
-        if sent == back:
+        self.curiosity[self._row(self.levels[returned]), client] += 1
+        if sent == returned:
             scores[sent:] += 1
             if self.bonus == "paper":
                 scores[-1] += self.p - 1
             elif sent == len(scores) - 1:
                 scores[-1] += self.p
             return
-        scores[back] += self.p
-        scores[back:] = np.maximum(scores[back:] - np.arange(len(scores) - back), 0)
+        scores[returned] += self.p
+        scores[returned:] = np.maximum(scores[returned:] - np.arange(len(scores) - returned), 0)
 
     def probabilities(self, level: str, clients: Sequence[ClientId]) -> NDArray[np.float64]:
-        """P(m, c) for ``clients`` (section 3.3); uniform where nobody has any reward left."""
+        """Return P(m, c), the probability that each client receives a member (section 3.3).
+
+        Args:
+            level: the member's level.
+            clients: the clients to choose from.
+
+        Returns:
+            Float64 of shape (clients,), 1 in total; uniform where no client has a reward above 0.
+        """
         rewards = np.array([self._reward(level, client) for client in clients])
         total = rewards.sum()
         return rewards / total if total > 0 else np.full(len(clients), 1 / len(clients))
 
     def _reward(self, level: str, client: ClientId) -> float:
         scores = self.resources[:, client]
-        upwards = np.cumsum(scores[::-1])[::-1]  # of member k: the scores of all from k to L1
-        of_level = sum(upwards[place] for place, name in enumerate(self.levels) if name == level)
-        resource = of_level / (self.p * scores.sum()) if scores.sum() > 0 else 0.0
+        upwards = np.cumsum(scores[::-1])[::-1]  # for member k: the sum of the scores from k to L1
+        level_score = sum(upwards[member] for member, name in enumerate(self.levels) if name == level)
+        resource = level_score / (self.p * scores.sum()) if scores.sum() > 0 else 0.0
         return float(min(0.5, resource) / np.sqrt(self.curiosity[self._row(level), client]))

@@ -1,7 +1,7 @@
-"""All-Large: every client trains the whole model, whatever its board can bear; the upper bound of AdaptiveFL's Table 2.
+"""All-Large: every client trains the whole model, even if its board is too small for it.
 
 FedAvg under the name that it has in section 4.2 of Jia et al., "AdaptiveFL: Adaptive Heterogeneous Federated Learning
-for Resource-Constrained AIoT Systems", DAC 2024.
+for Resource-Constrained AIoT Systems", DAC 2024; the upper bound of their Table 2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedquilt_common.types import ClientId
 
 @dataclass(frozen=True)
 class AllLarge(FedAvg):
-    """No hyper-parameters."""
+    """FedAvg that reports a width of 1 for each client, for comparison with sub-models; no hyper-parameters."""
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         trained = {str(client): 1.0 for client in sorted(replies)}

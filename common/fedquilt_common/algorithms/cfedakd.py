@@ -1,8 +1,8 @@
-"""CFedAKD: FedAKD with eight bits a label, and each class's least and greatest, in both directions.
+"""CFedAKD: FedAKD with labels of eight bits, and the least and greatest label of each class, in both directions.
 
 Gad, "Light-weight Federated Learning with Augmented Knowledge Distillation for Human Activity Recognition", MSc thesis,
-Lakehead University 2023, section 4.3, algorithm 2 and equation 4.1. Labels are made whole again before
-their mean is taken, which the thesis's equation leaves out and without which it has no meaning.
+Lakehead University 2023, section 4.3, algorithm 2 and equation 4.1. The server dequantises the labels before it takes
+their mean. The thesis's equation leaves that step out; without it the mean has no meaning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedquilt_common.types import Arrays, ClientId, Shapes
 
 @dataclass(frozen=True)
 class CFedAKD(FedAKD):
-    """It has FedAKD's fields."""
+    """FedAKD with quantised labels; it has FedAKD's fields."""
 
     def encode(self, logits: Logits) -> Arrays:
         return quantise(logits)
@@ -26,15 +26,15 @@ class CFedAKD(FedAKD):
     def decode(self, arrays: Arrays) -> Logits:
         return dequantise(arrays)
 
-    def shapes(self, ctx: ServerContext) -> Shapes:
+    def label_shapes(self, ctx: ServerContext) -> Shapes:
         return {"codes": (len(ctx.public), ctx.classes), "range": (2, ctx.classes)}
 
     @property
-    def dtypes(self) -> Mapping[str, str]:
+    def label_dtypes(self) -> Mapping[str, str]:
         return {"codes": "uint8"}
 
     def aggregate_labels(self, replies: Mapping[ClientId, Reply]) -> Arrays:
-        whole = {
+        decoded = {
             client: replace(reply, arrays={"labels": dequantise(reply.arrays)}) for client, reply in replies.items()
         }
-        return quantise(mean_labels(whole, self.by_accuracy)["labels"])
+        return quantise(mean_labels(decoded, self.by_accuracy)["labels"])

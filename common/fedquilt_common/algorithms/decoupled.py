@@ -21,9 +21,12 @@ from fedquilt_common.types import Arrays, ClientId
 
 @dataclass(frozen=True)
 class Decoupled:
-    """``widths``: kind of board -> width of its level's model; the greatest must be 1: it is the global model.
+    """FedAvg of one model for each level; the state's arrays are the whole model, ``extra`` has the smaller ones.
 
-    ``data: own``: a client trains its own level's model. ``affordable``: one drawn from all that it can bear.
+    Attributes:
+        widths: kind of board to width of its level's model; the greatest must be 1, the global model.
+        data: the model that a client trains. ``own``: its own level's; ``affordable``: one drawn from all levels that
+            fit its board.
     """
 
     declares: ClassVar[Declaration] = Declaration()
@@ -48,11 +51,11 @@ class Decoupled:
         parts = self._parts(ctx)
         models = {level: self._model(state, level, part) for level, part in parts.items()}
         levels = {client: self._level(client, ctx) for client in sorted(ctx.select())}
-        whole = {level: Task("train", models[level], {"level": level}) for level in models}
-        replies = yield {client: whole[level] for client, level in levels.items()}
+        tasks = {level: Task("train", models[level], {"level": level}) for level in models}
+        replies = yield {client: tasks[level] for client, level in levels.items()}
         for level in models:
-            mine = {client: reply for client, reply in replies.items() if levels[client] == level}
-            models[level] = mean(mine, like=models[level]) if mine else models[level]
+            of_level = {client: reply for client, reply in replies.items() if levels[client] == level}
+            models[level] = mean(of_level, like=models[level]) if of_level else models[level]
         trained = {str(client): self.widths[levels[client]] for client in sorted(replies)}
         return self._state(models, parts, trained)
 
@@ -73,6 +76,7 @@ class Decoupled:
         return {level: prefix(ctx.anatomy, self.widths[level], "floor") for level in kinds_by_width(self.widths)}
 
     def _level(self, client: ClientId, ctx: ServerContext) -> str:
+        """Return the level that a client trains in this round."""
         levels = kinds_by_width(self.widths)
         own = level_of(ctx.fleet[client].kind, levels)
         if self.data == "own":

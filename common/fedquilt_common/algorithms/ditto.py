@@ -1,7 +1,7 @@
-"""Ditto: beside FedAvg each client trains a model of its own, held near the global one.
+"""Ditto: beside FedAvg's global model, each client trains a personal model that stays near the global one.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, algorithm 1: client k
-minimises F_k(v) + lambda / 2 * ||v - w||^2, w being the global model that it was sent. The global model is FedAvg's.
+minimises F_k(v) + lambda / 2 * ||v - w||^2, w being the global model that it received. The global model is FedAvg's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from fedquilt_common.types import Arrays
 
 @dataclass(frozen=True)
 class Ditto(FedAvg):
-    """``lambda_`` (in the experiment file: ``lambda``) draws the client's own model to the global one.
+    """FedAvg with a personal model in each client's private memory; before its first training it is the global model.
 
-    ``personal_epochs``: of the own model; None means ``training.epochs``. A client that has not trained yet has the
-    global model.
+    Attributes:
+        lambda_: weight of the distance to the global model, above 0; in the experiment file: ``lambda``.
+        personal_epochs: epochs of the personal model in a round; None: ``training.epochs``.
     """
 
     declares: ClassVar[Declaration] = Declaration(holdout=0.25)
@@ -34,22 +35,25 @@ class Ditto(FedAvg):
         if not 0 < self.lambda_ < float("inf"):
             raise ValueError("lambda must be a positive number; with lambda = 0 the clients' models are only local")
         if self.personal_epochs is not None and self.personal_epochs < 1:
-            raise ValueError("personal_epochs must be 1 or more; leave it out for as many as training.epochs")
+            raise ValueError("personal_epochs must be 1 or more; leave it out to use training.epochs")
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        own = ctx.learner.train(
+        personal = ctx.learner.train(
             ctx.memory or task.arrays,
             ctx.data,
             seed=derive_seed(ctx.seed, "personal"),
             penalty=proximal_penalty(task.arrays, self.lambda_),
             epochs=self.personal_epochs,
         )
-        ctx.memory.update(own.arrays)
+        ctx.memory.update(personal.arrays)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed)
-        metrics = {"loss": trained.loss, "personal_loss": own.loss, "train_seconds": own.seconds + trained.seconds}
+        metrics = {
+            "loss": trained.loss, "personal_loss": personal.loss, "train_seconds": personal.seconds + trained.seconds
+        }  # fmt: skip
         return Reply(trained.arrays, len(ctx.data), metrics)
 
     def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
-        of_global = ctx.learner.predict(arrays, ctx.test)[-1]
-        of_own = ctx.learner.predict(ctx.memory, ctx.test)[-1] if ctx.memory else of_global
-        return evaluation_reply(ctx.test.y, of_global, of_own)
+        """Evaluate the global model, ``arrays`` in the model's shapes, and the personal one."""
+        global_logits = ctx.learner.predict(arrays, ctx.test)[-1]
+        personal_logits = ctx.learner.predict(ctx.memory, ctx.test)[-1] if ctx.memory else global_logits
+        return evaluation_reply(ctx.test.y, global_logits, personal_logits)

@@ -1,8 +1,8 @@
-"""DS-FL: the mean of the clients' probabilities is sharpened before all learn from it, a global model too.
+"""DS-FL: the server sharpens the mean of the clients' probabilities; all clients and a global model learn from it.
 
 Itahara et al., "Distillation-Based Semi-Supervised Federated Learning for Communication-Efficient Collaborative
 Training with Non-IID Private Data", IEEE Transactions on Mobile Computing 2023, algorithm 1. Clients train on their own
-samples first; the global model is the experiment's, and the coordinator trains it on the public samples alone.
+samples first. The global model is the experiment's; the coordinator trains it on the public samples only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from fedquilt_common.types import Arrays, ClientId, Examples, Shapes
 
 @dataclass(frozen=True)
 class DSFL(OwnModel):
-    """``aggregation``: ``era``, entropy reduction with ``temperature``, or ``sa``, the mean as it is."""
+    """Own models that exchange probabilities, and a global model.
+
+    Attributes:
+        aggregation: ``era``: entropy reduction with ``temperature``; ``sa``: the mean as it is.
+        temperature: of the entropy reduction, above 0; lower is sharper.
+    """
 
     declares: ClassVar[Declaration] = replace(OwnModel.declares, coordinator_tests=True)
 
@@ -46,7 +51,7 @@ class DSFL(OwnModel):
     def decode(self, arrays: Arrays) -> Logits:
         return np.asarray(arrays["probabilities"])
 
-    def shapes(self, ctx: ServerContext) -> Shapes:
+    def label_shapes(self, ctx: ServerContext) -> Shapes:
         return {"probabilities": (len(ctx.public), ctx.classes)}
 
     def aggregate_labels(self, replies: Mapping[ClientId, Reply]) -> Arrays:
@@ -57,18 +62,18 @@ class DSFL(OwnModel):
         check_can_distil(ctx, self)
         return State(model)
 
-    def next_state(self, state: State, labels: Arrays, ctx: ServerContext) -> State:
+    def update_state(self, state: State, labels: Arrays, ctx: ServerContext) -> State:
         seed, data = derive_seed(ctx.seed, "distil", ctx.round), Examples(ctx.public, self.decode(labels))
         return State(self.distil(ctx.learner, state.arrays, data, seed).arrays)
 
     def evaluate_clients(
         self, state: State, ctx: ServerContext
     ) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]:
-        own = yield from super().evaluate_clients(state, ctx)
-        if not own.scores:
-            return own
-        of_all = self.evaluate(state, ctx)
-        return replace(own, scores={**own.scores, **of_all, "global_accuracy": of_all["accuracy"]})
+        evaluated = yield from super().evaluate_clients(state, ctx)
+        if not evaluated.scores:
+            return evaluated
+        scores = self.evaluate(state, ctx)
+        return replace(evaluated, scores={**evaluated.scores, **scores, "global_accuracy": scores["accuracy"]})
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         return ctx.evaluate(state.arrays)

@@ -1,4 +1,4 @@
-"""No learning at all: each client adds a constant to what it got. It measures everything but training."""
+"""Echo learns nothing: each client adds a constant to what it received. It measures everything except training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from fedquilt_common.algorithms.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class Echo(FedAvg):
-    """FedAvg's exchange around ``x + step`` instead of training; after r rounds every number has grown by r * step."""
+    """FedAvg's exchange around ``x + step`` instead of training. After r rounds every number has grown by r * step.
+
+    Attributes:
+        step: added to every number of every array.
+    """
 
     step: float = 0.5
 

@@ -1,8 +1,8 @@
-"""FedAKD: FedMD on public samples that are mixed anew in each round, and clients weigh by their accuracy.
+"""FedAKD: FedMD on public samples that are mixed anew in each round; clients weigh by their accuracy.
 
 Gad, "Light-weight Federated Learning with Augmented Knowledge Distillation for Human Activity Recognition", MSc thesis,
 Lakehead University 2023, algorithm 1. The coordinator draws a seed for the permutation, alpha, and lambda from
-Beta(alpha, alpha): one number a round, so that all clients mix alike.
+Beta(alpha, alpha): one number for each round, so that all clients mix equally.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from fedquilt_common.types import Scalar
 
 @dataclass(frozen=True)
 class FedAKD(FedMD):
-    """``alpha`` of the mixup; None: each round draws its own, between 0 and 1. With 1, lambda is uniform, as in the
-    code published with the thesis."""
+    """FedMD with mixup of the public samples.
+
+    Attributes:
+        alpha: parameter of the mixup's Beta distribution, above 0. None: each round draws its own from (0, 1].
+            1: lambda is uniform, as in the code published with the thesis.
+    """
 
     weighting: Literal["uniform", "accuracy"] = "accuracy"
     alpha: float | None = None
@@ -30,12 +34,12 @@ class FedAKD(FedMD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha is not None and not 0 < self.alpha < float("inf"):
-            raise ValueError("alpha must be a positive number; leave it out for one that each round draws")
+            raise ValueError("alpha must be a positive number; leave it out to draw one in each round")
 
-    def draw(self, ctx: ServerContext) -> Mapping[str, Scalar]:
+    def draw_scalars(self, ctx: ServerContext) -> Mapping[str, Scalar]:
         seed = int(ctx.rng.integers(1 << 62))
         alpha = self.alpha if self.alpha is not None else 1.0 - float(ctx.rng.random())
         return {"seed": seed, "alpha": alpha, "lambda": float(ctx.rng.beta(alpha, alpha))}
 
-    def samples(self, task: Task, ctx: ClientContext) -> NDArray[Any]:
+    def public_samples(self, task: Task, ctx: ClientContext) -> NDArray[Any]:
         return mixup(ctx.public, int(task.scalars["seed"]), float(task.scalars["lambda"]))

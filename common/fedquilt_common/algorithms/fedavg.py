@@ -1,4 +1,4 @@
-"""FedAvg: every client trains the global model on its own data, the server takes the mean weighted by samples.
+"""FedAvg: each client trains the global model on its own data; the server averages the models, weighted by samples.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, algorithm 1.
 """
@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedquilt_common.aggregation.averages import mean
-from fedquilt_common.aggregation.client_evaluation import EVALUATE, NOTHING, evaluate_on_clients, evaluation_reply
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, NO_COUNTS, evaluate_on_clients, evaluation_reply
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Penalty, Reply, Round, ServerContext, State, Task
 from fedquilt_common.types import Arrays, ClientId
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """FedAvg has no hyper-parameters beyond the experiment's ``training``."""
+    """FedAvg has no hyper-parameters beyond the experiment's ``training``.
+
+    Other algorithms derive from it and override one step: ``make_task``, ``merge``, ``train``, ``test`` or ``penalty``.
+    """
 
     declares: ClassVar[Declaration] = Declaration(holdout=0.0)
 
@@ -25,29 +28,34 @@ class FedAvg:
         return State(model)
 
     def round(self, state: State, ctx: ServerContext) -> Round:
-        replies = yield dict.fromkeys(ctx.select(), self.ask(state, ctx))
+        replies = yield dict.fromkeys(ctx.select(), self.make_task(state, ctx))
         return (yield from evaluate_on_clients(self.merge(state, replies, ctx), ctx))
 
-    def ask(self, state: State, ctx: ServerContext) -> Task:
-        """What the clients of a round are to train."""
+    def make_task(self, state: State, ctx: ServerContext) -> Task:
+        """Return the training task that all clients of a round receive."""
         return Task("train", state.arrays)
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
-        """The new state from what the clients have trained."""
+        """Return the next state from the clients' replies, in the shapes of ``state``."""
         return State(mean(replies, like=state.arrays))
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:
-            return self.test(task.arrays, ctx) if len(ctx.test) else NOTHING
+            return self.test(task.arrays, ctx) if len(ctx.test) else NO_COUNTS
         return self.train(task, ctx)
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        """A client's part of a round."""
+        """Train on the client's samples and return the trained arrays."""
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, penalty=self.penalty())
         return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
     def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
-        """How the global model ``arrays`` and the client's own do on its test samples; here they are the same."""
+        """Evaluate the global model and the client's own model on the client's test samples.
+
+        Args:
+            arrays: the global model, in the model's shapes. In FedAvg it is the client's model too.
+            ctx: the client context; it has at least one test sample.
+        """
         logits = ctx.learner.predict(arrays, ctx.test)[-1]
         return evaluation_reply(ctx.test.y, logits, logits)
 
@@ -55,5 +63,5 @@ class FedAvg:
         return ctx.evaluate(state.arrays)
 
     def penalty(self) -> Penalty | None:
-        """What the client adds to its loss; FedAvg adds nothing."""
+        """Return the term that a client adds to its loss; None in FedAvg."""
         return None

@@ -1,8 +1,8 @@
-"""FedDF: after FedAvg of each kind of model, each learns from the mean of all clients' logits on public samples.
+"""FedDF: FedAvg of each kind of model; then each learns the mean of all clients' logits on the public samples.
 
 Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020, algorithms 1 and 3.
-Kullback and Leibler's divergence without temperature, Adam with a cosine, and an early stop as in the code published
-with it; there the stop looks at labelled samples, here at the divergence on a fifth of the public ones.
+Kullback-Leibler divergence without temperature, Adam with a cosine, and early stopping, as in the code published with
+the paper. There, early stopping uses labelled samples; here it uses the divergence on a fifth of the public ones.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from fedquilt_common.algorithms.families.prototypes import (
     Prototypes,
     average_prototypes,
     client_logits,
+    evaluate_prototypes,
     initial_models,
     pack_models,
-    scores_of,
     unpack_models,
 )
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.losses import divergence
 from fedquilt_common.types import Arrays, ClientId, Examples
 
-WATCHED = 5
-"""One public sample in so many is not learned from, but decides when to stop."""
+VALIDATION = 5
+"""One public sample in this many is not trained on; early stopping uses it."""
 
 
 @dataclass(frozen=True)
 class FedDF(Prototypes):
-    """``kd_epochs`` 0 leaves the means as they are. ``patience``: epochs without a better divergence after which a
-    student stops. ``weighting`` of the teachers: all alike, or by the accuracy that each client has on the samples that
-    it keeps for testing, or else trains on.
+    """Ensemble distillation; ``kd_epochs`` 0 leaves the means as they are.
 
-    The state's arrays are the models of the first kind of clients; those of other kinds are kept beside them.
+    The state's arrays are the first prototype; ``extra`` has the others.
+
+    Attributes:
+        patience: epochs without a better divergence after which a student stops, 1 or more.
+        weighting: the teachers weigh equally, or by each client's accuracy on the samples that it keeps for testing; a
+            client that keeps none uses its training samples.
     """
 
     patience: int = 3
@@ -59,29 +62,36 @@ class FedDF(Prototypes):
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         models = _models(state, ctx)
-        replies = yield self.ask(models, ctx)
+        replies = yield self.make_tasks(models, ctx)
         means = average_prototypes(models, replies, ctx)
-        return _state(self.students(means, self.ensemble(replies, ctx), ctx) if self.kd_epochs else means)
+        return _state(self.train_students(means, self.mean_logits(replies, ctx), ctx) if self.kd_epochs else means)
 
-    def students(self, means: Sequence[Arrays], labels: Logits, ctx: ServerContext) -> list[Arrays]:
-        """Each kind's mean after it has learned the labels, shape (n, classes), of the public samples."""
+    def train_students(self, means: Sequence[Arrays], labels: Logits, ctx: ServerContext) -> list[Arrays]:
+        """Train each prototype on the public samples.
+
+        Args:
+            means: each prototype's mean, in its shapes.
+            labels: of the public samples, float32 of shape (n, classes).
+            ctx: the server context.
+        """
         order = np.random.Generator(np.random.PCG64(derive_seed(ctx.seed, "watched"))).permutation(len(labels))
-        data, watched = Examples(ctx.public, labels), len(labels) // WATCHED
-        seen, rest = np.sort(order[watched:]), np.sort(order[:watched])
-        how = {"anneal": True, "watch": data.take(rest) if watched else None, "patience": self.patience}
+        data, count = Examples(ctx.public, labels), len(labels) // VALIDATION
+        training, validation = np.sort(order[count:]), np.sort(order[:count])
+        watch = data.take(validation) if count else None
+        settings = {"anneal": True, "watch": watch, "patience": self.patience}
         return [
-            self.student(learner, arrays, data.take(seen), divergence, ctx, number, **how)
+            self.train_student(learner, arrays, data.take(training), divergence, ctx, number, **settings)
             for number, (learner, arrays) in enumerate(zip(ctx.prototypes, means, strict=True))
         ]
 
-    def ensemble(self, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> Logits:
-        """The mean of the clients' logits, shape (n, classes)."""
+    def mean_logits(self, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> Logits:
+        """Return the weighted mean of the clients' logits on the public samples, float32 of shape (n, classes)."""
         weights = client_weights(replies, self.by_accuracy)
         labels: Logits = np.average(client_logits(replies, ctx), axis=0, weights=weights).astype(np.float32)
         return labels
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
-        return scores_of(_models(state, ctx), ctx)
+        return evaluate_prototypes(_models(state, ctx), ctx)
 
 
 def _state(models: list[Arrays]) -> State:

@@ -1,4 +1,4 @@
-"""FedDyn: each client's loss gets a dynamic regularizer, so that local optima agree with the global one.
+"""FedDyn: a dynamic regularizer in each client's loss brings the clients' optima and the global one together.
 
 Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, algorithm 1: client k minimises
 L_k(w) - <g_k, w> + alpha / 2 * ||w - theta||^2, then g_k -= alpha * (w_k - theta). The server keeps
@@ -23,7 +23,11 @@ from fedquilt_common.types import ClientId
 
 @dataclass(frozen=True)
 class FedDyn(FedAvg):
-    """``alpha`` is the weight of the regularizer; the FedReb thesis uses 0.01. The gradient memory g_k is private."""
+    """FedAvg with a dynamic regularizer; the gradient memory g_k is private to the client.
+
+    Attributes:
+        alpha: weight of the regularizer, above 0; the FedReb thesis uses 0.01.
+    """
 
     alpha: float
 
@@ -35,11 +39,11 @@ class FedDyn(FedAvg):
         return State(model, {name: np.zeros(model[name].shape, np.float32) for name in model if name in ctx.parameters})
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
-        alike = {client: replace(reply, weight=1.0) for client, reply in replies.items()}
-        arrays, extra = mean(alike, like=state.arrays), dict[str, NDArray[Any]]()
+        unweighted = {client: replace(reply, weight=1.0) for client, reply in replies.items()}
+        arrays, extra = mean(unweighted, like=state.arrays), dict[str, NDArray[Any]]()
         for name in state.extra:
-            moved = np.asarray(arrays[name], np.float64) - state.arrays[name]
-            h = state.extra[name] - self.alpha / ctx.clients * len(replies) * moved
+            change = np.asarray(arrays[name], np.float64) - state.arrays[name]
+            h = state.extra[name] - self.alpha / ctx.clients * len(replies) * change
             arrays[name] = (arrays[name] - h / self.alpha).astype(arrays[name].dtype)
             extra[name] = h.astype(np.float32)
         return State(arrays, extra)

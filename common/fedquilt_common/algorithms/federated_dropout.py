@@ -1,8 +1,8 @@
-"""Federated Dropout: each client trains random channels of every layer, drawn anew each round.
+"""Federated Dropout: each client trains random channels of every layer, drawn anew in each round.
 
-Caldas et al., "Expanding the Reach of Federated Learning by Reducing Client Resource Requirements", CoRR 2018. The
-FedRolex thesis gives it as equation 3.5 and algorithm 3.2. There is one draw for each channel group, so that layers
-whose channels are added to one another keep the same ones.
+Caldas et al., "Expanding the Reach of Federated Learning by Reducing Client Resource Requirements", CoRR 2018; equation
+3.5 and algorithm 3.3 of the FedRolex thesis. There is one draw for each channel group, so that layers whose channels
+are added to one another keep the same ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedquilt_common.submodels.slices import Slice
 
 @dataclass(frozen=True)
 class FederatedDropout(PartialTraining):
-    """The fields are those of ``PartialTraining``; draws are made in client order."""
+    """Partial training of random channels, drawn in client order; the fields are those of ``PartialTraining``."""
 
     mask_absent_classes: bool = False
 

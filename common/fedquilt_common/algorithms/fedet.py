@@ -1,8 +1,8 @@
-"""Fed-ET: clients train small models of several kinds, the coordinator a larger one, from their weighted consensus.
+"""Fed-ET: clients train small models of several kinds; a larger one on the coordinator learns their consensus.
 
 Cho et al., "Heterogeneous Ensemble Knowledge Transfer for Training Large Models in Federated Learning", IJCAI 2022. The
-large model's head begins as the mean of the clients' heads, and is what the small models get back; where clients who
-see another class than the consensus are heard too, that is the diversity regularisation.
+large model's head starts as the mean of the clients' heads; after training, the small models receive it. The diversity
+regularisation adds the labels of clients that predict another class than the consensus.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from fedquilt_common.types import Arrays, ClientId, Examples
 
 @dataclass(frozen=True)
 class FedET(Prototypes):
-    """``diversity``: weight of the regularisation, the paper's lambda. ``head_layers``: the last linear layers, which
-    all models have of the same shape. ``weighting`` of the clients: for each sample by the variance of their logits, or
-    all alike, or by the accuracy that each has on the samples that it keeps for testing, or else trains on.
+    """Ensemble transfer into the experiment's model; the clients' models are the variants of the fleet.
 
-    The experiment's model is the coordinator's; what clients have are the variants of the fleet.
+    Attributes:
+        diversity: weight of the diversity regularisation, lambda in the paper, 0 or more.
+        head_layers: number of linear layers at the end that all models have in the same shapes.
+        weighting: clients weigh by the variance of their logits, sample by sample; equally; or by their accuracy on
+            the samples that they keep for testing. A client that keeps none uses its training samples.
     """
 
     diversity: float = 0.05
@@ -66,60 +68,72 @@ class FedET(Prototypes):
         check_can_distil(ctx, self)
         models = initial_models(model, ctx)
         for small, learner in zip(models, ctx.prototypes, strict=True):
-            self._check(model, small, ctx.learner, learner)
+            self._check_heads(model, small, ctx.learner, learner)
         return State(model, pack_models(models))
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         models = unpack_models(state.extra, len(ctx.prototypes))
-        replies = yield self.ask(models, ctx)
+        replies = yield self.make_tasks(models, ctx)
         large = {**state.arrays, **self._mean_head(replies, ctx)}
         data = Examples(ctx.public, self.targets(replies, ctx))
-        large = dict(self.student(ctx.learner, large, data, self.loss, ctx, 0))
+        large = dict(self.train_student(ctx.learner, large, data, self.loss, ctx, 0))
         head = list(self._head(large, ctx.learner).values())
-        small = [
-            self._with_head(one, head, ctx, kind) for kind, one in enumerate(average_prototypes(models, replies, ctx))
-        ]
-        return State(large, pack_models(small))
+        means = average_prototypes(models, replies, ctx)
+        return State(large, pack_models([self._with_head(small, head, ctx, kind) for kind, small in enumerate(means)]))
 
     def targets(self, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> NDArray[np.float32]:
-        """For each public sample, shape (n, 2 * classes): the class of the consensus, one-hot, and the probabilities of
-        those who see another one, all 0 where nobody does."""
+        """Return what the large model learns of each public sample.
+
+        Args:
+            replies: each with a trained model of its client's prototype.
+            ctx: the server context.
+
+        Returns:
+            Float32 of shape (n, 2 * classes): the class of the consensus, one-hot; then the probabilities of the
+            clients that predict another class, all 0 where there are none.
+        """
         logits = client_logits(replies, ctx)
         label = weighted_sum(logits, self._weights(logits, replies)).argmax(axis=1)
-        others, heard = dissenting_labels(logits, label)
-        hard = np.eye(ctx.classes, dtype=np.float32)[label]
-        return np.concatenate([hard, softmax(others) * heard[:, None]], axis=1, dtype=np.float32)
+        dissenting, exists = dissenting_labels(logits, label)
+        consensus = np.eye(ctx.classes, dtype=np.float32)[label]
+        return np.concatenate([consensus, softmax(dissenting) * exists[:, None]], axis=1, dtype=np.float32)
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """Cross entropy with the consensus, and ``diversity`` times the divergence from the others."""
+        """Return cross entropy with the consensus, plus ``diversity`` times the divergence from the dissenting labels.
+
+        Args:
+            outputs: the large model's logits, shape (n, classes).
+            targets: as ``targets`` returns them, shape (n, 2 * classes).
+        """
         from torch.nn import functional
 
-        hard, others = targets.split(targets.shape[1] // 2, dim=1)
-        total = functional.cross_entropy(outputs, hard)
+        consensus, dissenting = targets.split(targets.shape[1] // 2, dim=1)
+        total = functional.cross_entropy(outputs, consensus)
         if not self.diversity:
             return total
         return total + self.diversity * functional.kl_div(
-            functional.log_softmax(outputs, dim=1), others, reduction="batchmean"
+            functional.log_softmax(outputs, dim=1), dissenting, reduction="batchmean"
         )
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
-        small = unpack_models(state.extra, len(ctx.prototypes))
-        each = [
-            ctx.evaluate(arrays, learner=one)["accuracy"] for arrays, one in zip(small, ctx.prototypes, strict=True)
-        ]
-        return {**ctx.evaluate(state.arrays), **{f"accuracy_{number}": value for number, value in enumerate(each)}}
+        models = unpack_models(state.extra, len(ctx.prototypes))
+        pairs = zip(models, ctx.prototypes, strict=True)
+        accuracies = [ctx.evaluate(arrays, learner=learner)["accuracy"] for arrays, learner in pairs]
+        small = {f"accuracy_{number}": value for number, value in enumerate(accuracies)}
+        return {**ctx.evaluate(state.arrays), **small}
 
     def _weights(self, logits: NDArray[Any], replies: Mapping[ClientId, Reply]) -> NDArray[np.float64]:
+        """Return the weight of each client for each sample, shape (clients, n)."""
         if self.weighting == "variance":
             return confidence_weights(logits)
         return np.repeat(client_weights(replies, self.by_accuracy)[:, None], logits.shape[1], axis=1)
 
     def _head(self, arrays: Arrays, learner: Learner) -> dict[str, NDArray[Any]]:
-        """The arrays of a model's head, in the order of its layers."""
+        """Return the arrays of a model's head, in the order of its layers."""
         return {name: arrays[name] for name in learner.head(self.head_layers)}
 
     def _mean_head(self, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> dict[str, NDArray[Any]]:
-        """The mean of all clients' heads under the large model's names, all alike."""
+        """Return the unweighted mean of all clients' heads, under the large model's names."""
         names = ctx.learner.head(self.head_layers)
         heads = {}
         for client, reply in replies.items():
@@ -131,8 +145,8 @@ class FedET(Prototypes):
         names = ctx.prototypes[kind].head(self.head_layers)
         return {**arrays, **dict(zip(names, head, strict=True))}
 
-    def _check(self, large: Arrays, small: Arrays, server: Learner, client: Learner) -> None:
-        """Raises ExperimentError unless both heads have the same shapes."""
+    def _check_heads(self, large: Arrays, small: Arrays, server: Learner, client: Learner) -> None:
+        """Raise ExperimentError unless both heads have the same shapes."""
         shapes = [
             [tuple(x.shape) for x in self._head(arrays, learner).values()]
             for arrays, learner in ((large, server), (small, client))

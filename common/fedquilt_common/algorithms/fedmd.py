@@ -1,7 +1,7 @@
-"""FedMD: clients with models of their own learn from the mean of what all of them think of public samples.
+"""FedMD: clients with models of their own learn from the mean of all clients' logits on the public set.
 
 Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS 2019 workshop, algorithm 1. Labels
-are logits, all clients weigh alike.
+are logits; all clients weigh equally.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from fedquilt_common.training.losses import DISTILLATION
 
 @dataclass(frozen=True)
 class FedMD(OwnModel):
-    """``kd_loss``: mean squared or absolute error, or Kullback and Leibler's divergence."""
+    """Own models that exchange logits.
+
+    Attributes:
+        kd_loss: mean squared error, mean absolute error, or Kullback-Leibler divergence.
+    """
 
     kd_loss: Literal["mse", "mae", "kl"] = "mse"
 

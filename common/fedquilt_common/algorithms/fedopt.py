@@ -1,7 +1,7 @@
-"""FedOPT: the server takes the clients' mean change for a gradient and descends with an adaptive optimizer.
+"""FedOPT: the server uses the clients' mean change as a gradient of an adaptive optimizer.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, algorithm 2: FedAdagrad, FedAdam and FedYogi, without bias
-correction, the second moment beginning at tau^2.
+correction. The second moment begins at tau^2.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ _Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FedOPT(FedAvg):
-    """``server_lr`` is eta of the paper, ``tau`` the degree of adaptivity: smaller is more adaptive.
+    """FedAvg with an optimizer on the server. Buffers have no gradient; they are averaged as in FedAvg.
 
-    Buffers, which no gradient reaches, are averaged as in FedAvg.
+    Attributes:
+        optimizer: the update rule of the second moment.
+        server_lr: the server's learning rate, eta in the paper, above 0.
+        beta1: decay of the first moment, in [0, 1).
+        beta2: decay of the second moment, in [0, 1).
+        tau: degree of adaptivity, above 0; smaller is more adaptive.
     """
 
     optimizer: Literal["adam", "yogi", "adagrad"] = "adam"
@@ -58,7 +63,7 @@ class FedOPT(FedAvg):
         return State(arrays, extra)
 
     def _step(self, w: _Values, change: _Values, m: _Values, v: _Values) -> tuple[_Values, _Values, _Values]:
-        """(new parameters, first moment, second moment)."""
+        """Return (new parameters, first moment, second moment), all of the shape of ``w``."""
         m = self.beta1 * m + (1 - self.beta1) * change
         squared = change**2
         if self.optimizer == "adagrad":

@@ -1,4 +1,4 @@
-"""FedPer: clients train base and head together; the base is averaged, the head stays where it is.
+"""FedPer: clients train base and head together; the server averages the bases, and the heads stay on the boards.
 
 Arivazhagan et al., "Federated Learning with Personalization Layers", CoRR 2019, algorithms 1 and 2.
 """
@@ -13,8 +13,8 @@ from fedquilt_common.algorithms.families.private_head import PrivateHead, client
 
 @dataclass(frozen=True)
 class FedPer(PrivateHead):
-    """``head_layers`` are the paper's K_P personalization layers."""
+    """A private head that is trained together with the base; ``head_layers`` are the paper's K_P layers."""
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         arrays = {**task.arrays, **client_head(task.arrays, ctx, self.head_layers)}
-        return self.reply_arrays(ctx.learner.train(arrays, ctx.data, seed=ctx.seed), ctx)
+        return self.keep_head(ctx.learner.train(arrays, ctx.data, seed=ctx.seed), ctx)

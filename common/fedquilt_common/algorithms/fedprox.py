@@ -1,7 +1,7 @@
-"""FedProx: FedAvg whose clients are held near the global model by a proximal term.
+"""FedProx: FedAvg with a proximal term that keeps each client's model near the global model.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, equation 2: the client minimises
-F_k(w) + mu / 2 * ||w - w_t||^2. With mu = 0 it would be FedAvg; that must be asked for by its name.
+F_k(w) + mu / 2 * ||w - w_t||^2. With mu = 0 it would be FedAvg; use ``name: fedavg`` for that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from fedquilt_common.algorithms.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """``mu`` is the weight of the proximal term; the FedReb thesis uses 0.001."""
+    """FedAvg with a proximal term.
+
+    Attributes:
+        mu: weight of the proximal term, above 0; the FedReb thesis uses 0.001.
+    """
 
     mu: float
 

@@ -1,4 +1,4 @@
-"""FedRep: first the client's head is trained on the representation as it is, then the representation under that head.
+"""FedRep: each client trains its head on the base as received, then the base under that head.
 
 Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021, algorithm 1.
 """
@@ -15,9 +15,13 @@ from fedquilt_common.submodels.heads import Head, drop_arrays
 
 @dataclass(frozen=True)
 class FedRep(PrivateHead):
-    """``head_epochs``: of the head, None means ``training.epochs``; ``body_epochs``: of the base, 1 in the paper.
+    """A private head that is trained before the base.
 
-    While the head is trained the base stands still, without dropout and with the statistics that its norms have.
+    While the head trains, the base does not change: it has no dropout, and its norms use their stored statistics.
+
+    Attributes:
+        head_epochs: epochs of the head in a round; None: ``training.epochs``.
+        body_epochs: epochs of the base in a round; 1 in the paper.
     """
 
     head_epochs: int | None = None
@@ -31,13 +35,13 @@ class FedRep(PrivateHead):
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         learner, layers = ctx.learner, self.head_layers
         features = learner.features(task.arrays, ctx.data, layers)
-        own = client_head(task.arrays, ctx, layers)
-        head = learner.train(own, features, seed=ctx.seed, part=Head(layers), epochs=self.head_epochs)
+        start = client_head(task.arrays, ctx, layers)
+        head = learner.train(start, features, seed=ctx.seed, part=Head(layers), epochs=self.head_epochs)
         body = learner.train(
             {**task.arrays, **head.arrays},
             ctx.data,
             seed=derive_seed(ctx.seed, "body"),
-            only=drop_arrays(task.arrays, self.names(ctx)).keys(),
+            only=drop_arrays(task.arrays, self.head_arrays(ctx)).keys(),
             epochs=self.body_epochs,
         )
-        return self.reply_arrays(body, ctx, head.seconds)
+        return self.keep_head(body, ctx, head.seconds)

@@ -1,7 +1,8 @@
-"""FedROD: a generic head learnt with a class-balanced loss, and on the same features a personal head that adds to it.
+"""FedROD: a generic head learns a class-balanced loss; a personal head on the same features adds its logits to it.
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022, section 4,
-with linear personal heads. The personal head learns on detached features, its logits added to detached generic ones.
+with linear personal heads. The personal head learns on detached features; its logits are added to detached generic
+logits.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ from fedquilt_common.types import Arrays
 
 @dataclass(frozen=True)
 class FedROD(FedAvg):
-    """``balanced``: the generic head minimises the balanced softmax; without, plain cross entropy, and the global model
-    is FedAvg's. ``head_layers``: the last linear layers, which each client has a second time for itself."""
+    """FedAvg of the base and the generic head; each client keeps a personal head.
+
+    Attributes:
+        head_layers: number of linear layers at the model's end that form a head.
+        balanced: train the generic head with the balanced softmax. False: plain cross entropy, and the global model is
+            FedAvg's.
+    """
 
     declares: ClassVar[Declaration] = Declaration(holdout=0.25)
 
@@ -35,27 +41,28 @@ class FedROD(FedAvg):
         check_head_layers(self.head_layers)
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
-        head_names(ctx.anatomy, self.head_layers)
+        head_names(ctx.anatomy, self.head_layers)  # refuses a model without such a head before the run starts
         return State(model)
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        arranged = add_second_head(task.arrays, client_head(task.arrays, ctx, self.head_layers))
-        heads = TwoHeads(self.head_layers, detached=True)
-        trained = ctx.learner.train(arranged, ctx.data, seed=ctx.seed, loss=self.loss(ctx), part=heads)
-        model, own = split_second_head(trained.arrays)
-        ctx.memory.update(own)
+        two_heads = add_second_head(task.arrays, client_head(task.arrays, ctx, self.head_layers))
+        part = TwoHeads(self.head_layers, detached=True)
+        trained = ctx.learner.train(two_heads, ctx.data, seed=ctx.seed, loss=self.loss(ctx), part=part)
+        model, personal_head = split_second_head(trained.arrays)
+        ctx.memory.update(personal_head)
         return Reply(model, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
     def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
-        generic, added = predict_with_both_heads(arrays, ctx, self.head_layers)
-        return evaluation_reply(ctx.test.y, generic, generic + added)
+        """Evaluate the global model, ``arrays`` in the model's shapes, without and with the personal head."""
+        generic, personal = predict_with_both_heads(arrays, ctx, self.head_layers)
+        return evaluation_reply(ctx.test.y, generic, generic + personal)
 
     def loss(self, ctx: ClientContext) -> Loss:
-        """The generic head's loss and the personal head's."""
-        generic = balanced_softmax(class_counts(ctx)) if self.balanced else cross_entropy
+        """Return the sum of the generic head's loss and the personal head's."""
+        generic_loss = balanced_softmax(class_counts(ctx)) if self.balanced else cross_entropy
 
-        def both(outputs: Any, targets: Any) -> Any:
-            logits, added = outputs
-            return generic(logits, targets) + cross_entropy(logits.detach() + added, targets)
+        def sum_of_losses(outputs: Any, targets: Any) -> Any:
+            generic, personal = outputs
+            return generic_loss(generic, targets) + cross_entropy(generic.detach() + personal, targets)
 
-        return both
+        return sum_of_losses

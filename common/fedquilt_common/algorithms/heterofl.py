@@ -1,7 +1,7 @@
 """HeteroFL: weaker clients train the first channels of every layer.
 
 Diao et al., "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients", ICLR
-2021; the FedRolex thesis gives it as equation 3.6 and algorithm 3.3. Channel numbers are rounded up, as published.
+2021; equation 3.6 and algorithm 3.2 of the FedRolex thesis. Channel numbers are rounded up, as in the published code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from fedquilt_common.submodels.slices import Slice
 
 @dataclass(frozen=True)
 class HeteroFL(PartialTraining):
-    """``rounding``: how a width becomes a number of channels. The other fields are those of ``PartialTraining``."""
+    """Partial training of the first channels; the other fields are those of ``PartialTraining``.
+
+    Attributes:
+        rounding: how a width becomes a number of channels.
+    """
 
     rounding: Rounding = "ceil"
 

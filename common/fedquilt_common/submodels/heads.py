@@ -74,7 +74,10 @@ def drop_arrays(arrays: Arrays, names: Collection[str]) -> dict[str, NDArray[Any
 
 def add_second_head(arrays: Arrays, head: Arrays) -> dict[str, NDArray[Any]]:
     """The arrays of ``TwoHeads``: the model's, and ``head`` as its second head."""
-    return {**{whole(name): x for name, x in arrays.items()}, **{f"{SECOND}.{name}": x for name, x in head.items()}}
+    return {
+        **{two_heads_name(name): x for name, x in arrays.items()},
+        **{f"{SECOND}.{name}": x for name, x in head.items()},
+    }
 
 
 def split_second_head(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
@@ -82,8 +85,8 @@ def split_second_head(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str
     return _below(WHOLE, arrays), _below(SECOND, arrays)
 
 
-def whole(name: str) -> str:
-    """What an array of the model is called among those of ``TwoHeads``."""
+def two_heads_name(name: str) -> str:
+    """Return the name that an array of the model has in ``TwoHeads``."""
     return f"{WHOLE}.{name}"
 
 

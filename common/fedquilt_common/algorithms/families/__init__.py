@@ -1,1 +1,1 @@
-"""What several algorithms share."""
+"""Steps that several algorithms share."""

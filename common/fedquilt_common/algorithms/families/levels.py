@@ -10,15 +10,24 @@ from fedquilt_common.types import Arrays
 
 
 def evaluate_levels(arrays: Arrays, ctx: ServerContext, levels: Iterable[tuple[str, Slice]]) -> dict[str, float]:
-    """Scores of the whole model, of the sub-model of each level, and the levels' average.
+    """Score the whole model and the sub-model of each level.
 
-    ``accuracy`` is the "full" column of AdaptiveFL's Table 2, ``average_accuracy`` its "avg"; r2 for regression.
+    ``accuracy`` is the "full" column of AdaptiveFL's Table 2, ``average_accuracy`` its "avg".
+
+    Args:
+        arrays: the whole model, in the model's shapes.
+        ctx: the server context.
+        levels: name and sub-model of each level.
+
+    Returns:
+        The whole model's scores, ``accuracy_<level>`` of each level, and their mean ``average_accuracy``; ``r2`` in
+        place of ``accuracy`` for regression.
     """
     scores = ctx.evaluate(arrays)
-    of_levels = {}
+    level_scores = {}
     for name, part in levels:
-        of_levels[name] = scores if part.is_full else ctx.evaluate(cut(arrays, part), part)
+        level_scores[name] = scores if part.is_full else ctx.evaluate(cut(arrays, part), part)
     measure = "accuracy" if "accuracy" in scores else "r2"
-    values = [score[measure] for score in of_levels.values()]
-    named = {f"{measure}_{name}": score[measure] for name, score in of_levels.items()}
+    values = [score[measure] for score in level_scores.values()]
+    named = {f"{measure}_{name}": score[measure] for name, score in level_scores.items()}
     return {**scores, **named, f"average_{measure}": sum(values) / len(values)}

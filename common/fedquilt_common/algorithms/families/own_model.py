@@ -1,4 +1,4 @@
-"""What FedMD, FedAKD, CFedAKD and DS-FL share: each client has a model of its own, and only soft labels travel."""
+"""Own models, shared by FedMD, FedAKD, CFedAKD and DS-FL: each client has a model of its own and sends soft labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.aggregation.client_evaluation import EVALUATE, OWN, evaluate_on_clients, evaluation_reply
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, PERSONAL, evaluate_on_clients, evaluation_reply
 from fedquilt_common.aggregation.soft_labels import Logits, check_can_distil, mean_labels
 from fedquilt_common.algorithm_api import (
     ClientContext,
@@ -32,14 +32,18 @@ SCORE, DIGEST = "score", "digest"
 
 @dataclass(frozen=True)
 class OwnModel(ABC):
-    """A round: clients label the public samples (``score``), the coordinator makes one labelling of all, clients learn
-    from it and from their own samples (``digest``).
+    """Distillation between clients through soft labels of the public set.
 
-    ``kd_epochs``: passes over the public samples in a round; those over a client's own are ``training.epochs``.
-    ``kd_optimiser``, ``kd_lr``: of these; where they are not given, the client's own. ``order``: ``labels-first`` as
-    above, or ``local-first``, with the training on the own samples before the labelling. ``warm_up_epochs``: passes
-    over its own samples when a client takes part for the first time. ``weighting``: all clients alike, or by the
-    accuracy that each has on the samples on which it tests.
+    A round has two exchanges. In ``score`` the clients label the public samples, and the coordinator aggregates the
+    labels. In ``digest`` the clients learn from the aggregate, and from their own samples.
+
+    Attributes:
+        kd_epochs: passes over the public samples in a round; ``training.epochs`` counts those over a client's own.
+        kd_optimiser: optimiser of these passes; None: the client's own.
+        kd_lr: learning rate of these passes, above 0; None: the client's own.
+        order: ``labels-first`` as above; ``local-first`` trains on the own samples before the labelling instead.
+        warm_up_epochs: passes over its own samples when a client takes part for the first time.
+        weighting: clients weigh equally, or by their accuracy on the samples on which they test.
     """
 
     declares: ClassVar[Declaration] = Declaration(holdout=0.0, own_models=True, any_models=True)
@@ -59,72 +63,86 @@ class OwnModel(ABC):
         if self.warm_up_epochs < 0:
             raise ValueError("warm_up_epochs must be 0 or more")
 
-    # -- what the algorithms differ in ---------------------------------------------------------
+    # -- what the algorithms override ----------------------------------------------------------
 
     @property
     @abstractmethod
     def loss(self) -> Loss:
-        """Between a client's outputs and the labels that were agreed on."""
+        """The loss between a client's outputs and the aggregated labels."""
 
-    def draw(self, ctx: ServerContext) -> Mapping[str, Scalar]:
-        """What all clients of a round must know to label the same samples."""
+    def draw_scalars(self, ctx: ServerContext) -> Mapping[str, Scalar]:
+        """Return the values that all clients of a round need to label the same samples."""
         return {}
 
-    def samples(self, task: Task, ctx: ClientContext) -> NDArray[Any]:
-        """The samples of the round, from the public ones."""
+    def public_samples(self, task: Task, ctx: ClientContext) -> NDArray[Any]:
+        """Return the samples to label in this round, shape (n, *input_shape)."""
         return ctx.public
 
     def encode(self, logits: Logits) -> Arrays:
-        """Labels as they travel, from a model's logits."""
+        """Return the labels as they are sent.
+
+        Args:
+            logits: a model's outputs, float32 of shape (n, classes).
+
+        Returns:
+            Arrays of the shapes in ``label_shapes``.
+        """
         return {"logits": logits}
 
     def decode(self, arrays: Arrays) -> Logits:
-        """What ``encode`` has made, as the ``loss`` takes it."""
+        """Return labels as ``loss`` takes them, float32 of shape (n, classes), from what ``encode`` returned."""
         return np.asarray(arrays["logits"])
 
-    def shapes(self, ctx: ServerContext) -> Shapes:
-        """Of what ``encode`` makes."""
+    def label_shapes(self, ctx: ServerContext) -> Shapes:
+        """Return the shapes of the arrays that ``encode`` returns."""
         return {"logits": (len(ctx.public), ctx.classes)}
 
     @property
-    def dtypes(self) -> Mapping[str, str]:
-        """Of those arrays that are not fp32."""
+    def label_dtypes(self) -> Mapping[str, str]:
+        """The dtypes of those arrays that are not float32."""
         return {}
 
     def aggregate_labels(self, replies: Mapping[ClientId, Reply]) -> Arrays:
-        """One labelling from all."""
+        """Return one set of encoded labels from all clients', in the shapes of ``label_shapes``."""
         return mean_labels(replies, self.by_accuracy)
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         check_can_distil(ctx, self)
         return State({})
 
-    def next_state(self, state: State, labels: Arrays, ctx: ServerContext) -> State:
-        """The new state; here the labels are all that is known of the round."""
+    def update_state(self, state: State, labels: Arrays, ctx: ServerContext) -> State:
+        """Return the next state.
+
+        Args:
+            state: the state before this round.
+            labels: the aggregated labels, in the shapes of ``label_shapes``; here they are all that is kept.
+            ctx: the server context.
+        """
         return State({}, labels)
 
     # -- the coordinator -----------------------------------------------------------------------
 
     @property
     def by_accuracy(self) -> bool:
+        """Whether clients weigh by their accuracy."""
         return self.weighting == "accuracy"
 
     def round(self, state: State, ctx: ServerContext) -> Round:
-        drawn = self.draw(ctx)
+        scalars = self.draw_scalars(ctx)
         bounds = {"accuracy": (0.0, 1.0)} if self.by_accuracy else {}
         score = Task(
-            SCORE, scalars=drawn, expect=self.shapes(ctx), metrics=bounds, labels=True, dtypes=self.dtypes
+            SCORE, scalars=scalars, expect=self.label_shapes(ctx), metrics=bounds, labels=True, dtypes=self.label_dtypes
         )  # fmt: skip
         replies = yield dict.fromkeys(ctx.select(), score)
         labels = self.aggregate_labels(replies)
-        yield dict.fromkeys(replies, Task(DIGEST, labels, drawn, expect={}, labels=True))
-        return (yield from self.evaluate_clients(self.next_state(state, labels, ctx), ctx))
+        yield dict.fromkeys(replies, Task(DIGEST, labels, scalars, expect={}, labels=True))
+        return (yield from self.evaluate_clients(self.update_state(state, labels, ctx), ctx))
 
     def evaluate_clients(
         self, state: State, ctx: ServerContext
     ) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]:
-        """The last exchange: the clients' own models."""
-        return (yield from evaluate_on_clients(state, ctx, OWN))
+        """Let the clients evaluate their own models, in the round's last exchange."""
+        return (yield from evaluate_on_clients(state, ctx, PERSONAL))
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         return {}
@@ -133,31 +151,38 @@ class OwnModel(ABC):
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:
-            return evaluation_reply(ctx.test.y, of_personal=self._outputs(ctx, ctx.test))
-        return self.score(task, ctx) if task.kind == SCORE else self.digest(task, ctx)
+            return evaluation_reply(ctx.test.y, personal_logits=self._predict(ctx, ctx.test))
+        return self.label_samples(task, ctx) if task.kind == SCORE else self.learn_labels(task, ctx)
 
-    def score(self, task: Task, ctx: ClientContext) -> Reply:
-        """The client's labels for the samples of the round."""
+    def label_samples(self, task: Task, ctx: ClientContext) -> Reply:
+        """Return the client's encoded labels of the round's public samples."""
         metrics = self._train(ctx, self.order == "local-first")
         if self.by_accuracy:
-            right = self._outputs(ctx, ctx.test).argmax(axis=1) == ctx.test.y
+            right = self._predict(ctx, ctx.test).argmax(axis=1) == ctx.test.y
             metrics["accuracy"] = float(right.mean()) if len(right) else 0.0
-        x = self.samples(task, ctx)
-        labels = self.encode(self._outputs(ctx, Examples(x, np.zeros(len(x), np.int64))))
+        x = self.public_samples(task, ctx)
+        labels = self.encode(self._predict(ctx, Examples(x, np.zeros(len(x), np.int64))))
         return Reply(labels, len(ctx.data), metrics)
 
-    def digest(self, task: Task, ctx: ClientContext) -> Reply:
-        """Learn from what was agreed on; nothing but numbers about it goes back."""
-        x, labels = self.samples(task, ctx), self.decode(task.arrays)
+    def learn_labels(self, task: Task, ctx: ClientContext) -> Reply:
+        """Learn from the aggregated labels; the reply has metrics only."""
+        x, labels = self.public_samples(task, ctx), self.decode(task.arrays)
         seed = derive_seed(ctx.seed, "digest")
-        learned = self.distil(ctx.learner, self._model(ctx), Examples(x, labels), seed)
-        ctx.memory.update(learned.arrays)
+        distilled = self.distil(ctx.learner, self._model(ctx), Examples(x, labels), seed)
+        ctx.memory.update(distilled.arrays)
         metrics = self._train(ctx, self.order == "labels-first")
-        metrics["train_seconds"] = metrics.get("train_seconds", 0.0) + learned.seconds
-        return Reply({}, len(ctx.data), {**metrics, "kd_loss": learned.loss})
+        metrics["train_seconds"] = metrics.get("train_seconds", 0.0) + distilled.seconds
+        return Reply({}, len(ctx.data), {**metrics, "kd_loss": distilled.loss})
 
     def distil(self, learner: Learner, model: Arrays, data: Examples, seed: int) -> TrainingResult:
-        """``model`` after it has learned from labels."""
+        """Train a model on soft labels with ``kd_epochs``, ``kd_optimiser`` and ``kd_lr``.
+
+        Args:
+            learner: trains the model.
+            model: the numbers to start from, in the model's shapes.
+            data: public samples of shape (n, *input_shape), with labels of shape (n, classes).
+            seed: shuffles the batches.
+        """
         changes: dict[str, Any] = {}
         if self.kd_optimiser is not None:
             changes |= {"optimiser": self.kd_optimiser, "momentum": 0.0}
@@ -167,11 +192,11 @@ class OwnModel(ABC):
         return student.train(model, data, seed=seed, loss=self.loss, epochs=self.kd_epochs)
 
     def _model(self, ctx: ClientContext) -> Arrays:
-        """The client's own model; until it has trained, as it was born."""
+        """Return the client's own model; its initial one until it has trained."""
         return ctx.memory or ctx.learner.init(derive_seed(ctx.lasting_seed, "model"))
 
     def _train(self, ctx: ClientContext, due: bool) -> dict[str, float]:
-        """On the client's own samples: the first time, and where it is ``due``."""
+        """Train on the client's own samples the first time, and where it is ``due``; return metrics."""
         epochs = (0 if ctx.memory else self.warm_up_epochs) + (ctx.learner.epochs if due else 0)
         arrays = self._model(ctx)
         if not epochs:
@@ -180,7 +205,8 @@ class OwnModel(ABC):
         ctx.memory.update(trained.arrays)
         return {"loss": trained.loss, "train_seconds": trained.seconds}
 
-    def _outputs(self, ctx: ClientContext, data: Examples) -> Logits:
+    def _predict(self, ctx: ClientContext, data: Examples) -> Logits:
+        """Return the own model's logits, float32 of shape (n, classes); n may be 0."""
         if not len(data):
             return np.zeros((0, ctx.classes), np.float32)
         return ctx.learner.predict(self._model(ctx), data)[-1]

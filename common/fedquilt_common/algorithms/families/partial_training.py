@@ -1,6 +1,7 @@
-"""What HeteroFL, FedRolex and Federated Dropout share: each client trains a sub-model, entries are averaged.
+"""Partial training, shared by HeteroFL, FedRolex and Federated Dropout: clients train sub-models, entries are averaged.
 
-FedRolex thesis (Alam, 2023), algorithms 3.1 to 3.3 and equation 3.10. They differ in which channels a client gets.
+FedRolex thesis (Alam, 2023), algorithms 3.1 to 3.3 and equation 3.10. The algorithms differ in the channels that a
+client trains.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_wi
 from fedquilt_common.submodels.slices import Anatomy, Slice, full_slice
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
-HELD: Final = ".classes"
-"""Name of the reply's array that says which classes the client has samples of: 1 or 0, shape (classes,)."""
+HELD_CLASSES: Final = ".classes"
+"""Name of the reply's array that marks the classes of the client's samples: 1 or 0, float32 of shape (classes,)."""
 
 
 @dataclass(frozen=True)
 class PartialTraining(ABC):
-    """``widths``: kind of board -> part of the channels it trains; kinds that are not listed train the smallest.
+    """Each client trains a sub-model of the width of its board.
 
-    ``mask_absent_classes``: a client leaves out of its loss the logits of classes that it has no samples of, and its
-    rows of the classifier are not averaged for them. ``statistics``: after which rounds the clients of the greatest
-    width collect the statistics of static batch norms; in between, evaluation uses the test batches' own.
+    Attributes:
+        widths: kind of board to share of the channels, above 0 and at most 1. Kinds that are not listed train the
+            smallest.
+        mask_absent_classes: a client leaves the logits of classes without samples out of its loss, and its classifier
+            rows of these classes are not averaged.
+        statistics: the rounds after which the clients of the greatest width collect the statistics of static batch
+            norms. Between them, evaluation uses the statistics of the test batches.
     """
 
     declares: ClassVar[Declaration] = Declaration()
@@ -44,14 +49,14 @@ class PartialTraining(ABC):
 
     @abstractmethod
     def part(self, ctx: ServerContext, width: float) -> Slice:
-        """The sub-model of one client in this round."""
+        """Return the sub-model of one client in this round."""
 
-    def piece_weight(self, reply: Reply, part: Slice) -> float:
-        """What a client's entries count in the average: all the same (equation 3.10)."""
+    def update_weight(self, reply: Reply, part: Slice) -> float:
+        """Return the weight of a client's entries in the average: equal for all (equation 3.10)."""
         return 1.0
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
-        full_slice(ctx.anatomy)  # a model that cannot be cut is refused now, not in the first round
+        full_slice(ctx.anatomy)  # refuses a model that cannot be cut before the run starts
         return State(model)
 
     def round(self, state: State, ctx: ServerContext) -> Round:
@@ -59,9 +64,9 @@ class PartialTraining(ABC):
         tasks = {client: Task("train", state.arrays, slice=part, expect=self._expected_shapes(part))
                  for client, part in parts.items()}  # fmt: skip
         replies = yield tasks
-        pieces = {client: self._piece(reply, parts[client]) for client, reply in replies.items()}
-        arrays: Arrays = aggregate(state.arrays, pieces)
-        if self._collects_now(ctx):
+        updates = {client: self._update(reply, parts[client]) for client, reply in replies.items()}
+        arrays: Arrays = aggregate(state.arrays, updates)
+        if self._collects_statistics(ctx):
             arrays = yield from self._collect_statistics(arrays, {client: parts[client] for client in replies})
         trained = {str(client): self._width_of(client, ctx) for client in sorted(replies)}
         return State(arrays, state.extra, {"trained": trained})
@@ -69,11 +74,11 @@ class PartialTraining(ABC):
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == "statistics":
             return Reply(ctx.learner.statistics(task.arrays, ctx.data), len(ctx.data))
-        held = np.bincount(ctx.data.y.astype(np.int64), minlength=ctx.classes) > 0 if self._masks(ctx) else None
+        held = np.bincount(ctx.data.y.astype(np.int64), minlength=ctx.classes) > 0 if self._masks_loss(ctx) else None
         loss = None if held is None else masked_loss(held)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)
         metrics = {"loss": trained.loss, "train_seconds": trained.seconds, "steps": trained.steps}
-        arrays = {**trained.arrays, **({} if held is None else {HELD: held.astype(np.float32)})}
+        arrays = {**trained.arrays, **({} if held is None else {HELD_CLASSES: held.astype(np.float32)})}
         return Reply(arrays, len(ctx.data), metrics)
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
@@ -86,43 +91,47 @@ class PartialTraining(ABC):
     def _parts(self, ctx: ServerContext) -> dict[ClientId, Slice]:
         return {client: self.part(ctx, self._width_of(client, ctx)) for client in sorted(ctx.select())}
 
-    def _masks(self, ctx: ClientContext) -> bool:
+    def _masks_loss(self, ctx: ClientContext) -> bool:
         return self.mask_absent_classes and ctx.classes > 0
 
     def _expected_shapes(self, part: Slice) -> tuple[Shapes, ...]:
-        """With the classes held, or without where there are none."""
+        """Return the shapes of a reply with ``HELD_CLASSES``, and of one without, for data sets without classes."""
         if not self.mask_absent_classes:
             return (part.shapes,)
-        return ({**part.shapes, HELD: (outputs_of(part.anatomy),)}, part.shapes)
+        return ({**part.shapes, HELD_CLASSES: (output_count(part.anatomy),)}, part.shapes)
 
-    def _piece(self, reply: Reply, part: Slice) -> SubModelUpdate:
-        held = np.asarray(reply.arrays[HELD]) > 0 if HELD in reply.arrays else None
-        return SubModelUpdate(reply.arrays, part, self.piece_weight(reply, part), held)
+    def _update(self, reply: Reply, part: Slice) -> SubModelUpdate:
+        held = np.asarray(reply.arrays[HELD_CLASSES]) > 0 if HELD_CLASSES in reply.arrays else None
+        return SubModelUpdate(reply.arrays, part, self.update_weight(reply, part), held)
 
-    def _collects_now(self, ctx: ServerContext) -> bool:
+    def _collects_statistics(self, ctx: ServerContext) -> bool:
         due = self.statistics == "each" or (self.statistics == "last" and ctx.round == ctx.rounds)
         return due and bool(ctx.anatomy.statistics)
 
     def _collect_statistics(
         self, arrays: Arrays, parts: Mapping[ClientId, Slice]
     ) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Arrays]:
-        """The sBN pass (HeteroFL, section 3) as an exchange: no sample leaves a client."""
+        """Run the sBN pass (HeteroFL, section 3) as an exchange: no sample leaves a client."""
         widest = max(part.entries for part in parts.values())
-        asked = [client for client, part in parts.items() if part.entries == widest]
-        anatomy = parts[asked[0]].anatomy
+        clients = [client for client, part in parts.items() if part.entries == widest]
+        anatomy = parts[clients[0]].anatomy
         shapes = {name: anatomy.arrays[name].shape for name in anatomy.statistics}
         task = Task("statistics", arrays, expect=shapes)
-        replies = yield dict.fromkeys(asked, task)
+        replies = yield dict.fromkeys(clients, task)
         return {**arrays, **pool_statistics(replies, anatomy)}
 
 
-def outputs_of(anatomy: Anatomy) -> int:
-    """How many outputs the model has."""
+def output_count(anatomy: Anatomy) -> int:
+    """Return the number of the model's outputs; 0 if no array runs over them."""
     return next((a.shape[a.outputs] for a in anatomy.arrays.values() if a.outputs is not None), 0)
 
 
 def masked_loss(held: NDArray[np.bool_]) -> Loss:
-    """Cross entropy in which the logits of classes that are not ``held`` are 0 (not minus infinity)."""
+    """Return cross entropy in which the logits of absent classes are 0 (not minus infinity).
+
+    Args:
+        held: the classes of which the client has samples, shape (classes,).
+    """
 
     def loss(outputs: Any, targets: Any) -> Any:
         import torch
@@ -136,7 +145,17 @@ def masked_loss(held: NDArray[np.bool_]) -> Loss:
 
 
 def pool_statistics(replies: Mapping[ClientId, Reply], anatomy: Anatomy) -> dict[str, NDArray[Any]]:
-    """Means and variances over all clients' samples; the norm layers know from a count of 1 that they are there."""
+    """Pool means and variances over all clients' samples.
+
+    Args:
+        replies: each with ``running_mean`` and ``running_var`` of each static norm, shape (channels,), and its number
+            of samples as weight.
+        anatomy: names the statistics.
+
+    Returns:
+        Float32 mean and variance over all samples in the same shapes. ``num_batches_tracked`` is 1, which tells the
+        norm layers that they have statistics.
+    """
     result: dict[str, NDArray[Any]] = {}
     ordered = [replies[client] for client in sorted(replies)]
     weights = np.array([reply.weight for reply in ordered]) / sum(reply.weight for reply in ordered)

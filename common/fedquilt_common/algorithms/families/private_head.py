@@ -1,4 +1,4 @@
-"""What FedPer, FedRep and FedBABU share: the base is averaged, each client keeps a head of its own."""
+"""Private heads, shared by FedPer, FedRep and FedBABU: the server averages the bases, each client keeps a head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
-from fedquilt_common.aggregation.client_evaluation import EVALUATE, NOTHING, evaluate_on_clients, evaluation_reply
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, NO_COUNTS, evaluate_on_clients, evaluation_reply
 from fedquilt_common.algorithm_api import (
     ClientContext,
     Declaration,
@@ -36,12 +36,15 @@ from fedquilt_common.types import Arrays
 
 @dataclass(frozen=True)
 class PrivateHead(ABC):
-    """``head_layers``: the last linear layers, which each client has for itself.
+    """A model whose head stays on the client's board.
 
-    ``global_head``: what the global model has on top of the averaged base. ``first``: the head that the run began
-    with, and no head ever leaves a board; ``mean``: the clients' heads are sent and averaged too, for nothing but the
-    global model's accuracy, as the FedReb thesis measures it (section 5.3). Training begins with the first head, or a
-    client's own, in both.
+    Training starts from the initial head, or from the client's own head, whatever ``global_head`` is.
+
+    Attributes:
+        head_layers: number of linear layers at the model's end that each client keeps for itself.
+        global_head: the head of the global model, on top of the averaged base. ``first``: the initial head, and no head
+            leaves a board. ``mean``: clients send their heads too, and the global model gets their mean. The mean only
+            serves the global model's accuracy, as the FedReb thesis measures it (section 5.3).
     """
 
     declares: ClassVar[Declaration] = Declaration(holdout=0.25)
@@ -54,14 +57,14 @@ class PrivateHead(ABC):
 
     @abstractmethod
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        """A client's part of a round."""
+        """Train on the client's samples and return the arrays that leave the board."""
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
-        head = head_names(ctx.anatomy, self.head_layers)  # a model that has no such head is refused now
+        head = head_names(ctx.anatomy, self.head_layers)  # refuses a model without such a head before the run starts
         return State(model, pick_arrays(model, head) if self.global_head == "mean" else {})
 
     def round(self, state: State, ctx: ServerContext) -> Round:
-        sent = self._sent(state.arrays, head_names(ctx.anatomy, self.head_layers))
+        sent = self._sent_names(state.arrays, head_names(ctx.anatomy, self.head_layers))
         arrays = {**state.arrays, **state.extra} if len(state.extra) else state.arrays
         task = Task("train", arrays, expect=shapes_of(arrays, sent))
         replies = yield dict.fromkeys(ctx.select(), task)
@@ -70,38 +73,67 @@ class PrivateHead(ABC):
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:
-            return self.test(task.arrays, ctx) if len(ctx.test) else NOTHING
+            return self.test(task.arrays, ctx) if len(ctx.test) else NO_COUNTS
         return self.train(task, ctx)
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         return ctx.evaluate(state.arrays)
 
     def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
-        """Both heads on the features of the same base."""
-        of_global, of_own = predict_with_both_heads(arrays, ctx, self.head_layers)
-        return evaluation_reply(ctx.test.y, of_global, of_own)
+        """Evaluate the global head and the client's head on one base.
 
-    def names(self, ctx: ClientContext) -> frozenset[str]:
-        """The arrays of the head."""
+        Args:
+            arrays: the global model, in the model's shapes.
+            ctx: the client context; it has at least one test sample.
+        """
+        global_logits, personal_logits = predict_with_both_heads(arrays, ctx, self.head_layers)
+        return evaluation_reply(ctx.test.y, global_logits, personal_logits)
+
+    def head_arrays(self, ctx: ClientContext) -> frozenset[str]:
+        """Return the names of the head's arrays."""
         return head_names(ctx.anatomy, self.head_layers)
 
-    def reply_arrays(self, trained: TrainingResult, ctx: ClientContext, seconds: float = 0.0) -> Reply:
-        """Keep the head, send the rest. ``seconds`` of training beside those of ``trained``."""
-        names = self.names(ctx)
+    def keep_head(self, trained: TrainingResult, ctx: ClientContext, seconds: float = 0.0) -> Reply:
+        """Store the head in the client's memory and return the rest as the reply.
+
+        Args:
+            trained: the whole model after training.
+            ctx: the client context.
+            seconds: training time beside that of ``trained``.
+        """
+        names = self.head_arrays(ctx)
         ctx.memory.update(pick_arrays(trained.arrays, names))
         metrics = {"loss": trained.loss, "train_seconds": seconds + trained.seconds}
-        return Reply(pick_arrays(trained.arrays, self._sent(trained.arrays, names)), len(ctx.data), metrics)
+        return Reply(pick_arrays(trained.arrays, self._sent_names(trained.arrays, names)), len(ctx.data), metrics)
 
-    def _sent(self, arrays: Arrays, head: Collection[str]) -> Collection[str]:
+    def _sent_names(self, arrays: Arrays, head: Collection[str]) -> Collection[str]:
         return drop_arrays(arrays, head if self.global_head == "first" else ()).keys()
 
 
 def client_head(arrays: Arrays, ctx: ClientContext, head_layers: int) -> Mapping[str, NDArray[Any]]:
-    """The head in the client's private memory; a copy of the model's until it has one."""
+    """Return the head in the client's private memory, or the received model's head where it has none yet.
+
+    Args:
+        arrays: the received model, in the model's shapes.
+        ctx: the client context.
+        head_layers: number of linear layers that form the head.
+
+    Returns:
+        The head's arrays by name, in the shapes of the model's head.
+    """
     return ctx.memory or pick_arrays(arrays, head_names(ctx.anatomy, head_layers))
 
 
 def predict_with_both_heads(arrays: Arrays, ctx: ClientContext, head_layers: int) -> list[NDArray[np.float32]]:
-    """Logits, shape (n, classes), of the model's head and of the client's own for its test samples, in one pass."""
-    arranged = add_second_head(arrays, client_head(arrays, ctx, head_layers))
-    return ctx.learner.predict(arranged, ctx.test, TwoHeads(head_layers))
+    """Predict the client's test samples with the model's head and with the client's, in one pass over the base.
+
+    Args:
+        arrays: the received model, in the model's shapes.
+        ctx: the client context.
+        head_layers: number of linear layers that form the head.
+
+    Returns:
+        [logits of the model's head, logits of the client's head], each float32 of shape (n, classes).
+    """
+    two_heads = add_second_head(arrays, client_head(arrays, ctx, head_layers))
+    return ctx.learner.predict(two_heads, ctx.test, TwoHeads(head_layers))

@@ -1,4 +1,4 @@
-"""What FedDF and Fed-ET share: clients with different models train and send them, the coordinator distils them."""
+"""Prototypes, shared by FedDF and Fed-ET: clients train models of several kinds, the coordinator distils them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ from fedquilt_common.types import Arrays, ClientId, Examples
 
 @dataclass(frozen=True)
 class Prototypes(ABC):
-    """``kd_epochs``: passes of a student over the public samples, at most, with Adam and ``kd_lr``."""
+    """Clients send their trained models, and the coordinator trains students on the public samples with Adam.
+
+    Attributes:
+        kd_epochs: passes of a student over the public samples, at most.
+        kd_lr: the students' learning rate, above 0.
+    """
 
     declares: ClassVar[Declaration] = Declaration(any_models=True)
 
@@ -44,10 +49,15 @@ class Prototypes(ABC):
     @property
     @abstractmethod
     def by_accuracy(self) -> bool:
-        """Whether clients say how accurate they are."""
+        """Whether clients report their accuracy."""
 
-    def ask(self, models: Sequence[Arrays], ctx: ServerContext) -> dict[ClientId, Task]:
-        """Each client of the round trains the model of its kind; clients of one kind share what is sent."""
+    def make_tasks(self, models: Sequence[Arrays], ctx: ServerContext) -> dict[ClientId, Task]:
+        """Return a training task for each client of the round; clients of one prototype share one publication.
+
+        Args:
+            models: each prototype's arrays, in its shapes.
+            ctx: the server context.
+        """
         bounds = {"accuracy": (0.0, 1.0)} if self.by_accuracy else {}
         kinds = {client: ctx.prototype_of(client) for client in ctx.select()}
         scalars = {"measure": self.by_accuracy}
@@ -63,55 +73,96 @@ class Prototypes(ABC):
             metrics["accuracy"] = float(right.mean())
         return Reply(trained.arrays, len(ctx.data), metrics)
 
-    def student(
-        self, learner: Learner, arrays: Arrays, data: Examples, loss: Loss, ctx: ServerContext, who: int, **how: Any
-    ) -> Arrays:
-        """``arrays`` after they have learned from ``data``; ``who`` is to draw other numbers than the next."""
+    def train_student(
+        self, learner: Learner, arrays: Arrays, data: Examples, loss: Loss, ctx: ServerContext, number: int,
+        **settings: Any,
+    ) -> Arrays:  # fmt: skip
+        """Train a model on the coordinator and return its new arrays.
+
+        Args:
+            learner: trains the model.
+            arrays: the numbers to start from, in the model's shapes.
+            data: public samples of shape (n, *input_shape), with the labels that ``loss`` takes.
+            loss: between outputs and labels.
+            ctx: the server context.
+            number: distinguishes the random numbers of the students of a round.
+            settings: further fields of ``TrainingPhase``.
+        """
         tuned = learner.with_settings(optimiser="adam", lr=self.kd_lr, momentum=0.0)
-        seed = derive_seed(ctx.seed, "distil", ctx.round, who)
-        return tuned.train_in_turn(arrays, [TrainingPhase(data, loss, **how)], [0] * self.kd_epochs, seed=seed).arrays
+        seed = derive_seed(ctx.seed, "distil", ctx.round, number)
+        phase = TrainingPhase(data, loss, **settings)
+        return tuned.train_in_turn(arrays, [phase], [0] * self.kd_epochs, seed=seed).arrays
 
 
 def initial_models(model: Arrays, ctx: ServerContext) -> list[Arrays]:
-    """Of each prototype, from the run's seed; of the first it is the experiment's ``model`` if that has its shapes."""
+    """Return each prototype's initial arrays, drawn with the run's seed.
+
+    Args:
+        model: the experiment's model. It is the first prototype's if it has the same shapes.
+        ctx: the server context.
+
+    Returns:
+        One model for each of ``ctx.prototypes``, in its shapes.
+    """
     models: list[Arrays] = [
-        one.init(derive_seed(ctx.seed, "model", number)) for number, one in enumerate(ctx.prototypes)
+        learner.init(derive_seed(ctx.seed, "model", number)) for number, learner in enumerate(ctx.prototypes)
     ]
-    alike = {name: x.shape for name, x in models[0].items()} == {name: x.shape for name, x in model.items()}
-    return [model, *models[1:]] if alike else models
+    same = {name: x.shape for name, x in models[0].items()} == {name: x.shape for name, x in model.items()}
+    return [model, *models[1:]] if same else models
 
 
 def average_prototypes(models: Sequence[Arrays], replies: Mapping[ClientId, Reply], ctx: ServerContext) -> list[Arrays]:
-    """The mean of each prototype's clients, weighted by samples; one that nobody has trained stays as it is."""
+    """Average each prototype over its clients, weighted by samples.
+
+    Args:
+        models: each prototype's arrays, in its shapes.
+        replies: each with the trained arrays of its client's prototype.
+        ctx: the server context.
+
+    Returns:
+        The means in the shapes of ``models``; a prototype without replies does not change.
+    """
     by_kind: list[dict[ClientId, Reply]] = [{} for _ in models]
     for client, reply in replies.items():
         by_kind[ctx.prototype_of(client)][client] = reply
-    return [mean(mine, like=old) if mine else old for old, mine in zip(models, by_kind, strict=True)]
+    return [mean(trained, like=old) if trained else old for old, trained in zip(models, by_kind, strict=True)]
 
 
 def client_logits(replies: Mapping[ClientId, Reply], ctx: ServerContext) -> NDArray[np.float32]:
-    """What each client's model says of the public samples, shape (clients, n, classes), in client order."""
+    """Predict the public samples with each client's trained model.
+
+    Returns:
+        Float32 logits of shape (clients, n, classes), in client order.
+    """
     data = Examples(ctx.public, np.zeros(len(ctx.public), np.int64))
-    found: list[Logits] = [
+    logits: list[Logits] = [
         ctx.prototypes[ctx.prototype_of(client)].predict(replies[client].arrays, data)[-1] for client in sorted(replies)
     ]
-    return np.stack(found)
+    return np.stack(logits)
 
 
 def pack_models(models: Sequence[Arrays]) -> Arrays:
-    """Several models as one: names such as ``1/fc.weight``."""
+    """Return several models as one, in their own shapes, under names such as ``1/fc.weight``."""
     return {f"{number}/{name}": x for number, arrays in enumerate(models) for name, x in arrays.items()}
 
 
 def unpack_models(arrays: Arrays, count: int) -> list[Arrays]:
-    """What ``pack_models`` has made of ``count`` models."""
+    """Return the ``count`` models that ``pack_models`` packed, in their own shapes."""
     return [
         {name.partition("/")[2]: arrays[name] for name in arrays if name.partition("/")[0] == str(number)}
         for number in range(count)
     ]
 
 
-def scores_of(models: Sequence[Arrays], ctx: ServerContext) -> dict[str, float]:
-    """The first prototype's scores, and each other's accuracy."""
-    each = [ctx.evaluate(arrays, learner=one) for arrays, one in zip(models, ctx.prototypes, strict=True)]
-    return {**each[0], **{f"accuracy_{number}": one["accuracy"] for number, one in enumerate(each) if number}}
+def evaluate_prototypes(models: Sequence[Arrays], ctx: ServerContext) -> dict[str, float]:
+    """Score each prototype on the test split.
+
+    Args:
+        models: each prototype's arrays, in its shapes.
+        ctx: the server context.
+
+    Returns:
+        The first prototype's scores, and ``accuracy_<number>`` of the others.
+    """
+    scores = [ctx.evaluate(arrays, learner=learner) for arrays, learner in zip(models, ctx.prototypes, strict=True)]
+    return {**scores[0], **{f"accuracy_{number}": score["accuracy"] for number, score in enumerate(scores) if number}}

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedquilt_common.aggregation.client_evaluation import (
     EVALUATE,
-    NOTHING,
+    NO_COUNTS,
     evaluate_on_clients,
     evaluation_reply,
     pool_counts,
@@ -50,7 +50,7 @@ def test_g_and_p_are_pooled_over_samples_not_over_clients() -> None:
     counts = {
         0: {"samples": 90.0, "global_right": 45.0, "personal_right": 90.0, "global_loss": 90.0, "personal_loss": 9.0},
         1: {"samples": 10.0, "global_right": 10.0, "personal_right": 0.0, "global_loss": 0.0, "personal_loss": 91.0},
-        2: NOTHING.metrics,
+        2: NO_COUNTS.metrics,
     }
     found = pool_counts(counts)
     assert found["global_accuracy"] == found["accuracy"] == 0.55
@@ -60,11 +60,11 @@ def test_g_and_p_are_pooled_over_samples_not_over_clients() -> None:
 
 
 def test_nobody_has_samples_to_test_on() -> None:
-    assert pool_counts({0: NOTHING.metrics}) == {"tested_samples": 0.0, "tested_clients": 0.0}
+    assert pool_counts({0: NO_COUNTS.metrics}) == {"tested_samples": 0.0, "tested_clients": 0.0}
 
 
 def test_a_client_that_claims_too_much_cannot_pass_one() -> None:
-    lie = {**NOTHING.metrics, "samples": 1.0, "global_right": 5.0, "personal_right": 9e11}
+    lie = {**NO_COUNTS.metrics, "samples": 1.0, "global_right": 5.0, "personal_right": 9e11}
     assert (pool_counts({0: lie})["global_accuracy"], pool_counts({0: lie})["personal_accuracy"]) == (1.0, 1.0)
 
 
@@ -79,7 +79,7 @@ def test_everybody_who_is_there_is_asked_and_nothing_but_numbers_is_expected() -
     tasks = next(steps)
     assert tasks.keys() == {4, 7, 9}
     assert all(task.kind == EVALUATE and task.arrays is STATE.arrays and task.expect == {} for task in tasks.values())
-    replies = {4: Reply({}, metrics={**NOTHING.metrics, "samples": 4.0, "global_right": 3.0, "personal_right": 1.0})}
+    replies = {4: Reply({}, metrics={**NO_COUNTS.metrics, "samples": 4.0, "global_right": 3.0, "personal_right": 1.0})}
     with pytest.raises(StopIteration) as done:
         steps.send(replies)
     assert done.value.value.scores["global_accuracy"] == 0.75

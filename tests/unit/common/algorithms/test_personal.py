@@ -277,7 +277,7 @@ def test_fedreb_asks_for_what_it_weighs_heads_by(weights: str, bench: Make) -> N
     ctx = bench()
     server: Any = ServerContext(ctx.anatomy)
     algorithm = make("fedreb", head_weights=weights)
-    assert weights in algorithm.ask(State(ctx.model), server).metrics
+    assert weights in algorithm.make_task(State(ctx.model), server).metrics
     one, other = (Reply({n: np.full_like(x, v) for n, x in ctx.model.items()}, 10.0,
                         {"effective": 9.0 if v else 1.0, "rebalanced": 1.0 if v else 3.0}) for v in (0, 1))  # fmt: skip
     state = algorithm.merge(State(ctx.model), {0: one, 1: replace(other, weight=30.0)}, server)

@@ -92,7 +92,7 @@ def test_both_kinds_come_nearer_to_the_mean_of_all_opinions() -> None:
     replies, public = replies_of(made), Examples(made.public, np.zeros(60, np.int64))
     said = [made.prototypes[client // 2].predict(replies[client].arrays, public)[-1] for client in range(CLIENTS)]
     algorithm: Any = make_algorithm("feddf", {"kd_epochs": 30, "kd_lr": 0.01, "patience": 30}, ())
-    np.testing.assert_allclose(algorithm.ensemble(replies, lab_of(made)), np.mean(said, axis=0), atol=1e-6)
+    np.testing.assert_allclose(algorithm.mean_logits(replies, lab_of(made)), np.mean(said, axis=0), atol=1e-6)
     _, _, means = play(make_algorithm("feddf", {"kd_epochs": 0}, ()), made, replies)
     _, _, taught = play(algorithm, made, replies)
 
@@ -111,10 +111,10 @@ def test_accuracy_weighs_the_opinions_where_that_is_asked_for() -> None:
     heard = {c: Reply(r.arrays, r.weight, {"accuracy": accuracies[c]}) for c, r in replies.items()}
     algorithm: Any = make_algorithm("feddf", {"weighting": "accuracy"}, ())
     only = made.prototypes[0].predict(replies[1].arrays, Examples(made.public, np.zeros(60, np.int64)))[-1]
-    np.testing.assert_allclose(algorithm.ensemble(heard, lab_of(made)), only, atol=1e-6)
+    np.testing.assert_allclose(algorithm.mean_logits(heard, lab_of(made)), only, atol=1e-6)
     nobody = {c: Reply(r.arrays, r.weight, {"accuracy": 0.0}) for c, r in replies.items()}
     uniform: Any = make_algorithm("feddf", {}, ())
-    assert np.allclose(algorithm.ensemble(nobody, lab_of(made)), uniform.ensemble(replies, lab_of(made)))
+    assert np.allclose(algorithm.mean_logits(nobody, lab_of(made)), uniform.mean_logits(replies, lab_of(made)))
 
 
 def test_a_kind_that_nobody_has_trained_learns_all_the_same() -> None:

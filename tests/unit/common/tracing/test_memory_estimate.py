@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fedquilt_common.algorithms.scalefl import beyond
+from fedquilt_common.algorithms.scalefl import absent_arrays
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.selection import prefix
@@ -111,6 +111,6 @@ def test_what_is_cut_off_in_depth_takes_nothing() -> None:
         build_model("convnet", {"exits": [1, 2]}, (3, 32, 32), 10), np.zeros((1, 3, 32, 32), np.float32)
     )
     whole = full_slice(blueprint.anatomy)
-    shallow = replace(whole, absent=beyond(blueprint.anatomy, 1))
+    shallow = replace(whole, absent=absent_arrays(blueprint.anatomy, 1))
     assert shallow.absent
     assert memory_to_train(blueprint, shallow, TRAINING).total < memory_to_train(blueprint, whole, TRAINING).total
