@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
@@ -28,6 +28,13 @@ from fedquilt_common.wire.transport import Deliver, Transport, Will
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
+_REQUIRED: Final = "Required, here or in --config."
+
+
+def _default(name: str) -> str:
+    """The value that the agent's configuration has without the option."""
+    return str(AgentConfig.model_fields[name].default)
+
 
 @app.callback()
 def group() -> None:
@@ -36,36 +43,68 @@ def group() -> None:
 
 @app.command()
 def agent(
-    broker: Annotated[str | None, typer.Option(help="mqtt://host[:port] or mqtts://...")] = None,
-    id: Annotated[str | None, typer.Option(help="Name of this agent, unique in its federation.")] = None,
-    clients: Annotated[str | None, typer.Option(help="Clients hosted here, such as 0-3 or 0,2,5.")] = None,
+    broker: Annotated[str | None, typer.Option(help=f"mqtt://host[:port] or mqtts://... {_REQUIRED}")] = None,
+    id: Annotated[str | None, typer.Option(help=f"Name of this agent, unique in its federation. {_REQUIRED}")] = None,
+    clients: Annotated[str | None, typer.Option(help=f"Clients hosted here, such as 0-3 or 0,2,5. {_REQUIRED}")] = None,
     each: Annotated[
         int | None,
         typer.Option(
-            help="Host so many of --clients: those that no other agent with this --state has; the name gets a number."
+            help="Host N of --clients that no other agent with this --state hosts; the name gets a number.",
+            metavar="N",
+            show_default="all of --clients",
         ),
     ] = None,
-    federation: Annotated[str | None, typer.Option(help="Name space at the broker.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Kind of board, for the page and the algorithms.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Training processes at a time.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of each training process.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory that the board says it has, such as 512MiB.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Memory that training may take, such as 64MiB; else what is free.")
+    federation: Annotated[
+        str | None, typer.Option(help="Name space at the broker.", show_default=_default("federation"))
     ] = None,
-    profile: Annotated[str | None, typer.Option(help="open, or private: say nothing of the board's resources.")] = None,
-    state: Annotated[Path | None, typer.Option(help="Folder for what must survive a restart.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of board, for the page and the algorithms.", show_default=_default("kind"))
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Training processes at a time.", show_default=_default("workers"))
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each training process.", show_default=_default("threads"))
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory that the agent reports for the board, such as 512MiB.", show_default="measured"),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Memory that training may take, such as 64MiB.", show_default="what is free"),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="open; or private: do not report the board's resources.", show_default=_default("profile")),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for what must survive a restart.",
+            show_default="$STATE_DIRECTORY, else ~/.local/state/fedquilt/ID",
+        ),
+    ] = None,
     allow_import: Annotated[
-        list[str] | None, typer.Option(help="Package that an experiment may load models from; repeatable.")
+        list[str] | None,
+        typer.Option(help="Package that an experiment may load code from; repeatable."),
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(help="Imitate a link: rate=50,latency=1,loss=0.2,mtu=222,speedup=100; or `experiment`'s."),
+        typer.Option(
+            help="Imitate a link: rate=50,latency=1,loss=0.2,mtu=222,speedup=100; or `experiment`'s.",
+            show_default="no imitation",
+        ),
     ] = None,
-    ca: Annotated[str | None, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = None,
+    ca: Annotated[
+        str | None,
+        typer.Option(help="CA certificates (PEM) to verify the broker with.", show_default="those of the system"),
+    ] = None,
     cert: Annotated[str | None, typer.Option(help="Client certificate (PEM).")] = None,
     key: Annotated[str | None, typer.Option(help="Key of the client certificate (PEM).")] = None,
-    once: Annotated[bool | None, typer.Option("--once", help="Leave when the run has ended.")] = None,
+    once: Annotated[
+        bool | None, typer.Option("--once", help="Exit when the run has ended.", show_default="wait for the next run")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with the same keys; options win.")] = None,
 ) -> None:
     """Host clients on this board: fetch their tasks, train them, send the replies. Runs until stopped.

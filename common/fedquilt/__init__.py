@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import (
         Algorithm,
         ClientContext,
+        Declaration,
         Learner,
         Loss,
         Penalty,
@@ -92,7 +93,7 @@ __all__ = [
     # run an experiment, read its results
     "simulate", "load_run", "Run", "load_experiment", "Experiment",
     # what an algorithm is made of
-    "Algorithm", "ServerContext", "ClientContext", "Task", "Reply", "State",
+    "Algorithm", "ServerContext", "ClientContext", "Task", "Reply", "State", "Declaration",
     "Learner", "TrainingPhase", "TrainingResult", "Loss", "Penalty",
     "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice",
     "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply", "derive_seed",
@@ -113,8 +114,8 @@ _NAMES = {
     "fedquilt.simulation": "load_experiment simulate",
     "fedquilt_common.aggregation.averages": "SubModelUpdate aggregate mean",
     "fedquilt_common.aggregation.client_evaluation": "EVALUATE evaluate_on_clients evaluation_reply",
-    "fedquilt_common.algorithm_api": "Algorithm ClientContext Learner Loss Penalty Reply ServerContext State Task "
-    "TrainingPhase TrainingResult",
+    "fedquilt_common.algorithm_api": "Algorithm ClientContext Declaration Learner Loss Penalty Reply ServerContext "
+    "State Task TrainingPhase TrainingResult",
     "fedquilt_common.algorithms.adaptivefl": "AdaptiveFL",
     "fedquilt_common.algorithms.all_large": "AllLarge",
     "fedquilt_common.algorithms.cfedakd": "CFedAKD",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
-from collections.abc import Callable
+from types import ModuleType
 from typing import NoReturn
 
 from fedquilt_common import __version__
@@ -18,6 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("fedquilt_server.cli", "Run a small federation on this machine and show it."),
     "simulate": ("fedquilt_server.cli", "Run an experiment with all its agents on this machine."),
     "coordinator": ("fedquilt_server.cli", "Run an experiment's coordinator against a broker."),
+    "init": ("fedquilt_server.tools.init_cli", "Write a commented experiment to start from."),
+    "algorithms": ("fedquilt_common.catalogue.cli", "List the algorithms, their papers and fields."),
+    "models": ("fedquilt_common.catalogue.cli", "List the models, their papers and parameters."),
+    "datasets": ("fedquilt_common.catalogue.cli", "List the data sets and the files that they need."),
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
     "memory": ("fedquilt_client.memory_cli", "See and export what clients keep on this board."),
     "model": ("fedquilt_server.tools.model_cli", "Look at a model and its sub-models."),
@@ -29,26 +34,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("fedquilt_common.doctor.cli", "Look at all that a run needs, and say what is missing."),
     "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and what narrow links cost."),
 }
-EXTRAS = {"fedquilt_server": "server", "fedquilt_client": "client"}
+GROUPS = frozenset({"bench", "federation", "memory", "model"})
+"""Commands that only hold sub-commands: alone they print their help and exit with 0, as ``fedquilt`` alone does."""
+EXTRAS = {"fedquilt_client": "client"}
 INTERRUPTED = 130
+COMPLETE = "_FEDQUILT_COMPLETE"
+"""The shell's completion script sets it."""
 
 
 def main() -> NoReturn:
     """Run ``fedquilt`` with the arguments of this process; exits with a documented code."""
-    arguments = sys.argv[1:]
-    if not arguments or arguments[0] in ("-h", "--help"):
-        _print_help()
-        sys.exit(0)
-    if arguments[0] == "--version":
-        print(f"fedquilt {__version__}")
-        sys.exit(0)
-    sys.exit(run(arguments))
+    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code, having printed any message."""
     try:
-        _load(arguments[0])(arguments)
+        _dispatch(arguments)
     except FedquiltError as error:
         print(f"fedquilt: {error}", file=sys.stderr)
         return error.exit_code
@@ -66,7 +68,28 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _load(name: str) -> Callable[[list[str]], None]:
+def _dispatch(arguments: list[str]) -> None:
+    first = arguments[0] if arguments else "--help"
+    if COMPLETE in os.environ or first in ("--install-completion", "--show-completion"):
+        _complete(arguments)
+    elif first in ("-h", "--help"):
+        _print_help()
+    elif first in ("-V", "--version"):
+        print(f"fedquilt {__version__}")
+    else:
+        _module(first).run([first, "--help"] if arguments in ([group] for group in GROUPS) else arguments)
+
+
+def _complete(arguments: list[str]) -> None:
+    from fedquilt_common.completion import complete
+
+    complete(
+        arguments, COMPLETE, {name: words for name, (_, words) in COMMANDS.items()}, lambda name: _module(name).app
+    )
+
+
+def _module(name: str) -> ModuleType:
+    """Import the module that has a command; leave with a message where there is none, or a package is missing."""
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean `fedquilt {near[0]}`?" if near else "see `fedquilt --help`"
@@ -74,22 +97,22 @@ def _load(name: str) -> Callable[[list[str]], None]:
         sys.exit(2)
     module = COMMANDS[name][0]
     try:
-        command: Callable[[list[str]], None] = importlib.import_module(module).run
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        extra = EXTRAS[module.partition(".")[0]]
+        extra = EXTRAS.get(module.partition(".")[0], "server")
         print(
             f"fedquilt: `{name}` needs the Python package {error.name}: install fedquilt[{extra}]",
             file=sys.stderr,
         )
         sys.exit(1)
-    return command
 
 
 def _print_help() -> None:
     print(f"fedquilt {__version__}: a federated-learning test bed on MQTT\n\nUsage: fedquilt COMMAND [OPTIONS]\n")
     for name, (_, words) in COMMANDS.items():
         print(f"  {name:<12} {words}")
-    print("\n`fedquilt COMMAND --help` tells more. Exit codes are listed in README.md.")
+    print("\nOptions: --help, --version (-V), --install-completion, --show-completion [SHELL]")
+    print("`fedquilt COMMAND --help` describes a command. README.md lists the exit codes.")
 
 
 if __name__ == "__main__":

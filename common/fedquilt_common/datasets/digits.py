@@ -1,6 +1,6 @@
 """Handwritten digits of 8 x 8 pixels, which come with scikit-learn: no download.
 
-Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998; the
+Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998; the
 test part of it, 1,797 digits. It has no official split: here a fixed fifth of each class is the test set.
 """
 

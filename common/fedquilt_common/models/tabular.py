@@ -68,7 +68,10 @@ _activation = activation
 
 
 def hars(input_shape: tuple[int, ...], classes: int, number: int) -> nn.Module:
-    """Model ``number``, from 0 to 9, of Table 3.4. Raises ExperimentError."""
+    """Build one of the FedAKD thesis's ten models for HARS: model ``number``, from 0 to 9, of Table 3.4.
+
+    Raises ExperimentError.
+    """
     row = HARS[check_number(number, len(HARS))]
     return build(input_shape, classes, (row.d2, row.d1), row.activation, row.dropout)
 

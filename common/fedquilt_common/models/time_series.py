@@ -99,7 +99,10 @@ def build(
 
 
 def harb(input_shape: tuple[int, ...], classes: int, number: int) -> nn.Module:
-    """Model ``number``, from 0 to 9, of Table 3.3. Raises ExperimentError."""
+    """Build one of the FedAKD thesis's ten models for HARB: model ``number``, from 0 to 9, of Table 3.3.
+
+    Raises ExperimentError.
+    """
     row = HARB[check_number(number, len(HARB))]
     return build(
         input_shape, classes, row.filters, row.kernel, row.convolutions, row.lstms, row.units, row.activation

@@ -1,1 +1,1 @@
-"""Run a whole federation on one machine, as supervised processes."""
+"""A whole federation on one machine, as supervised processes."""

@@ -1,4 +1,4 @@
-"""Keep child processes alive, as systemd does: restart a child that dies, and give up if it fails at each start."""
+"""Child processes kept alive as systemd would: a child that dies is started again, until it dies at once each time."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fedquilt_common.files.durable import write_atomically
 
 Role = Literal["broker", "coordinator", "agent"]
 SHORT_LIFE: Final = 30.0
-"""A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
+"""A child that ends by itself after fewer seconds has failed to start; one that was killed has not."""
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT})
-"""Exit codes that do not count as a failed start: success, and signals that others sent to the child."""
+"""Ends that come from outside: the next start is as good as the first."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
-"""Exit codes that a restart would only repeat; see README.md."""
+"""Exit codes that another start would give again: see README.md."""
 
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """A process to keep alive. ``log`` receives its standard output and standard error."""
+    """A process to keep alive; ``log`` receives what it prints."""
 
     name: str
     role: Role
@@ -43,7 +43,7 @@ class ChildSpec:
 
 @dataclass
 class Memory:
-    """Peak resident memory in bytes: of the process, and of its largest training process (``workers``)."""
+    """Bytes of resident memory at its highest; ``workers`` is that of the largest training process."""
 
     peak: int = 0
     workers: int = 0
@@ -59,10 +59,10 @@ class _Child:
 
 
 class Supervisor:
-    """Starts child processes, restarts those that die, and stops all of them at the end of the ``with`` block.
+    """Starts children, restarts those that die, keeps ``pids_file`` current, and ends all of them on leaving.
 
-    Args:
-        pids_file: JSON file that always holds the current process ids.
+    Raises (from ``watch``):
+        RunFailedError: when a child cannot be started, or fails in a way that a restart does not mend.
     """
 
     def __init__(self, pids_file: Path) -> None:
@@ -76,34 +76,27 @@ class Supervisor:
         self.stop()
 
     def start(self, spec: ChildSpec) -> None:
-        """Start a child process and record its process id."""
+        """Start one child."""
         self._children[spec.name] = _Child(spec, _spawn(spec), time.monotonic())
         self._write_pids()
 
     def memory(self) -> dict[str, Memory]:
-        """Return the peak resident memory of each child so far, restarts included."""
+        """The highest resident memory of each child so far, restarts included."""
         return {name: child.memory for name, child in self._children.items()}
 
     def watch(self) -> bool:
-        """Check every child once and restart those that died.
-
-        Returns:
-            True once the coordinator has exited with code 0.
-
-        Raises:
-            RunFailedError: a child fails at each start, or with an exit code that a restart would only repeat.
-        """
+        """Look at every child once, restart the dead; True once the coordinator has ended well."""
         for child in self._children.values():
             code = child.process.poll()
             if code is None:
-                _sample_memory(child)
+                _sample(child)
             elif child.spec.role == "coordinator" and code == 0:
                 return True
             else:
-                self._restart(child, code)
+                self._revive(child, code)
         return False
 
-    def _restart(self, child: _Child, code: int) -> None:
+    def _revive(self, child: _Child, code: int) -> None:
         failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE
         child.failed_starts = child.failed_starts + 1 if failed else 0
         if code in FINAL_CODES or child.failed_starts >= FAILED_STARTS:
@@ -124,10 +117,7 @@ class Supervisor:
         write_atomically(self._pids_file, json.dumps({**pids, "agents": agents}, indent=2) + "\n")
 
     def stop(self) -> None:
-        """Stop all children, agents first and the broker last.
-
-        Children that do not exit in time are killed. A second Ctrl-C kills all of them at once.
-        """
+        """End all children: agents first, the broker last, by force if they do not go, or at a second Ctrl-C."""
         try:
             self._stop_in_order()
         except KeyboardInterrupt:
@@ -143,10 +133,10 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
             for process in group:
-                _wait_or_kill(process)
+                _end(process)
 
 
-def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
@@ -157,7 +147,7 @@ def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
 def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     with spec.log.open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - the commands are our own
+        return subprocess.Popen(  # noqa: S603 - our own programs
             spec.argv,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -182,16 +172,16 @@ def _failure(spec: ChildSpec, code: int) -> RunFailedError:
     return error
 
 
-def _sample_memory(child: _Child) -> None:
+def _sample(child: _Child) -> None:
     with contextlib.suppress(psutil.Error, OSError):
-        child.memory.peak = max(child.memory.peak, _peak_memory(child.process.pid))
+        child.memory.peak = max(child.memory.peak, _highest(child.process.pid))
         if child.spec.role == "agent":
             workers = psutil.Process(child.process.pid).children()
-            child.memory.workers = max([child.memory.workers, *(_peak_memory(w.pid) for w in workers)])
+            child.memory.workers = max([child.memory.workers, *(_highest(w.pid) for w in workers)])
 
 
-def _peak_memory(pid: int) -> int:
-    """Return the peak resident memory in bytes on Linux, elsewhere the current one."""
+def _highest(pid: int) -> int:
+    """Resident memory at its highest in bytes where Linux tells, else as it is now."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         for line in status.read_text().splitlines():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from fedquilt_common import __version__, cli, errors
 from fedquilt_common.errors import FedquiltError
+from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_server.experiment_file import load_experiment
 from fedquilt_server.runs.run import Run
 from fedquilt_server.simulate.mosquitto import free_port
@@ -38,8 +40,9 @@ def test_help_names_every_command(arguments: tuple[str, ...], tmp_path: Path) ->
     assert "Usage: fedquilt COMMAND" in done.stdout
 
 
-def test_version(tmp_path: Path) -> None:
-    done = fedquilt("--version", where=tmp_path)
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(option: str, tmp_path: Path) -> None:
+    done = fedquilt(option, where=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"fedquilt {__version__}\n")
     assert metadata.version("fedquilt") == __version__
 
@@ -48,6 +51,33 @@ def test_version(tmp_path: Path) -> None:
 def test_every_command_has_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([name, "--help"]) == 0
     assert f"fedquilt {name}" in capsys.readouterr().out
+
+
+def test_groups_are_the_commands_with_sub_commands() -> None:
+    found = set()
+    for name, (module, _) in cli.COMMANDS.items():
+        found |= {group.name for group in importlib.import_module(module).app.registered_groups} & {name}
+    assert found == cli.GROUPS
+
+
+@pytest.mark.parametrize("name", sorted(cli.GROUPS))
+def test_a_group_alone_prints_its_help_as_fedquilt_alone_does(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == cli.run([name, "--help"]) == 0
+    expected = capsys.readouterr().out.partition("exit codes.\n")[2]
+    assert cli.run([name]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (expected, "")
+    assert f"Usage: fedquilt {name}" in printed.out
+
+
+def test_the_agents_help_shows_what_holds_without_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["agent", "--help"]) == 0
+    words = " ".join(re.sub(r"[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    for option, field in AgentConfig.model_fields.items():
+        if isinstance(field.default, str | int) and field.default not in ("", False):
+            assert re.search(rf"--{option} .*?\[default: \({field.default}\)\]", words), option
+    for default in ("what is free", "STATE_DIRECTORY"):
+        assert default in words
 
 
 @pytest.mark.parametrize(
@@ -131,7 +161,7 @@ def test_however_a_command_ends_there_is_a_code(
     def command(arguments: list[str]) -> None:
         raise raised
 
-    monkeypatch.setattr(cli, "_load", lambda name: command)
+    monkeypatch.setattr(cli, "_dispatch", command)
     assert cli.run(["demo"]) == code
 
 

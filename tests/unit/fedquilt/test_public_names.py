@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,10 +70,10 @@ def test_every_error_and_every_algorithm_is_public() -> None:
 
 
 def test_everything_an_algorithm_meets_is_public() -> None:
-    own = [name for name, kind in vars(algorithm_api).items()
-           if isinstance(kind, type) and kind.__module__ == algorithm_api.__name__]  # fmt: skip
+    own = {name for name in algorithm_api.__all__ if isinstance(getattr(algorithm_api, name), type)}
     internal = {"ServerTools"}
-    assert set(own) - internal <= set(fq.__all__)
+    assert own - internal <= set(fq.__all__)
+    assert {"Algorithm", "Declaration"} <= own
 
 
 def test_the_version_is_the_programs() -> None:
@@ -91,3 +92,11 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "fedquilt_server.experiment_file", None)
     with pytest.raises(PackageMissingError, match=r"fedquilt.simulate needs .*: install fedquilt\[server\]"):
         fq.simulate  # noqa: B018
+
+
+def test_the_wheel_has_every_package() -> None:
+    root = SOURCE.parents[2]
+    (line,) = re.findall(r"^packages = (.+)$", (root / "pyproject.toml").read_text(), re.MULTILINE)
+    there = [path.parent for side in ("common", "server", "client") for path in (root / side).glob("*/__init__.py")]
+    assert set(ast.literal_eval(line)) == {str(path.relative_to(root)) for path in there}
+    assert all((path / "py.typed").exists() for path in there)
