@@ -1,4 +1,4 @@
-"""How much memory training may take on this board now, and whether the system has killed for memory. In bytes."""
+"""How much memory training can take on this board, and how often the system killed a process for memory. In bytes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import psutil
 from fedquilt_common.files.durable import write_durably
 
 RESERVE: Final = 0.05
-"""The part of what is free that is left alone: the agent itself and the system go on needing memory."""
+"""The part of the free memory that training leaves to the agent and the system."""
 LOWERED: Final = 0.9
-"""What is tried after a need that was too much, as a part of it."""
+"""The new limit after training ran out of memory, as a part of what it needed."""
 _NO_LIMIT: Final = 1 << 60
-"""cgroup v1 writes an absurdly high number where there is no limit."""
+"""cgroup v1 writes a number above this where there is no limit."""
 
 
 @dataclass(frozen=True)
-class _Names:
-    """What the files of a cgroup version are called."""
+class _CgroupFiles:
+    """Names of the memory files and fields of one cgroup version."""
 
     mount: str
     limit: str
@@ -30,8 +30,8 @@ class _Names:
     kills: str
 
 
-_V2: Final = _Names("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "memory.events")
-_V1: Final = _Names(
+_V2: Final = _CgroupFiles("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "memory.events")
+_V1: Final = _CgroupFiles(
     "sys/fs/cgroup/memory",
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
@@ -41,25 +41,38 @@ _V1: Final = _Names(
 
 
 def free_capacity(budget: int | None = None, sharing: int = 1, root: Path = Path("/")) -> int:
-    """What one of ``sharing`` training processes may take now.
+    """Return the bytes that one training process may take now.
 
-    The least of: what the system has available, what each control group above this process leaves (its file cache
-    does not count, the kernel takes that back), less a reserve; and the owner's ``budget`` for all of them together.
+    The free memory is the least of what the system has available and what each control group above this process
+    leaves. A group's file cache counts as free, because the kernel can reclaim it. ``RESERVE`` of the free memory
+    stays unused.
+
+    Args:
+        budget: the owner's limit for all training processes together; None: no limit of the owner's.
+        sharing: number of training processes that share the memory.
+        root: root of the file system that ``proc`` and ``sys`` are read from.
     """
-    free = min([psutil.virtual_memory().available, *_left_by_groups(root)])
+    free = min([psutil.virtual_memory().available, *_free_in_cgroups(root)])
     usable = int(max(0, free) * (1 - RESERVE))
     return (usable if budget is None else min(usable, budget)) // max(1, sharing)
 
 
 def read_limit(file: Path) -> int | None:
-    """What ``lower_limit`` left there."""
-    return _number(file)
+    """Return the limit that ``lower_limit`` stored, in bytes; None if there is none."""
+    return _read_number(file)
 
 
 def lower_limit(file: Path, need: int) -> int:
-    """Training that needed ``need`` bytes was too much: the new limit, kept in ``file``.
+    """Lower the limit after training ran out of memory, and store it in ``file``.
 
-    A need above the limit was begun before there was one, and teaches nothing new.
+    Training that needed more than the stored limit began before the limit was set. It does not change the limit.
+
+    Args:
+        file: where the limit is stored.
+        need: estimated bytes of the training that ran out of memory.
+
+    Returns:
+        The limit in bytes that holds from now on.
     """
     before = read_limit(file)
     if before is not None and need > before:
@@ -70,50 +83,53 @@ def lower_limit(file: Path, need: int) -> int:
 
 
 def oom_kills(root: Path = Path("/")) -> int:
-    """How often the system has killed a process for memory, here and in our control groups; only ever grows."""
-    here = _field(root / "proc/vmstat", "oom_kill") or 0
-    return here + sum(_field(group / names.kills, "oom_kill") or 0 for names, group in _groups(root))
+    """Return how often the system killed a process for memory, on this machine and in our control groups.
+
+    The number never decreases.
+    """
+    on_machine = _read_field(root / "proc/vmstat", "oom_kill") or 0
+    return on_machine + sum(_read_field(group / files.kills, "oom_kill") or 0 for files, group in _cgroups(root))
 
 
-def _left_by_groups(root: Path) -> Iterator[int]:
-    for names, group in _groups(root):
-        limit, usage = _number(group / names.limit), _number(group / names.usage)
+def _free_in_cgroups(root: Path) -> Iterator[int]:
+    for files, group in _cgroups(root):
+        limit, usage = _read_number(group / files.limit), _read_number(group / files.usage)
         if limit is not None and usage is not None and limit < _NO_LIMIT:
-            yield limit - usage + (_field(group / "memory.stat", names.reclaimable) or 0)
+            yield limit - usage + (_read_field(group / "memory.stat", files.reclaimable) or 0)
 
 
-def _groups(root: Path) -> Iterator[tuple[_Names, Path]]:
-    """Our memory control group and all above it, as far as they can be seen from here."""
-    for line in _lines(root / "proc/self/cgroup"):
+def _cgroups(root: Path) -> Iterator[tuple[_CgroupFiles, Path]]:
+    """Yield our memory control group and all groups above it that are visible from here."""
+    for line in _read_lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
-        names = _V1 if "memory" in controllers.split(",") else _V2 if controllers == "" else None
-        if names is None:
+        files = _V1 if "memory" in controllers.split(",") else _V2 if controllers == "" else None
+        if files is None:
             continue
-        top = root / names.mount
+        top = root / files.mount
         group = top / path.strip("/")
         while group != top and group.is_relative_to(top):
-            yield names, group
+            yield files, group
             group = group.parent
-        yield names, top
+        yield files, top
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
     except OSError:
         return []
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     try:
         return int(path.read_text())
     except (OSError, ValueError):  # absent, or "max": no limit
         return None
 
 
-def _field(path: Path, name: str) -> int | None:
-    """The number behind ``name`` in a file of "name number" lines."""
-    for line in _lines(path):
+def _read_field(path: Path, name: str) -> int | None:
+    """Return the number after ``name`` in a file of "name number" lines."""
+    for line in _read_lines(path):
         key, _, value = line.partition(" ")
         if key == name and value.strip().isdigit():
             return int(value)

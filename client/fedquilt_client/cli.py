@@ -1,4 +1,4 @@
-"""``fedquilt agent``."""
+"""``fedquilt agent``: read the settings from options and configuration file, and run the agent."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ def agent(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with the same keys; options win.")] = None,
 ) -> None:
-    """Host clients on this board: fetch their tasks, train them, send the replies. Runs until stopped.
+    """Host clients on this board: fetch their tasks, train, send the replies. Runs until you stop it.
 
-    The broker's password may be given in FEDQUILT_BROKER_PASSWORD instead of the URL.
+    You can give the broker's password in FEDQUILT_BROKER_PASSWORD instead of the URL.
     """
     options = {k: v for k, v in locals().items() if k != "config" and v not in (None, [])}
     settings = _merge(config, options)
@@ -119,10 +119,10 @@ def agent(
 
     transports: list[Transport] = []
 
-    made, slot = _in_slot(_agent_settings(settings), settings.each)
+    own, slot = _take_slot(_agent_settings(settings), settings.each)
 
     def transport(deliver: Deliver, will: Will) -> Transport:
-        client_id = f"fedquilt-{made.federation}-{made.name}"
+        client_id = f"fedquilt-{own.federation}-{own.name}"
         transports.append(MqttTransport(address, client_id, deliver, will=will))
         return transports[-1]
 
@@ -130,18 +130,18 @@ def agent(
     stop = StopSignal()
     make: MakeTransport = transport
     if settings.link is not None:
-        make = wrap_transport(settings.link, made.name, min(made.clients), Topics(made.federation), transport)
-    turns = _Turns(stop)
-    with report_liveness(lambda: (turns.count, [one.bytes_sent for one in transports])):
-        Agent(made, make).execute(turns)
+        make = wrap_transport(settings.link, own.name, min(own.clients), Topics(own.federation), transport)
+    turns = _CountedStop(stop)
+    with report_liveness(lambda: (turns.count, [each.bytes_sent for each in transports])):
+        Agent(own, make).execute(turns)
     if slot is not None:
         slot.lock.close()
     raise typer.Exit(stop.exit_code)
 
 
 @dataclass
-class _Turns:
-    """Asks ``stop``, and counts how often."""
+class _CountedStop:
+    """Calls ``stop`` and counts the calls, so that the watchdog sees whether the agent still takes turns."""
 
     stop: Callable[[], bool]
     count: int = 0
@@ -156,15 +156,15 @@ def _merge(config: Path | None, options: dict[str, Any]) -> AgentConfig:
     try:
         return AgentConfig.model_validate(values)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
+        mistakes = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
         missing = [e["loc"][0] for e in error.errors() if e["type"] == "missing"]
         if missing:
-            wrong = [f"--{name} is needed, as an option or in --config" for name in missing]
-        raise ExperimentError("agent: " + "; ".join(wrong)) from None
+            mistakes = [f"--{name} is missing; give it as an option or in --config" for name in missing]
+        raise ExperimentError("agent: " + "; ".join(mistakes)) from None
 
 
-def _in_slot(settings: AgentSettings, each: int | None) -> tuple[AgentSettings, Slot | None]:
-    """With the clients of a slot where several agents are started alike; it is theirs while the second is kept."""
+def _take_slot(settings: AgentSettings, each: int | None) -> tuple[AgentSettings, Slot | None]:
+    """Return the settings with a slot's clients, name and folder if ``each`` is set, and the slot to keep."""
     if each is None:
         return settings, None
     slot = take_slot(settings.state, settings.clients, each)
@@ -190,10 +190,10 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
 
 
 def default_state(name: str) -> Path:
-    """systemd's StateDirectory, else the user's own place for state."""
-    given = os.environ.get("STATE_DIRECTORY")
-    if given:
-        return Path(given)
+    """Return systemd's StateDirectory if it is set, else a folder below the user's state directory."""
+    folder = os.environ.get("STATE_DIRECTORY")
+    if folder:
+        return Path(folder)
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "fedquilt" / name
 

@@ -1,4 +1,4 @@
-"""What this board is and how it fares: memory, cores, GPU, temperature. Memory in bytes, temperature in Celsius."""
+"""The board's profile and sensors: memory, cores, GPU, temperature, power."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ _MODEL = Path("/proc/device-tree/model")
 
 @dataclass(frozen=True)
 class Vitals:
-    """A reading; None where the board has no such sensor."""
+    """One reading of the board's sensors; None where the board has no such sensor.
+
+    Attributes:
+        memory_used: bytes in use on the board, or in its control group if that has a limit.
+        temperature: of the hottest sensor, in degrees Celsius.
+        power: of the board, in watts.
+    """
 
     memory_used: int | None
     temperature: float | None
@@ -29,9 +35,13 @@ NO_VITALS = Vitals(None, None, None)
 
 
 def profile(kind: str, memory: int | None, *, private: bool = False) -> ProfileMessage:
-    """This board; ``memory`` is a budget set by its owner, else what it has or its cgroup allows.
+    """Return the profile that the agent reports for this board.
 
-    A ``private`` one says its kind and nothing else.
+    Args:
+        kind: the kind of board, as its owner names it.
+        memory: the owner's limit in bytes; None: no limit. The profile has the least of this limit, the limit of the
+            control group and the board's memory.
+        private: report the kind only.
     """
     if private:
         return ProfileMessage(kind=kind)
@@ -45,7 +55,7 @@ def profile(kind: str, memory: int | None, *, private: bool = False) -> ProfileM
 
 
 def vitals() -> Vitals:
-    """How the board fares now."""
+    """Read the board's sensors."""
     total = psutil.virtual_memory()
     limit = _first_number(_CGROUP_LIMITS)
     used = _first_number(_CGROUP_USAGE) if limit and limit < total.total else None
@@ -77,12 +87,12 @@ def _first_number(paths: tuple[str, ...]) -> int | None:
 def _temperature() -> float | None:
     if not hasattr(psutil, "sensors_temperatures"):  # macOS
         return None
-    readings = [entry.current for entries in psutil.sensors_temperatures().values() for entry in entries]
-    return max(readings, default=None)
+    celsius = [entry.current for entries in psutil.sensors_temperatures().values() for entry in entries]
+    return max(celsius, default=None)
 
 
 def _power() -> float | None:
-    """Watts from the first hwmon that reports them in microwatts (some Jetsons and mini PCs); None elsewhere."""
+    """Return the power in watts, from the first hwmon sensor that has it (some Jetsons and mini PCs); else None."""
     for path in sorted(Path("/sys/class/hwmon").glob("hwmon*/power1_input")):
         microwatts = _first_number((str(path),))
         if microwatts is not None:

@@ -1,4 +1,4 @@
-"""The link that an agent is to imitate: one that its user gives, or that of its line in the experiment's fleet."""
+"""The slow link that an agent simulates: from its command line, or from its entry in the experiment's fleet."""
 
 from __future__ import annotations
 
@@ -17,33 +17,49 @@ from fedquilt_common.wire.slow_link import SlowLinkTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
 
-OF_THE_EXPERIMENT: Final = "experiment"
+FROM_EXPERIMENT: Final = "experiment"
+"""The value of ``--link`` that takes the link from the experiment."""
 MakeTransport = Callable[[Deliver, Will], Transport]
 
 
 def wrap_transport(text: str, name: str, client: int, topics: Topics, make: MakeTransport) -> MakeTransport:
-    """``make`` behind the link that ``text`` describes; with ``experiment``, behind that of the client's line.
+    """Put a simulated link in front of a transport.
 
-    Raises ExperimentError where it describes none.
+    Args:
+        text: the link, such as ``rate=50,latency=1``; ``experiment`` takes that of the client's entry in the fleet.
+        name: the agent's name; seeds the packets that the link loses.
+        client: a client that the agent hosts.
+        topics: the topics of its federation.
+        make: makes the transport behind the link.
+
+    Returns:
+        A function that makes the transport with the link.
+
+    Raises:
+        ExperimentError: ``text`` does not describe a link.
     """
-    given = Link() if text == OF_THE_EXPERIMENT else parse_link(text)
+    from_experiment = text == FROM_EXPERIMENT
+    link = Link() if from_experiment else parse_link(text)
 
-    def learn(message: MqttMessage) -> Link | None:
-        about_run = text == OF_THE_EXPERIMENT and message.topic == topics.run and message.payload
+    def read_link(message: MqttMessage) -> Link | None:
+        about_run = from_experiment and message.topic == topics.run and message.payload
         return link_for_client(message, client) if about_run else None
 
-    def linked(deliver: Deliver, will: Will) -> Transport:
-        return SlowLinkTransport(given, make, deliver, will, derive_seed("link", name), learn)
+    def make_slow(deliver: Deliver, will: Will) -> Transport:
+        return SlowLinkTransport(link, make, deliver, will, derive_seed("link", name), read_link)
 
-    return linked
+    return make_slow
 
 
 def link_for_client(message: MqttMessage, client: int) -> Link | None:
-    """What the experiment in a ``run`` message says of the line that has ``client``; without bounds if nothing."""
+    """Return the link of a client's entry in the fleet of the experiment in a ``run`` message.
+
+    The link is unlimited if the client has no entry or its entry has no link; None if the message is not valid.
+    """
     try:
-        said = parse(RunMessage, message.payload, message.topic)
-        made = Experiment.model_validate_json(json.dumps(said.experiment))
+        run = parse(RunMessage, message.payload, message.topic)
+        experiment = Experiment.model_validate_json(json.dumps(run.experiment))
     except (ProtocolError, ValidationError):
-        return None  # the agent says what is wrong with it
-    specs = agent_specs(made.fleet, made.speedup)
+        return None  # the agent reports what is wrong with the message
+    specs = agent_specs(experiment.fleet, experiment.speedup)
     return next((spec.link for spec in specs if client in spec.clients and spec.link), Link())

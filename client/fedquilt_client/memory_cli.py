@@ -1,4 +1,4 @@
-"""``fedquilt memory``: what algorithms keep on this board and never send, for its owner to see and to take away."""
+"""``fedquilt memory``: list and export the private memory that algorithms keep on this board and never send."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ memory_app = typer.Typer(
 app.add_typer(memory_app, name="memory")
 
 StateOption = Annotated[Path | None, typer.Option("--state", help="The agent's state folder.")]
-IdOption = Annotated[str | None, typer.Option("--id", help="The agent's name, if it has the default state folder.")]
-RunOption = Annotated[str | None, typer.Option("--run", help="Of this run only; see `memory list`.")]
+IdOption = Annotated[str | None, typer.Option("--id", help="The agent's name, if it uses the default state folder.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="This run only; `fedquilt memory list` prints the names.")]
 
 
 @app.callback()
@@ -42,9 +42,9 @@ def list_(
     run: RunOption = None,
     json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """The newest private memory of each client and run: of which round, how large, which arrays."""
+    """List the newest private memory of each client and run: its round, its size and its arrays."""
     damages: list[RunFolderError] = []
-    rows = list(_told_of(_found(state, id, run, damages.append), damages.append))
+    rows = list(_describe_all(_find_memories(state, id, run, damages.append), damages.append))
     if json_:
         print(json.dumps(rows, indent=2))
     else:
@@ -62,7 +62,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         names = list(row["arrays"])
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         table.add_row(row["run"], row["algorithm"], str(row["client"]), str(row["round"]), str(row["bytes"]), shown)
-    # rich cuts what does not fit; a terminal that is too narrow wraps lines, but keeps every letter
+    # rich cuts columns that do not fit; a narrow terminal wraps the lines of a wider table and loses nothing
     console = Console()
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)
@@ -70,58 +70,66 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
 @memory_app.command()
 def export(
-    client: Annotated[int, typer.Option(min=0, help="Whose memory.")],
-    out: Annotated[Path, typer.Option(help="The file to write, a safetensors container.")],
+    client: Annotated[int, typer.Option(min=0, help="The client whose memory to export.")],
+    out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
     state: StateOption = None,
     id: IdOption = None,
     run: RunOption = None,
 ) -> None:
-    """Write a client's newest private memory to a file of its own; its metadata say what it is."""
+    """Write a client's newest private memory to a file; its metadata name run, algorithm, client and round."""
     damages: list[RunFolderError] = []
-    found = [kept for kept in _found(state, id, run, damages.append) if kept.client == client]
-    if not found and damages:
+    memories = [memory for memory in _find_memories(state, id, run, damages.append) if memory.client == client]
+    if not memories and damages:
         raise damages[0]
-    if not found:
-        raise DataUnavailableError(f"client {client} has no private memory here; `fedquilt memory list` tells who has")
-    if len(found) > 1:
+    if not memories:
+        raise DataUnavailableError(
+            f"client {client} has no private memory here; `fedquilt memory list` prints the clients that have one"
+        )
+    if len(memories) > 1:
         raise ExperimentError(f"client {client} has private memory of several runs; give --run one of: "
-                              f"{', '.join(kept.run for kept in found)}")  # fmt: skip
+                              f"{', '.join(memory.run for memory in memories)}")  # fmt: skip
     if out.exists():
-        raise ExperimentError(f"--out {out}: exists already; choose another name, or remove it")
-    told = {key: str(value) for key, value in _told(found[0]).items() if key not in ("arrays", "bytes")}
-    write_arrays(out, FileArrays(found[0].file), metadata=told)
+        raise ExperimentError(f"--out {out}: exists already; choose another name, or remove the file")
+    metadata = {key: str(value) for key, value in _describe(memories[0]).items() if key not in ("arrays", "bytes")}
+    write_arrays(out, FileArrays(memories[0].file), metadata=metadata)
     print(f"{out}: {len(FileArrays(out))} arrays, {out.stat().st_size} bytes")
 
 
-def _found(state: Path | None, id: str | None, run: str | None, damaged: Damaged) -> list[KeptMemory]:
+def _find_memories(state: Path | None, id: str | None, run: str | None, damaged: Damaged) -> list[KeptMemory]:
     if (state is None) == (id is None):
-        raise ExperimentError("give --state FOLDER, or --id NAME for an agent with the default state folder")
+        raise ExperimentError("give either --state FOLDER, or --id NAME for an agent with the default state folder")
     folder = state if state is not None else default_state(str(id))
     if not (folder / "runs").is_dir():
-        raise DataUnavailableError(f"{folder}: is no state folder of an agent that has taken part in a run")
-    return [kept for kept in kept_memories(folder, damaged) if run in (None, kept.run)]
+        raise DataUnavailableError(
+            f"{folder}: is not the state folder of an agent that took part in a run; correct --state or --id"
+        )
+    return [memory for memory in kept_memories(folder, damaged) if run in (None, memory.run)]
 
 
-def _told_of(found: Iterable[KeptMemory], damaged: Damaged) -> Iterator[dict[str, Any]]:
-    for kept in found:
+def _describe_all(memories: Iterable[KeptMemory], damaged: Damaged) -> Iterator[dict[str, Any]]:
+    for memory in memories:
         try:
-            yield _told(kept)
+            yield _describe(memory)
         except RunFolderError as error:
             damaged(error)
 
 
-def _told(kept: KeptMemory) -> dict[str, Any]:
-    """Raises RunFolderError for a file that is damaged."""
+def _describe(memory: KeptMemory) -> dict[str, Any]:
+    """Return the row of the list for one memory.
+
+    Raises:
+        RunFolderError: its file is damaged or missing.
+    """
     try:
-        arrays = FileArrays(kept.file)
+        arrays = FileArrays(memory.file)
     except (PayloadError, OSError) as error:
-        raise RunFolderError(f"{kept.file}, of client {kept.client}: is damaged or missing: {error}") from None
+        raise RunFolderError(f"{memory.file}, of client {memory.client}: is damaged or missing: {error}") from None
     return {
-        "run": kept.run,
-        "algorithm": kept.algorithm,
-        "client": kept.client,
-        "round": kept.round,
-        "bytes": kept.file.stat().st_size,
+        "run": memory.run,
+        "algorithm": memory.algorithm,
+        "client": memory.client,
+        "round": memory.round,
+        "bytes": memory.file.stat().st_size,
         "arrays": {name: list(arrays.shape(name)) for name in arrays},
     }
 

@@ -1,5 +1,7 @@
-"""Several agents that are started alike on one machine, as ``docker-compose --scale`` does: each takes a slot, and with
-it clients, a name and a folder that no other has while it lives."""
+"""Slots for agents that are started with the same command on one machine, as ``docker-compose --scale`` does.
+
+Each agent takes one slot. As long as it runs, no other agent has the slot's clients, name and folder.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from fedquilt_common.files.locking import lock_folder
 
 @dataclass(frozen=True)
 class Slot:
-    """``lock`` must be kept for as long as the agent lives."""
+    """One agent's part of the clients.
+
+    Attributes:
+        number: of the slot, from 0; the agent's name ends in it.
+        clients: the clients that the agent hosts.
+        state: the agent's state folder.
+        lock: keep it open as long as the agent runs; closing it frees the slot.
+    """
 
     number: int
     clients: tuple[int, ...]
@@ -23,19 +32,26 @@ class Slot:
 
 
 def take_slot(state: Path, clients: Sequence[int], each: int) -> Slot:
-    """The first that is free of those below ``state``, with ``each`` of the clients (the last one may have fewer).
+    """Take the first free slot.
 
-    A slot's clients and folder stay together: whoever takes it after a restart finds what they have kept. Raises
-    ExperimentError where all are taken.
+    A slot always has the same clients and folder. An agent that takes it after a restart finds its clients' memory.
+
+    Args:
+        state: the folder with the slots' folders.
+        clients: the clients of all slots together.
+        each: number of clients of a slot; the last slot can have fewer.
+
+    Raises:
+        ExperimentError: all slots are taken.
     """
-    shares = [tuple(clients[first : first + each]) for first in range(0, len(clients), each)]
-    for number, share in enumerate(shares):
-        place = state / f"slot-{number}"
+    parts = [tuple(clients[first : first + each]) for first in range(0, len(clients), each)]
+    for number, part in enumerate(parts):
+        folder = state / f"slot-{number}"
         try:
-            return Slot(number, share, place, lock_folder(place, 0.0, ".slot"))
+            return Slot(number, part, folder, lock_folder(folder, 0.0, ".slot"))
         except FolderInUseError:
             continue
     raise ExperimentError(
-        f"--each {each}: the {len(clients)} clients are shared out among {len(shares)} agents already; start fewer, or "
-        "give them more --clients"
+        f"--each {each}: {len(parts)} agents host the {len(clients)} clients already; start fewer agents, or add "
+        "clients to --clients"
     )

@@ -34,7 +34,7 @@ NEEDED = ("--broker", "mqtt://lab", "--id", "pi", "--clients", "0")
 
 
 class Recorded:
-    """Stands in for the agent, and remembers what it was given."""
+    """Stands in for the agent, and records its arguments."""
 
     settings: AgentSettings
     transport: MqttTransport
@@ -49,7 +49,7 @@ class Recorded:
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AgentSettings]:
-    """Runs the command with options; gives the settings that it came to."""
+    """Runs the command with options; returns the agent's settings."""
 
     class Never:
         exit_code = 0
@@ -173,8 +173,8 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--id", "pi"), 4, "--broker is needed"),
-        (NEEDED[:4], 4, "--clients is needed"),
+        (("--id", "pi"), 4, "--broker is missing"),
+        (NEEDED[:4], 4, "--clients is missing"),
         ((*NEEDED, "--clients", "3-1"), 4, "0-3 or 0,2,5"),
         ((*NEEDED, "--memory", "much"), 4, "memory"),
         ((*NEEDED, "--workers", "0"), 4, "workers"),

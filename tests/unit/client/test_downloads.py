@@ -1,4 +1,4 @@
-"""Patches on their way in: put together from whatever comes, and asked for again when something does not."""
+"""Downloads of patches: assembled from chunks in any order, with requests for lost chunks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fedquilt_common.wire.transport import Incoming, MqttMessage
 TOPICS = Topics("test")
 
 
-class Noting(MemoryTransport):
-    """Notes what is subscribed to and given up."""
+class RecordingTransport(MemoryTransport):
+    """Records subscriptions and unsubscriptions."""
 
     asked: list[str]
     left: list[str]
@@ -40,7 +40,7 @@ class Noting(MemoryTransport):
 
 
 class Board:
-    """Downloads with a broker in memory, a clock in the test's hand, and a line that can lose chunks."""
+    """Downloads with a broker in memory, a clock that the test sets, and a link that can lose chunks."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.free = 1000.0, 10**12
@@ -49,7 +49,7 @@ class Board:
         monkeypatch.setattr(module, "psutil", disk)
         self.broker = MemoryBroker()
         self.inbox: list[MqttMessage] = []
-        self.transport = Noting(self.broker, "board", self._deliver)
+        self.transport = RecordingTransport(self.broker, "board", self._deliver)
         self.transport.asked, self.transport.left = [], []
         self.transport.connect()
         self.store = RunStore(folder, RunMessage(run="run", experiment={}))
@@ -60,7 +60,7 @@ class Board:
             self.inbox.append(incoming)
 
     def publish(self, slot: int, data: bytes, chunk: int = 10) -> PatchMessage:
-        """As the coordinator fills a slot."""
+        """Fill a slot, as the coordinator does."""
         blob = Blob(Path(), hashlib.sha256(data).hexdigest(), len(data))
         for header in blob.headers(chunk):
             part = data[header.offset : header.offset + header.length]
@@ -68,7 +68,7 @@ class Board:
         return PatchMessage(slot=slot, digest=blob.digest, size=blob.size)
 
     def arrive(self, lose: Iterable[int] = ()) -> list[bool]:
-        """Take in all that was delivered, but for the chunks that get lost."""
+        """Store all delivered chunks except those to lose."""
         messages, self.inbox = self.inbox, []
         addressed = [(TOPICS.parse(message.topic), message) for message in messages]
         return [
@@ -111,7 +111,7 @@ def test_patches_of_several_slots_come_whole(board: Board) -> None:
     board.downloads.repair()
     assert board.inbox == []
     board.downloads.reconnected(session_present=False)
-    assert not any(board.arrive())  # what is here is not fetched twice
+    assert not any(board.arrive())  # a complete patch is not downloaded twice
 
 
 def test_chunks_come_in_any_order_and_twice(board: Board) -> None:
@@ -136,7 +136,7 @@ def test_few_lost_chunks_are_asked_for_one_by_one(board: Board) -> None:
     assert board.arrive() == [False, True]
     assert board.bytes_of(patch) == data(0)
     board.broker.publish(TOPICS.slot_chunk("slices/0", 2), b"", b"", True)
-    assert len(board.inbox) == 1  # the slot itself is still followed
+    assert len(board.inbox) == 1  # the subscription to the slot itself remains
 
 
 def test_many_lost_chunks_are_asked_for_at_once(board: Board) -> None:
@@ -171,7 +171,7 @@ def test_repairs_wait_for_each_other_and_for_silence(board: Board) -> None:
         board.downloads.repair()
         if board.transport.asked:
             asked.append(step)
-    assert asked == [0, 2, 6]  # each wait is twice the one before
+    assert asked == [0, 2, 6]  # each pause is twice the one before
     board.now += 1000
     board.inbox = board.inbox[:1]
     board.arrive(lose=())
@@ -181,7 +181,7 @@ def test_repairs_wait_for_each_other_and_for_silence(board: Board) -> None:
 
 
 def test_a_long_gap_does_not_make_patience_endless(board: Board) -> None:
-    """A link that was gone for an hour: what is lost later is still asked for within the longest wait."""
+    """After an hour without a link, a chunk that is lost later is still requested within the longest pause."""
     patch = board.publish(0, data(0))
     board.downloads.want([patch])
     first, *rest = board.inbox
@@ -209,7 +209,7 @@ def test_a_reused_slot_holds_the_new_patch_only(board: Board) -> None:
 
 
 def test_chunks_of_the_round_before_do_not_hinder(board: Board) -> None:
-    """The manifest says the new patch while the slot's old chunks are still coming."""
+    """The round names the new patch while the slot's old chunks still arrive."""
     old, content = board.publish(0, data(0)), data(1)
     new = PatchMessage(slot=0, digest=hashlib.sha256(content).hexdigest(), size=len(content))
     board.downloads.want([new])

@@ -1,4 +1,4 @@
-"""Whose link an agent imitates."""
+"""Which link an agent simulates."""
 
 from __future__ import annotations
 

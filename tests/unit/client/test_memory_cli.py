@@ -1,4 +1,4 @@
-"""``fedquilt memory``: the owner of a board sees and takes away what its clients keep."""
+"""``fedquilt memory``: the owner of a board lists and exports the private memory of its clients."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_export(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--client", "3"], 4, "several runs; give --run one of: first-run, second-run"),
         (["--client", "4"], 5, "client 4 has no private memory here"),
         (["--client", "3", "--run", "third"], 5, "client 3 has no private memory here"),
-        (["--client", "10", "--id", "pi"], 4, "give --state FOLDER, or --id NAME"),
+        (["--client", "10", "--id", "pi"], 4, "give either --state FOLDER, or --id NAME"),
     ],
 )
 def test_what_cannot_be_exported(
@@ -91,7 +91,7 @@ def test_a_file_that_is_there_is_not_overwritten(
 
 def test_a_folder_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", "list", "--state", str(tmp_path)]) == 5
-    assert "is no state folder of an agent" in capsys.readouterr().err
+    assert "is not the state folder of an agent" in capsys.readouterr().err
 
 
 def test_the_agents_name_leads_to_its_folder(
@@ -110,9 +110,9 @@ def test_a_damaged_record_hides_nobody_elses(text: str, state: Path, capsys: pyt
     place = state / "runs" / "first-run" / "clients" / "10" / "committed.json"
     place.write_text(text)
     assert run(["memory", "list", "--state", str(state), "--json"]) == 6
-    told = capsys.readouterr()
-    assert [(row["run"], row["client"]) for row in json.loads(told.out)] == [("first-run", 3), ("second-run", 3)]
-    assert f"{place}: cannot be read, so what client 10 kept" in told.err
+    output = capsys.readouterr()
+    assert [(row["run"], row["client"]) for row in json.loads(output.out)] == [("first-run", 3), ("second-run", 3)]
+    assert f"{place}: cannot be read, so what client 10 kept" in output.err
     out = state.parent / "own"
     words = ["memory", "export", "--state", str(state), "--run", "first-run", "--out", str(out), "--client"]
     assert run([*words, "3"]) == 0
@@ -124,9 +124,9 @@ def test_a_damaged_memory_is_named(state: Path, capsys: pytest.CaptureFixture[st
     for content in (b"", file.read_bytes()[:20]):
         file.write_bytes(content)
         assert run(["memory", "list", "--state", str(state), "--json"]) == 6
-        told = capsys.readouterr()
-        assert len(json.loads(told.out)) == 2
-        assert f"{file}, of client 10: is damaged" in told.err
+        output = capsys.readouterr()
+        assert len(json.loads(output.out)) == 2
+        assert f"{file}, of client 10: is damaged" in output.err
         words = ["memory", "export", "--state", str(state), "--client", "10", "--out", str(state.parent / "own")]
         assert run(words) == 6
         assert not (state.parent / "own").exists()

@@ -1,4 +1,4 @@
-"""Agents that are started alike: each has clients of its own, also after a restart."""
+"""Slots of agents that are started with the same command: each agent has its own clients, also after a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_each_takes_the_next_share_and_no_more_than_there_are(tmp_path: Path) ->
     slots = [take_slot(tmp_path, CLIENTS, 2) for _ in range(3)]
     assert [(slot.number, slot.clients) for slot in slots] == [(0, (6, 7)), (1, (20, 21)), (2, (22,))]
     assert len({slot.state for slot in slots}) == 3
-    with pytest.raises(ExperimentError, match="shared out among 3 agents already"):
+    with pytest.raises(ExperimentError, match="3 agents host the 5 clients already"):
         take_slot(tmp_path, CLIENTS, 2)
     slots[1].lock.close()
     again = take_slot(tmp_path, CLIENTS, 2)
