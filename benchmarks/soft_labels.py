@@ -80,7 +80,7 @@ def local(kind: str, seed: int) -> dict[str, float]:
 
 def _alone(kind: str, seed: int) -> dict[str, float]:
     from fedquilt_common.datasets import load_dataset
-    from fedquilt_common.datasets.shares import shares, take
+    from fedquilt_common.datasets.shares import shares, take_samples
     from fedquilt_common.experiment.experiment import Experiment
     from fedquilt_common.models import build_model
     from fedquilt_common.seeds import derive_seed
@@ -95,7 +95,7 @@ def _alone(kind: str, seed: int) -> dict[str, float]:
         build = build_model(own.model.name, own.model.params, data.input_shape, data.classes)
         learner = TorchLearner(build, own.training, data.classes)
         start = learner.init(derive_seed(derive_seed(seed, "client", client), "model"))
-        trained = learner.train(start, take(data, share.train), seed=seed, epochs=WARM_UP)
+        trained = learner.train(start, take_samples(data, share.train), seed=seed, epochs=WARM_UP)
         found[str(client)] = learner.evaluate(trained.arrays, data.test)["accuracy"]
     return found
 

@@ -1,4 +1,4 @@
-"""From an experiment file to an ``Experiment``, or to one message that lists every problem in it."""
+"""Read an experiment file and return its ``Experiment``, or raise one error that lists every problem."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.user_imports import is_own, suggest
 
 _LONGEST_VALUE = 60
+_HOW_TO_OVERRIDE = "write it as dotted.path=value, such as training.lr=0.05"
 
 
 @dataclass(frozen=True)
 class Override:
-    """A new value for the key at a dotted ``path``; error messages name it by ``label``."""
+    """A new value for the key at a dotted ``path``. Error messages name the override by ``label``."""
 
     path: str
     value: Any
@@ -31,15 +32,24 @@ class Override:
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment in the YAML file at ``path``, changed by ``overrides`` such as ``training.lr=0.05``.
+    """Read an experiment from a YAML file.
 
-    Raises ExperimentError, which lists every problem, also for a file that cannot be read.
+    Args:
+        path: the file.
+        overrides: changes to its keys, such as ``training.lr=0.05``.
+
+    Raises:
+        ExperimentError: the file cannot be read, or keys are wrong; lists every problem, one line each.
     """
     return parse_experiment(read_text(path), str(path), overrides)
 
 
 def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment in YAML ``text``; ``source`` names it in messages. Raises as ``load_experiment``."""
+    """Read an experiment from YAML ``text``. Error messages name the text by ``source``.
+
+    Raises:
+        ExperimentError: as ``load_experiment``.
+    """
     return make_experiment(load_yaml(text, source), source, [_parse_override(text) for text in overrides])
 
 
@@ -50,8 +60,8 @@ def make_experiment(raw: Any, source: str, overrides: Sequence[Override] = ()) -
         ExperimentError: lists every problem, one line each.
     """
     if not isinstance(raw, Mapping):
-        found = "empty" if raw is None else f"a {type(raw).__name__}"
-        raise ExperimentError(f"{source}: is {found} where keys such as name, data, model, algorithm must stand")
+        content = "empty" if raw is None else f"a {type(raw).__name__}"
+        raise ExperimentError(f"{source}: is {content}; it must have keys such as name, data, model, algorithm")
     return _check(_apply_overrides(raw, source, overrides), source, overrides)
 
 
@@ -64,7 +74,7 @@ def _check(raw: dict[str, Any], source: str, overrides: Sequence[Override]) -> E
         problems += [_problem(detail) for detail in error.errors(include_url=False)]
     problems += _name_problems(raw)
     if experiment is None or problems:
-        raise ExperimentError("\n".join(_line(problem, source, overrides) for problem in problems))
+        raise ExperimentError("\n".join(_error_line(problem, source, overrides) for problem in problems))
     return experiment
 
 
@@ -77,25 +87,22 @@ def _parse_override(text: str) -> Override:
     return Override(path.strip(), load_yaml(value, label), label)
 
 
-_HOW_TO_OVERRIDE = "write it as dotted.path=value, such as training.lr=0.05"
-
-
 def _apply_overrides(raw: Mapping[str, Any], source: str, overrides: Sequence[Override]) -> dict[str, Any]:
-    """Return a copy of ``raw`` with every override put in; list items are numbered from 0."""
+    """Return a copy of ``raw`` with every override applied. List items are numbered from 0."""
     result: dict[str, Any] = _plain_copy(dict(raw), source)
     for override in overrides:
         keys = override.path.split(".")
         if not all(keys):
             raise ExperimentError(f"{override.label}: {_HOW_TO_OVERRIDE}")
-        _put(result, keys, _plain_copy(override.value, override.label), override.label)
+        _set_at(result, keys, _plain_copy(override.value, override.label), override.label)
     return result
 
 
 def _plain_copy(value: Any, label: str) -> Any:
-    """Copy ``value``, so that nothing is shared with the caller's.
+    """Return a deep copy of ``value``.
 
     Raises:
-        ExperimentError: it holds something that an experiment file cannot hold.
+        ExperimentError: it holds a type that YAML does not have.
     """
     try:
         return json.loads(json.dumps(value))
@@ -105,42 +112,44 @@ def _plain_copy(value: Any, label: str) -> Any:
         ) from None
 
 
-def _put(root: dict[str, Any], keys: Sequence[str], value: Any, label: str) -> None:
-    place: Any = root
+def _set_at(root: dict[str, Any], keys: Sequence[str], value: Any, label: str) -> None:
+    """Set the value at ``keys``, and add the sections on the way that do not exist."""
+    parent: Any = root
     for depth, key in enumerate(keys):
         last = depth == len(keys) - 1
-        if isinstance(place, list):
-            index: Any = _index(place, key, label)
-        elif isinstance(place, dict):
+        if isinstance(parent, list):
+            index: Any = _list_index(parent, key, label)
+        elif isinstance(parent, dict):
             index = key
-            if not last and place.get(key) is None:
-                place[key] = {}
+            if not last and parent.get(key) is None:
+                parent[key] = {}
         else:
-            inside = ".".join(keys[:depth])
-            raise ExperimentError(f"{label}: {inside} is {_show(place)} and has nothing inside it")
+            path = ".".join(keys[:depth])
+            raise ExperimentError(f"{label}: {path} is {_short_repr(parent)}, which has no keys")
         if last:
-            place[index] = value
+            parent[index] = value
         else:
-            place = place[index]
+            parent = parent[index]
 
 
-def _index(place: list[Any], key: str, label: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", key) or int(key) >= len(place):
-        raise ExperimentError(f"{label}: '{key}' is no item of a list of {len(place)}; items count from 0")
+def _list_index(items: list[Any], key: str, label: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", key) or int(key) >= len(items):
+        raise ExperimentError(f"{label}: '{key}' is not an item of a list of {len(items)}; items count from 0")
     return int(key)
 
 
 def _problem(detail: Mapping[str, Any]) -> Problem:
+    """Describe one of pydantic's errors in our words."""
     path = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "missing":
         return Problem(path, None, "is missing; add it")
     if detail["type"] == "extra_forbidden":
         known = _keys_at(detail["loc"][:-1])
         return Problem(path, detail["input"], f"unknown key; {suggest(str(detail['loc'][-1]), known)}")
-    return Problem(path, detail["input"], _reworded(detail))
+    return Problem(path, detail["input"], _error_text(detail))
 
 
-def _reworded(detail: Mapping[str, Any]) -> str:
+def _error_text(detail: Mapping[str, Any]) -> str:
     if detail["type"] == "model_type":
         return "must be a section: keys with values"
     message: str = detail["msg"]
@@ -148,6 +157,7 @@ def _reworded(detail: Mapping[str, Any]) -> str:
 
 
 def _keys_at(location: Sequence[str | int]) -> list[str]:
+    """Return the keys of the section at ``location``."""
     section: type[BaseModel] = Experiment
     for part in location:
         if isinstance(part, str):
@@ -156,13 +166,14 @@ def _keys_at(location: Sequence[str | int]) -> list[str]:
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the model class in a field's type, such as ``Data | None``; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section, get_args(annotation))), None)
 
 
 def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
-    """Names and algorithm fields; of a raw file, so that they are reported beside whatever else is wrong."""
+    """Check names and algorithm fields on the raw file, so that one error lists them with all other problems."""
     from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
     from fedquilt_common.datasets import DATASETS
     from fedquilt_common.models import DIAGNOSTIC_MODELS, MODELS
@@ -182,7 +193,7 @@ def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _unknown_name(raw: Mapping[str, Any], section: str, key: str, known: Mapping[str, Any]) -> Iterator[Problem]:
-    inner = _at(raw, section)
+    inner = _value_at(raw, section)
     name = inner.get(key) if isinstance(inner, Mapping) else None
     if isinstance(name, str) and name and not is_own(name) and name not in known:
         why = f"unknown; {suggest(name, known)} (or package:factory for your own)"
@@ -190,18 +201,18 @@ def _unknown_name(raw: Mapping[str, Any], section: str, key: str, known: Mapping
 
 
 def _variant_models(raw: Mapping[str, Any]) -> Iterator[str]:
-    """The paths of the models of the fleet's variants."""
-    for line, inner in enumerate(_listed(raw.get("fleet"))):
-        for number, _ in enumerate(_listed(_at(inner, "variants"))):
+    """Yield the paths of the models of the fleet's variants."""
+    for line, inner in enumerate(_as_list(raw.get("fleet"))):
+        for number, _ in enumerate(_as_list(_value_at(inner, "variants"))):
             yield f"fleet.{line}.variants.{number}.model"
 
 
-def _listed(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def _at(raw: Any, path: str) -> Any:
-    """What stands at a dotted path; None for nothing."""
+def _value_at(raw: Any, path: str) -> Any:
+    """Return the value at a dotted path; None if there is none."""
     for part in path.split("."):
         if isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
             raw = raw[int(part)]
@@ -218,44 +229,43 @@ def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
         advice = suggest(key, known) if known else "this algorithm has no fields; remove it"
         yield Problem(f"algorithm.{key}", fields[key], f"unknown field; {advice}")
     try:
-        # By way of JSON, since only there strict means numbers for numbers and still a mapping for a
-        # dataclass.
+        # Validate as JSON: only then does strict mode accept a mapping for a dataclass, and only numbers for numbers.
         text = json.dumps({field_name(key): fields[key] for key in known if key in fields})
         TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         yield from (_field_problem(detail, known, fields) for detail in error.errors(include_url=False))
     except FedquiltError as error:
-        yield _blame(str(error), known, fields)
+        yield _field_named_in(str(error), known, fields)
 
 
 def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
     if not detail["loc"]:
-        return _blame(detail["msg"].removeprefix("Value error, "), known, fields)
+        return _field_named_in(detail["msg"].removeprefix("Value error, "), known, fields)
     problem = _problem(detail)
     return dataclasses.replace(problem, path=f"algorithm.{problem.path}".removesuffix("_"))
 
 
-def _blame(message: str, known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
-    """A dataclass's own check does not say which field it means; its text does."""
+def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
+    """Find the field that ``message`` names: an error of a dataclass's own check has no location."""
     named = [name for name in known if re.search(rf"\b{re.escape(name)}\b", message)]
     if not named:
         return Problem("algorithm", dict(fields), message)
     return Problem(f"algorithm.{named[0]}", fields.get(named[0]), message)
 
 
-def _line(problem: Problem, source: str, overrides: Sequence[Override]) -> str:
-    value = "" if problem.value is None else f" = {_show(problem.value)}"
+def _error_line(problem: Problem, source: str, overrides: Sequence[Override]) -> str:
+    value = "" if problem.value is None else f" = {_short_repr(problem.value)}"
     return f"{_origin(problem.path, source, overrides)}: {problem.path}{value}: {problem.why}"
 
 
 def _origin(path: str, source: str, overrides: Sequence[Override]) -> str:
-    """The override that set the value, else the file."""
+    """Return the label of the override that set the value, or the name of the file."""
     for override in reversed(overrides):
         if f"{path}.".startswith(override.path + "."):
             return override.label
     return source
 
 
-def _show(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = str(value) if isinstance(value, int | float) else repr(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

@@ -99,7 +99,7 @@ def test_a_board_with_another_public_set_is_refused_before_it_spoils_a_round(tmp
         try:
             assert agent.stderr is not None
             said = next(line for line in agent.stderr if "public set" in line)
-            assert "the public set on this board is another than the coordinator's" in said
+            assert "the public set on this board differs from the coordinator's" in said
             assert coordinator.poll() is None
         finally:
             for process in (agent, coordinator, broker):

@@ -1,6 +1,7 @@
-"""Which client has which samples in an experiment; coordinator and boards compute it alike and compare digests.
+"""The partition of an experiment: which client holds which samples.
 
-Indices count through the official training samples and then, for ``data.mixed``, through the official test samples.
+Coordinator and boards compute it from the same code and compare digests. Indices count the official training samples
+first and then, with ``data.mixed``, the official test samples.
 """
 
 from __future__ import annotations
@@ -26,14 +27,31 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Share:
-    """One client's samples: those that it trains on, and those that it keeps for testing; ascending."""
+    """Indices of one client's samples, int64, ascending.
+
+    Args:
+        train: of the samples that the client trains on, shape (n,).
+        test: of the samples that it keeps for testing, shape (m,).
+    """
 
     train: Indices
     test: Indices
 
 
 def shares(experiment: Experiment, dataset: Dataset, holdout: float = 0.0) -> Sequence[Share]:
-    """One share a client; ``holdout`` is the part of each that is kept for testing. Raises ExperimentError."""
+    """Partition the data set among the clients; the same on every machine.
+
+    Args:
+        experiment: gives the seed, the partition scheme and the number of clients.
+        dataset: the samples to share out, without those that are public.
+        holdout: the part of each share, in [0, 1), that the client keeps for testing.
+
+    Returns:
+        One share for each client, in client order.
+
+    Raises:
+        ExperimentError: the data set cannot be partitioned as ``data.partition`` requires.
+    """
     data, labels, subjects = experiment.data, dataset.train.y, dataset.subjects
     if data.mixed:
         labels, subjects = np.concatenate([labels, dataset.test.y]), None
@@ -49,7 +67,7 @@ def shares(experiment: Experiment, dataset: Dataset, holdout: float = 0.0) -> Se
 
 
 def _split(index: Indices, holdout: float, seed: int, client: int) -> Share:
-    """At random, whatever the classes (scikit-learn's ``train_test_split``); one sample at least is trained on."""
+    """Split at random without regard to classes, as scikit-learn's ``train_test_split``; keep a sample to train on."""
     if holdout == 0 or len(index) < 2:
         return Share(index, index[:0])
     rng = np.random.Generator(np.random.PCG64(derive_seed(seed, "holdout", client)))
@@ -71,21 +89,21 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -
     if chosen and declared.holdout is None:
         raise ExperimentError(
             f"data.holdout = {chosen}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data "
-            "set's test split; remove it"
+            "set's test split; remove this key"
         )
     if chosen and not dataset.classes:
         raise ExperimentError(
-            f"data.holdout = {chosen}: clients count right answers, but '{dataset.name}' has no classes; set it to 0"
+            f"data.holdout = {chosen}: clients measure accuracy, but '{dataset.name}' has no classes; set it to 0"
         )
     if data.mixed and declared.coordinator_tests:
         raise ExperimentError(
             f"data.mixed = True: the coordinator tests the global model of '{experiment.algorithm.name}' on the "
-            "official test samples, which are shared out then; set it to false"
+            "official test samples, which this setting shares out; set it to false"
         )
     if data.mixed and not chosen:
         raise ExperimentError(
-            "data.mixed = True: the official test samples are shared out, so that the clients must keep some of "
-            "theirs for testing; set data.holdout, such as 0.25"
+            "data.mixed = True: the official test samples are shared out, so each client must keep some of its samples "
+            "for testing; set data.holdout, such as 0.25"
         )
     return chosen
 
@@ -98,8 +116,8 @@ def clients_evaluate(algorithm: Algorithm) -> bool:
     return declaration_of(algorithm).own_models
 
 
-def take(dataset: Dataset, index: Indices) -> Examples:
-    """The samples at ``index``, which counts on from the training to the test samples."""
+def take_samples(dataset: Dataset, index: Indices) -> Examples:
+    """Return the samples at ``index``, which counts the training samples first and then the test samples."""
     count = len(dataset.train)
     first = dataset.train.take(index[index < count])
     if len(first) == len(index):
@@ -108,10 +126,10 @@ def take(dataset: Dataset, index: Indices) -> Examples:
     return Examples(np.concatenate([first.x, rest.x]), np.concatenate([first.y, rest.y]))
 
 
-def digest(cut: Sequence[Share]) -> str:
-    """SHA-256 in hex of everyone's indices."""
+def digest_shares(shares: Sequence[Share]) -> str:
+    """Return the SHA-256, in hex, of all clients' indices."""
     total = hashlib.sha256()
-    for share in cut:
+    for share in shares:
         for index in (share.train, share.test):
             total.update(len(index).to_bytes(8, "little") + index.astype("<i8").tobytes())
     return total.hexdigest()

@@ -34,10 +34,21 @@ from fedquilt_common.wire.link import BOUNDS, Link
 
 
 class Experiment(Section):
-    """A whole experiment. What ``participation`` and ``fleet`` leave out follows from ``data.clients``.
+    """A whole experiment. What `participation` and `fleet` leave out follows from `data.clients`.
 
-    The model is evaluated after every ``evaluate_every``-th round and after the last. ``speedup``: how many times as
-    fast time passes on the fleet's links, and until deadlines, as it does at the desk.
+    Args:
+        name: name of the run; its folder is `runs/<name>` unless you give `--out`.
+        seed: source of all randomness of the run.
+        rounds: number of rounds.
+        evaluate_every: evaluate the global model every N rounds, and after the last.
+        speedup: speed of time on simulated links and for deadlines; 200 is 200 times as fast.
+        data: the data set, and how its samples are divided.
+        model: the model and its parameters.
+        algorithm: the algorithm and its fields.
+        participation: the clients of a round, and how long it waits for them.
+        training: the clients' gradient descent.
+        wire: number formats on the wire, and the size of chunks.
+        fleet: the agents that `simulate` starts; their `clients` add up to `data.clients`.
     """
 
     name: Name

@@ -64,7 +64,7 @@ class Section(BaseModel):
 
 
 class _Choice(BaseModel):
-    """A name and whatever fields the thing of that name has."""
+    """A name, and beside it the parameters of what it names."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]
@@ -81,11 +81,19 @@ _SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
 
 
 class Partition(Section):
-    """How samples are shared out. Each client has ``min_samples``, or an equal share if there are too few.
+    """How the training samples are divided among the clients.
 
-    ``shares``: into how many; the clients have the first of them, one each. ``per-class``: each client has
-    ``per_class`` samples of each of its classes, of which it has between the two numbers of ``classes``, or all
-    (FedAKD thesis, section 3.7.3). ``subject``: each client has one person's samples or those of several.
+    Args:
+        scheme: the rule by which each client gets its share.
+        alpha: how even the shares of the Dirichlet schemes are; smaller is more uneven. Required for these schemes,
+            forbidden otherwise.
+        per_class: samples of each class that a client has. Required for `per-class`, forbidden otherwise (FedAKD
+            thesis, section 3.7.3).
+        classes: least and most classes of a client, which draws their number between the two; `per-class` only. null:
+            all classes.
+        min_samples: Dirichlet schemes only: the fewest samples of a client, or an equal share if there are too few.
+        shares: number of shares, at least `data.clients`; the clients get the first ones, one each. null:
+            `data.clients`.
     """
 
     scheme: Literal["dirichlet", "dirichlet-per-class", "uniform", "per-class", "subject"] = "uniform"
@@ -114,11 +122,15 @@ class Partition(Section):
 
 
 class Public(Section):
-    """Samples that coordinator and boards all have; nobody looks at their labels.
+    """Samples that the coordinator and all boards have, for algorithms with soft labels. Their labels are not used.
 
-    They are ``samples`` of the data set's own training samples, which then no client has; or of the training samples
-    of another data ``set``; or of a ``file``, an array of numpy's (.npy) below FEDQUILT_DATA. Without ``samples``,
-    all of them.
+    Give `samples`, or one of `set` and `file`, each with or without `samples`.
+
+    Args:
+        set: the data set whose training samples are public; null: the experiment's own, whose public samples no
+            client gets.
+        file: a numpy array (`.npy`) below the folder in `FEDQUILT_DATA`.
+        samples: number of public samples; null: all of `set` or `file`.
     """
 
     set: Annotated[str, Field(min_length=1, max_length=200)] | None = None
@@ -135,12 +147,16 @@ class Public(Section):
 
 
 class Data(Section):
-    """The data set, and how many clients share it.
+    """The data set, and how its samples are divided.
 
-    ``holdout``: the part of its samples that each client keeps for testing, so that models are evaluated where the
-    clients live; 0: the coordinator evaluates on the official test split; None: as the algorithm has it. ``mixed``:
-    the official test split is shared out with the training samples (FedReb thesis, section 5.3). ``public``: what
-    algorithms that exchange soft labels exchange them of.
+    Args:
+        set: name of the data set, or `package:factory` for your own.
+        clients: number of clients that share the training samples, numbered from 0; not more than the samples.
+        partition: how the samples are divided among the clients.
+        holdout: part of its samples that each client keeps for testing; then the clients evaluate. 0: the coordinator
+            evaluates on the data set's test split. null: as the algorithm declares.
+        mixed: divide the official test samples among the clients, too; needs a `holdout` (FedReb thesis, section 5.3).
+        public: the public set, for algorithms that exchange soft labels.
     """
 
     set: Annotated[str, Field(min_length=1, max_length=200)]
@@ -152,7 +168,11 @@ class Data(Section):
 
 
 class Model(_Choice):
-    """The model's name and the parameters of its factory."""
+    """The model's name, and beside it the parameters of its factory.
+
+    Args:
+        name: name of the model, or `package:factory` for your own.
+    """
 
     @property
     def params(self) -> dict[str, Any]:
@@ -161,7 +181,11 @@ class Model(_Choice):
 
 
 class AlgorithmChoice(_Choice):
-    """The algorithm's name and its fields."""
+    """The algorithm's name, and beside it its fields.
+
+    Args:
+        name: name of the algorithm, or `package:factory` for your own.
+    """
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -170,7 +194,14 @@ class AlgorithmChoice(_Choice):
 
 
 class Participation(Section):
-    """Who takes part in a round, and how long it waits; ``deadline`` in seconds."""
+    """The clients of a round, and how long a round waits for them.
+
+    Args:
+        per_round: clients drawn for a round, at most `data.clients`.
+        quorum: replies that close an exchange after its deadline, at most `participation.per_round`.
+        deadline: seconds for which an exchange waits for all replies.
+        shortfall: what happens at the deadline without the quorum: `wait` for it, or `replace` clients.
+    """
 
     per_round: Positive
     quorum: Positive
@@ -179,11 +210,19 @@ class Participation(Section):
 
 
 class Training(Section):
-    """A client's work in a round: gradient descent in batches, with an optimiser that begins anew each time.
+    """A client's training in a task: gradient descent in batches.
 
-    ``optimiser``: as torch has them, with its defaults; ``momentum`` is that of ``sgd``. ``lr`` is multiplied by
-    ``lr_decay`` after each round; ``drop_last`` leaves out an epoch's last batch if it is not full and not the only
-    one. ``device: auto`` takes a CUDA device where there is one; other devices, other bits.
+    Args:
+        epochs: passes over the client's samples in a task.
+        batch: samples in a step.
+        optimiser: torch's optimiser with its defaults; each task starts with a new one.
+        lr: learning rate of the first round.
+        lr_decay: factor for the learning rate after each round.
+        momentum: momentum of `sgd`; the other optimisers do not have it.
+        weight_decay: weight decay, as torch's optimiser applies it.
+        drop_last: leave out an epoch's last batch if it is not full and not the only one.
+        precision: number format in training.
+        device: `auto` uses a CUDA device if there is one. Results are bit-identical only on the same kind of device.
     """
 
     epochs: Positive = 1
@@ -209,7 +248,13 @@ class Training(Section):
 
 
 class Wire(Section):
-    """Number formats down (to the clients) and up, and the size of a chunk in bytes."""
+    """Number formats on the wire, and the size of chunks.
+
+    Args:
+        down: number format on the way to the clients.
+        up: number format on the way from the clients.
+        chunk: largest chunk; never more than the broker accepts.
+    """
 
     down: Precision = "fp32"
     up: Precision = "fp32"
@@ -217,7 +262,12 @@ class Wire(Section):
 
 
 class Variant(Section):
-    """A client's own model and training."""
+    """A client's own model and training. What it leaves out, it takes from the experiment.
+
+    Args:
+        model: the client's model.
+        training: the client's training.
+    """
 
     model: Model
     training: Training
@@ -228,10 +278,13 @@ def _between(least: float, most: float) -> Any:
 
 
 class LinkSpec(Section):
-    """How narrow and lossy the line to a board is; what is not said is without bound, or 0.
+    """How narrow and lossy the link to a board is.
 
-    ``rate`` in bytes a second, in each direction; ``latency`` in seconds; ``loss``: the part of the packets that do not
-    arrive; ``mtu``: largest packet in bytes.
+    Args:
+        rate: bytes a second, in each direction; null: no limit.
+        latency: seconds that each packet takes.
+        loss: part of the packets that are lost.
+        mtu: largest packet in bytes; null: no limit.
     """
 
     rate: Annotated[float, _between(*BOUNDS["rate"])] | None = None
@@ -245,13 +298,20 @@ class LinkSpec(Section):
 
 
 class FleetLine(Section):
-    """Agents of one kind. ``clients`` is the line's total, shared out evenly; ``memory`` in bytes.
+    """Agents of one kind, which `simulate` starts.
 
-    ``memory`` is what the agents say they have; ``cpus`` is a share of processors for whoever starts the agents in
-    containers. `simulate` starts plain processes and limits neither. ``budget``: bytes that training may take on one
-    of these boards; without it, what is free there. With ``profile: private`` they say nothing of their resources.
-    ``link``: how these boards are reached, which ``simulate`` imitates. ``variants``: models and trainings that differ
-    from the experiment's; the line's clients have them in turn. What a variant leaves out is the experiment's.
+    Args:
+        kind: the board's kind; agents are named `<kind>-0`, `<kind>-1` and so on.
+        agents: number of agents, at most the line's `clients`.
+        clients: number of clients of the line, divided evenly among its agents, in order.
+        memory: the memory that the agents report for their boards; nothing enforces it.
+        budget: the memory that training may take on one of these boards; null: what is free there.
+        profile: `private`: the agents do not report memory, processor, temperature and load.
+        cpus: processors for each agent, for software that starts agents in containers. `simulate` starts plain
+            processes and limits neither memory nor processors.
+        workers: training processes that an agent runs at a time.
+        link: the link to these boards that `simulate` and the compose file simulate.
+        variants: models and trainings that the line's clients use in turn; at most one for each client.
     """
 
     kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)] = "generic"

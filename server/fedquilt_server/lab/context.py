@@ -18,9 +18,20 @@ from fedquilt_common.types import Arrays, ClientId, Profile
 
 @dataclass(frozen=True)
 class RoundContext:
-    """The lab of round ``round``; its random numbers depend on the run's ``seed`` and the round alone.
+    """The server context of one round; its random numbers depend on the run's seed and the round only.
 
-    ``measures``: whether the clients are to evaluate at the end of this round.
+    What follows from the experiment, such as ``learner`` and ``public``, comes from ``tools``; ``ServerTools``
+    documents it.
+
+    Args:
+        round: the round's number, from 1; 0 in ``Algorithm.init``.
+        fleet: the clients that can take part now, with the profile of their board.
+        seed: the run's seed.
+        rounds: number of rounds of the run.
+        clients: number of clients of the experiment.
+        per_round: number of clients that take part in a round.
+        tools: what the coordinator derives from the experiment.
+        measures: whether the clients evaluate at the end of this round.
     """
 
     round: int
@@ -34,48 +45,50 @@ class RoundContext:
 
     @cached_property
     def rng(self) -> np.random.Generator:
+        """Random numbers that depend on the run's seed and the round only."""
         return np.random.default_rng(derive_seed(self.seed, "round", self.round))
 
     def select(self) -> list[ClientId]:
-        """``per_round`` clients of the fleet, drawn without replacement, in client order."""
-        there = sorted(self.fleet)
-        if len(there) <= self.per_round:
-            return there
-        return sorted(int(c) for c in self.rng.choice(there, self.per_round, replace=False))
+        """Draw the clients of this round: ``per_round`` of the fleet, uniformly, in client order."""
+        available = sorted(self.fleet)
+        if len(available) <= self.per_round:
+            return available
+        return sorted(int(c) for c in self.rng.choice(available, self.per_round, replace=False))
 
     @property
     def anatomy(self) -> Anatomy:
-        """The model's channel groups; raises UncuttableModelError for a model that cannot be cut."""
+        """The channel groups of the experiment's model."""
         return self.tools.anatomy
 
     @property
     def parameters(self) -> frozenset[str]:
-        """Names of the model's arrays that are trained; the others are buffers."""
+        """Names of the model's arrays that training changes; the others are buffers."""
         return self.tools.parameters
 
     @property
     def classes(self) -> int:
-        """Of the data set; 0 for regression."""
+        """Number of classes of the data set; 0 for regression."""
         return self.tools.classes
 
     @property
     def public(self) -> NDArray[Any]:
-        """The samples that coordinator and boards share, shape (n, *input_shape). Raises ExperimentError."""
+        """The public set that coordinator and boards share, shape (n, *input_shape)."""
         return self.tools.public
 
     @property
     def learner(self) -> Learner:
-        """Of the experiment's model."""
+        """Trains and evaluates the experiment's model on the coordinator."""
         return self.tools.learner
 
     @property
     def prototypes(self) -> Sequence[Learner]:
-        """Of the different models that clients have, each once, in the order of the clients."""
+        """A learner for each different model that clients have, in the order of the clients."""
         return self.tools.prototypes
 
     def prototype_of(self, client: ClientId) -> int:
-        """Which of ``prototypes`` a client has."""
+        """Return the position in ``prototypes`` of a client's model."""
         return self.tools.prototype_of(client)
 
     def evaluate(self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None) -> dict[str, float]:
+        """Score a model on the data set's test split."""
         return self.tools.evaluate(arrays, part, learner)

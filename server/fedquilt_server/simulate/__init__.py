@@ -1,1 +1,1 @@
-"""A whole federation on one machine, as supervised processes."""
+"""Run a whole federation on one machine, as supervised processes."""

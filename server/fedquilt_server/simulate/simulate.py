@@ -1,4 +1,4 @@
-"""A whole federation on one machine: broker, coordinator and agents as separate processes, supervised."""
+"""Simulate a federation on one machine: broker, coordinator and agents as separate, supervised processes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fedquilt_server.status.results import Result
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.terminal import ProgressDisplay
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 BROKER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """A finished simulation: its result, and the highest resident memory of each process in bytes."""
+    """A finished simulation: its result, and the peak resident memory of each process in bytes."""
 
     result: Result
     memory: dict[str, Memory]
@@ -39,10 +39,16 @@ class SimulationResult:
 
 @dataclass(frozen=True)
 class SimulationPlan:
-    """Where everything of a simulation is. ``broker`` is the URL of a broker to use; None starts one.
+    """The folder, ports and broker of a simulation.
 
-    ``linger`` is for how many seconds the page stays after the run. ``python_path``: folders from which the coordinator
-    and the agents import a user's own packages, before their own PYTHONPATH.
+    Args:
+        experiment: the experiment to run.
+        folder: the run folder.
+        page_port: port of the status page.
+        broker: URL of the broker to use; None starts a Mosquitto.
+        broker_port: port of the Mosquitto that is started.
+        linger: seconds for which the page stays after the run.
+        python_path: folders in which the coordinator and the agents find a user's packages; searched before PYTHONPATH.
     """
 
     experiment: Experiment
@@ -55,28 +61,28 @@ class SimulationPlan:
 
     @property
     def address(self) -> BrokerAddress:
-        """Of the broker."""
+        """The broker's address."""
         return parse_broker_url(self.broker or f"mqtt://127.0.0.1:{self.broker_port}")
 
     @property
     def federation(self) -> str:
-        """A name space of the folder's own: two simulations may share a broker."""
+        """A federation name that is unique to the folder, because two simulations may share a broker."""
         return f"simulation-{hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of all children; a password stands here because everybody can read a command line."""
+        """Environment of all child processes. It holds the password, because every user can read a command line."""
         password = {BROKER_PASSWORD: self.address.password} if self.address.password else {}
-        return {**os.environ, "PYTHONUNBUFFERED": "1", **self._own_packages(), **password}
+        return {**os.environ, "PYTHONUNBUFFERED": "1", **self._python_path_variable(), **password}
 
-    def _own_packages(self) -> dict[str, str]:
+    def _python_path_variable(self) -> dict[str, str]:
         inherited = os.environ.get("PYTHONPATH")
         paths = [*self.python_path, *([inherited] if inherited else [])]
         return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
 
     @property
     def connection(self) -> tuple[str, ...]:
-        """The options that coordinator and agents share."""
+        """Command-line options that the coordinator and the agents share."""
         return ("--broker", self.address.without_password(), "--federation", self.federation)
 
     @property
@@ -85,7 +91,7 @@ class SimulationPlan:
 
 
 def new_run_folder(name: str) -> Path:
-    """A folder below ``runs/`` that does not exist yet: ``name`` and the time."""
+    """Return a folder below ``runs/`` that does not exist yet, named ``name`` and the time."""
     first = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S")
     folder, number = first, 2
     while folder.exists():
@@ -103,8 +109,16 @@ def make_plan(
 ) -> SimulationPlan:
     """Check the folder and choose the ports.
 
+    Args:
+        experiment: the experiment to run.
+        folder: the run folder; an interrupted run of the same experiment is resumed.
+        broker: URL of a broker; None starts a Mosquitto.
+        port: port of the status page; 0 chooses a free one.
+        linger: seconds for which the page stays after the run.
+        python_path: folders with a user's packages, as in ``SimulationPlan``.
+
     Raises:
-        RunFolderError: when the folder holds a finished run, or one of another experiment.
+        RunFolderError: the folder holds a finished run, or a run of another experiment.
     """
     before = look_at(folder)
     if before.experiment is not None and before.experiment != dump_experiment(experiment):
@@ -115,7 +129,7 @@ def make_plan(
 
 
 def run_with_progress(plan: SimulationPlan, should_stop: Callable[[], bool] = lambda: False) -> SimulationResult | None:
-    """``run_simulation`` with live progress on standard error."""
+    """Run a simulation as ``run_simulation`` does, with live progress on standard error."""
     with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger) as progress:
         done = run_simulation(plan, progress.show, should_stop)
         if done is not None:
@@ -126,21 +140,29 @@ def run_with_progress(plan: SimulationPlan, should_stop: Callable[[], bool] = la
 def run_simulation(
     plan: SimulationPlan, show: Callable[[Snapshot], None], should_stop: Callable[[], bool] = lambda: False
 ) -> SimulationResult | None:
-    """Run to the end, restarting whatever dies; None when ``should_stop`` ended it before.
+    """Run the simulation to its end, and restart each process that dies.
+
+    Args:
+        plan: what to run, and where.
+        show: called with each new snapshot of the run.
+        should_stop: called several times a second; the simulation stops early once it returns True.
+
+    Returns:
+        The result, or None if ``should_stop`` stopped the simulation before its end.
 
     Raises:
-        BrokerMissingError: when there is no mosquitto.
-        BrokerUnreachableError: when nothing answers at the broker's address.
-        RunFailedError: when a child fails for good, or too many clients do.
+        BrokerMissingError: there is no mosquitto program.
+        BrokerUnreachableError: no broker answers at its address.
+        RunFailedError: a process fails again after each restart, or too many clients fail for a quorum.
     """
     with lock_folder(plan.folder, name=".simulate.lock"), Supervisor(plan.folder / "pids.json") as children:
         (plan.folder / "experiment.yaml").write_text(dump_experiment(plan.experiment))
         if plan.broker is None:
-            children.start(_broker(plan))
+            children.start(_broker_spec(plan))
         _await_broker(plan, children)
-        children.start(_coordinator(plan))
+        children.start(_coordinator_spec(plan))
         for spec in agent_specs(plan.experiment.fleet, plan.experiment.speedup):
-            children.start(_agent(plan, spec))
+            children.start(_agent_spec(plan, spec))
         if not _watch(plan, children, show, should_stop) and not look_at(plan.folder).finished:
             return None
         memory = children.memory()
@@ -148,63 +170,64 @@ def run_simulation(
 
 
 def _await_broker(plan: SimulationPlan, children: Supervisor) -> None:
-    """Wait for it while it is supervised already: also a broker that is killed at once is started again."""
+    """Wait until the broker accepts connections. It is supervised meanwhile: if it is killed, it is restarted."""
     end = time.monotonic() + BROKER_SECONDS
     while True:
         children.watch()
         try:
-            return wait_listening(plan.address.host, plan.address.port, LOOK_SECONDS)
+            return wait_listening(plan.address.host, plan.address.port, POLL_SECONDS)
         except BrokerUnreachableError as error:
             if time.monotonic() >= end:
-                words = "Check that it runs, its address and port, and the firewall"
-                raise BrokerUnreachableError(f"no MQTT broker answers at {plan.address}. {words}") from error
+                advice = "Check that it is running, and check its address, its port and the firewall"
+                raise BrokerUnreachableError(f"no MQTT broker answers at {plan.address}. {advice}") from error
 
 
 def _watch(
     plan: SimulationPlan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]
 ) -> bool:
-    hopeless = StallDetector(plan.experiment.participation)
+    """Supervise the processes until the run ends. Returns False if ``should_stop`` ended it early."""
+    stall = StallDetector(plan.experiment.participation)
     with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
-        last_look = 0.0
+        last_poll = 0.0
         while not children.watch():
             if should_stop():
                 return False
-            if time.monotonic() - last_look > 3 * LOOK_SECONDS:
-                last_look = time.monotonic()
-                _look(page, show, hopeless)
-            time.sleep(LOOK_SECONDS)
+            if time.monotonic() - last_poll > 3 * POLL_SECONDS:
+                last_poll = time.monotonic()
+                _poll_status(page, show, stall)
+            time.sleep(POLL_SECONDS)
     return True
 
 
-def _look(page: httpx.Client, show: Callable[[Snapshot], None], hopeless: StallDetector) -> None:
+def _poll_status(page: httpx.Client, show: Callable[[Snapshot], None], stall: StallDetector) -> None:
     try:
-        answer = page.get("api/status")
-        answer.raise_for_status()
+        response = page.get("api/status")
+        response.raise_for_status()
     except httpx.HTTPError:
-        return  # the coordinator is starting, or has just been killed
-    snapshot = Snapshot.model_validate_json(answer.content)
+        return  # the coordinator is starting, or was just killed
+    snapshot = Snapshot.model_validate_json(response.content)
     show(snapshot)
-    hopeless.look(snapshot, time.monotonic())
+    stall.check(snapshot, time.monotonic())
 
 
-def _broker(plan: SimulationPlan) -> ChildSpec:
+def _broker_spec(plan: SimulationPlan) -> ChildSpec:
     argv = broker_command(plan.folder / "broker", plan.broker_port)
     return ChildSpec("broker", "broker", tuple(argv), plan.folder / "logs" / "broker.log")
 
 
-def _fedquilt(*arguments: str) -> tuple[str, ...]:
+def _fedquilt_command(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "fedquilt_common.cli", *arguments)
 
 
-def _coordinator(plan: SimulationPlan) -> ChildSpec:
-    argv = _fedquilt(
+def _coordinator_spec(plan: SimulationPlan) -> ChildSpec:
+    argv = _fedquilt_command(
         "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
         "--port", str(plan.page_port), "--linger", str(plan.linger), *plan.connection,
     )  # fmt: skip
     return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)
 
 
-def _agent(plan: SimulationPlan, spec: AgentSpec) -> ChildSpec:
+def _agent_spec(plan: SimulationPlan, spec: AgentSpec) -> ChildSpec:
     options = {
         "--id": spec.name,
         "--clients": f"{spec.clients[0]}-{spec.clients[-1]}",
@@ -213,5 +236,5 @@ def _agent(plan: SimulationPlan, spec: AgentSpec) -> ChildSpec:
         "--state": str(plan.folder / "agents" / spec.name),
         "--allow-import": "*",
     }
-    argv = _fedquilt("agent", *plan.connection, *(text for pair in options.items() for text in pair))
+    argv = _fedquilt_command("agent", *plan.connection, *(text for pair in options.items() for text in pair))
     return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", plan.environment)

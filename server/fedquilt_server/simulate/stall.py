@@ -1,4 +1,4 @@
-"""When a simulated run can no longer go on: nobody is there who would mend what makes its clients fail."""
+"""Detect a simulated run that cannot continue, because too many clients failed for a quorum."""
 
 from __future__ import annotations
 
@@ -9,35 +9,39 @@ from fedquilt_common.errors import RunFailedError
 from fedquilt_common.experiment.sections import Participation
 from fedquilt_server.status.snapshot import CLIENT_FAILED, Snapshot
 
-SECONDS: Final = 10.0
-"""For so long nothing else must have come: an agent that is started again tries once more."""
+STALL_SECONDS: Final = 10.0
+"""The run has stalled after this time without progress. It is long enough for a restarted agent to retry its task."""
 
 
 @dataclass
 class StallDetector:
-    """Looks at one snapshot after the other."""
+    """Checks the snapshots of a run, one after the other."""
 
     participation: Participation
-    _seen: object = None
+    _progress: object = None
     _since: float = 0.0
 
-    def look(self, snapshot: Snapshot, now: float) -> None:
-        """Raises RunFailedError once so many clients of the round have failed that the others are no quorum.
+    def check(self, snapshot: Snapshot, now: float) -> None:
+        """Check one snapshot. ``now``: monotonic seconds.
 
-        A coordinator by itself waits: on a real board, whatever is missing can be put there.
+        A coordinator without a simulation waits instead: on a real board, a user can repair the cause.
+
+        Raises:
+            RunFailedError: so many clients of the round failed that the remaining ones cannot reach the quorum.
         """
-        seen = snapshot.round, snapshot.exchange, snapshot.replies, snapshot.failing
-        alive = snapshot.tasks - snapshot.failing >= self.participation.quorum
-        if not snapshot.failing or alive or self.participation.shortfall == "replace" or seen != self._seen:
-            self._seen, self._since = seen, now
-        elif now - self._since >= SECONDS:
-            raise RunFailedError(_words(snapshot))
+        progress = snapshot.round, snapshot.exchange, snapshot.replies, snapshot.failing
+        quorum_possible = snapshot.tasks - snapshot.failing >= self.participation.quorum
+        replaces = self.participation.shortfall == "replace"
+        if not snapshot.failing or quorum_possible or replaces or progress != self._progress:
+            self._progress, self._since = progress, now
+        elif now - self._since >= STALL_SECONDS:
+            raise RunFailedError(_error_message(snapshot))
 
 
-def _words(snapshot: Snapshot) -> str:
-    last = next((one for one in snapshot.rejections if one.reason.startswith(CLIENT_FAILED)), None)
-    why = f", such as client {last.client}: {last.reason.removeprefix(CLIENT_FAILED)}" if last else ""
+def _error_message(snapshot: Snapshot) -> str:
+    failure = next((reply for reply in snapshot.rejections if reply.reason.startswith(CLIENT_FAILED)), None)
+    example = f", such as client {failure.client}: {failure.reason.removeprefix(CLIENT_FAILED)}" if failure else ""
     return (
-        f"round {snapshot.round} can never be closed: {snapshot.failing} of {snapshot.tasks} clients failed{why}. "
-        "Correct the experiment, and choose another --out"
+        f"round {snapshot.round} cannot reach its quorum: {snapshot.failing} of {snapshot.tasks} clients "
+        f"failed{example}. Correct the experiment and choose another --out"
     )

@@ -1,4 +1,4 @@
-"""Child processes kept alive as systemd would: a child that dies is started again, until it dies at once each time."""
+"""Keep child processes alive, as systemd does: restart a child that dies, and give up if it fails at each start."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fedquilt_common.files.durable import write_atomically
 
 Role = Literal["broker", "coordinator", "agent"]
 SHORT_LIFE: Final = 30.0
-"""A child that ends by itself after fewer seconds has failed to start; one that was killed has not."""
+"""A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT})
-"""Ends that come from outside: the next start is as good as the first."""
+"""Exit codes that do not count as a failed start: success, and signals that others sent to the child."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
-"""Exit codes that another start would give again: see README.md."""
+"""Exit codes that a restart would only repeat; see README.md."""
 
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """A process to keep alive; ``log`` receives what it prints."""
+    """A process to keep alive. ``log`` receives its standard output and standard error."""
 
     name: str
     role: Role
@@ -43,7 +43,7 @@ class ChildSpec:
 
 @dataclass
 class Memory:
-    """Bytes of resident memory at its highest; ``workers`` is that of the largest training process."""
+    """Peak resident memory in bytes: of the process, and of its largest training process (``workers``)."""
 
     peak: int = 0
     workers: int = 0
@@ -59,10 +59,10 @@ class _Child:
 
 
 class Supervisor:
-    """Starts children, restarts those that die, keeps ``pids_file`` current, and ends all of them on leaving.
+    """Starts child processes, restarts those that die, and stops all of them at the end of the ``with`` block.
 
-    Raises (from ``watch``):
-        RunFailedError: when a child cannot be started, or fails in a way that a restart does not mend.
+    Args:
+        pids_file: JSON file that always holds the current process ids.
     """
 
     def __init__(self, pids_file: Path) -> None:
@@ -76,27 +76,34 @@ class Supervisor:
         self.stop()
 
     def start(self, spec: ChildSpec) -> None:
-        """Start one child."""
+        """Start a child process and record its process id."""
         self._children[spec.name] = _Child(spec, _spawn(spec), time.monotonic())
         self._write_pids()
 
     def memory(self) -> dict[str, Memory]:
-        """The highest resident memory of each child so far, restarts included."""
+        """Return the peak resident memory of each child so far, restarts included."""
         return {name: child.memory for name, child in self._children.items()}
 
     def watch(self) -> bool:
-        """Look at every child once, restart the dead; True once the coordinator has ended well."""
+        """Check every child once and restart those that died.
+
+        Returns:
+            True once the coordinator has exited with code 0.
+
+        Raises:
+            RunFailedError: a child fails at each start, or with an exit code that a restart would only repeat.
+        """
         for child in self._children.values():
             code = child.process.poll()
             if code is None:
-                _sample(child)
+                _sample_memory(child)
             elif child.spec.role == "coordinator" and code == 0:
                 return True
             else:
-                self._revive(child, code)
+                self._restart(child, code)
         return False
 
-    def _revive(self, child: _Child, code: int) -> None:
+    def _restart(self, child: _Child, code: int) -> None:
         failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE
         child.failed_starts = child.failed_starts + 1 if failed else 0
         if code in FINAL_CODES or child.failed_starts >= FAILED_STARTS:
@@ -117,7 +124,10 @@ class Supervisor:
         write_atomically(self._pids_file, json.dumps({**pids, "agents": agents}, indent=2) + "\n")
 
     def stop(self) -> None:
-        """End all children: agents first, the broker last, by force if they do not go, or at a second Ctrl-C."""
+        """Stop all children, agents first and the broker last.
+
+        Children that do not exit in time are killed. A second Ctrl-C kills all of them at once.
+        """
         try:
             self._stop_in_order()
         except KeyboardInterrupt:
@@ -133,10 +143,10 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
             for process in group:
-                _end(process)
+                _wait_or_kill(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
@@ -147,7 +157,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     with spec.log.open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - our own programs
+        return subprocess.Popen(  # noqa: S603 - the commands are our own
             spec.argv,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -172,16 +182,16 @@ def _failure(spec: ChildSpec, code: int) -> RunFailedError:
     return error
 
 
-def _sample(child: _Child) -> None:
+def _sample_memory(child: _Child) -> None:
     with contextlib.suppress(psutil.Error, OSError):
-        child.memory.peak = max(child.memory.peak, _highest(child.process.pid))
+        child.memory.peak = max(child.memory.peak, _peak_memory(child.process.pid))
         if child.spec.role == "agent":
             workers = psutil.Process(child.process.pid).children()
-            child.memory.workers = max([child.memory.workers, *(_highest(w.pid) for w in workers)])
+            child.memory.workers = max([child.memory.workers, *(_peak_memory(w.pid) for w in workers)])
 
 
-def _highest(pid: int) -> int:
-    """Resident memory at its highest in bytes where Linux tells, else as it is now."""
+def _peak_memory(pid: int) -> int:
+    """Return the peak resident memory in bytes on Linux, elsewhere the current one."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         for line in status.read_text().splitlines():

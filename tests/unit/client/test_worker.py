@@ -20,7 +20,7 @@ import pytest
 from fedquilt_client.worker import Job, JobResult, Worker
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_of, public_set
-from fedquilt_common.datasets.shares import digest, shares
+from fedquilt_common.datasets.shares import digest_shares, shares
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.models import build_model
@@ -145,7 +145,7 @@ def test_labels_are_made_of_the_coordinators_public_set_or_not_at_all(own_digest
     digest = digest_of(public_set(experiment_of(run), load_dataset("digits"))) if own_digest else "0" * 64
     said = do(kit.job(run.model_copy(update={"public": digest}), labels=True, allowed=["careless"]))
     assert (said["event"], marker.exists()) == (("done", True) if own_digest else ("failed", False))
-    assert own_digest or "the public set on this board is another" in said["reason"]
+    assert own_digest or "the public set on this board differs" in said["reason"]
 
 
 @pytest.mark.parametrize("field", ["algorithm", "model", "data"])
@@ -170,11 +170,11 @@ def test_a_strangers_code_is_not_imported_unless_allowed(kit: Kit, model: Path, 
 
 def test_data_cut_otherwise_are_refused(kit: Kit, model: Path) -> None:
     run = kit.run(**FEDAVG)
-    right = digest(shares(experiment_of(run), load_dataset("digits")))
+    right = digest_shares(shares(experiment_of(run), load_dataset("digits")))
     done(kit.job(kit.run("right", partition=right, **FEDAVG), 0, [model]))
     said = do(kit.job(kit.run("wrong", partition="0" * 64, **FEDAVG), 0, [model]))
     assert said["event"] == "failed"
-    assert "not the coordinator's, or is cut otherwise" in said["reason"]
+    assert "or its partition, differs from the coordinator's" in said["reason"]
     assert not any(path.suffix == ".reply" and path.name != "0.reply" for path in kit.folder.iterdir())
 
 

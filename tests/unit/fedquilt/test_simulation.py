@@ -46,7 +46,7 @@ def test_later_overrides_reach_into_earlier_ones() -> None:
         ({"set": {"training.lr": -1}}, "set={'training.lr': -1}: training.lr = -1: must be"),
         ({"set": {"": 1}}, "write it as dotted.path=value"),
         ({"set": {"training.lr": {1, 2}}}, "Object of type set is not JSON serializable; use plain numbers"),
-        ({"set": {"fleet.3.clients": 1}}, "'3' is no item of a list of 1"),
+        ({"set": {"fleet.3.clients": 1}}, "'3' is not an item of a list of 1"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_argument(keys: dict[str, Any], words: str) -> None:
@@ -59,7 +59,7 @@ def test_what_is_wrong_is_said_with_the_argument(keys: dict[str, Any], words: st
 def test_what_is_no_experiment_is_refused(given: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(str(given))
-    with pytest.raises(fq.ExperimentError, match="where keys such as name"):
+    with pytest.raises(fq.ExperimentError, match="must have keys such as name"):
         fq.load_experiment(file)
 
 

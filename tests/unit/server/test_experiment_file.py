@@ -1,4 +1,4 @@
-"""The experiment file: what it accepts, what it fills in, and that each mistake is named with its place."""
+"""The experiment file: accepted keys, defaults, and one message for each mistake with its place."""
 
 from __future__ import annotations
 
@@ -149,9 +149,9 @@ def test_overrides_reach_lists_and_make_sections() -> None:
         ("training.lr", "dotted.path=value"),
         ("=1", "dotted.path=value"),
         ("a..b=1", "dotted.path=value"),
-        ("fleet.2.agents=1", "'2' is no item of a list of 2"),
-        ("fleet.-1.agents=1", "'-1' is no item"),
-        ("name.x=1", "name is 'digits-fedavg' and has nothing inside it"),
+        ("fleet.2.agents=1", "'2' is not an item of a list of 2"),
+        ("fleet.-1.agents=1", "'-1' is not an item"),
+        ("name.x=1", "name is 'digits-fedavg', which has no keys"),
         ("training.lr=[1", "--set training.lr=[1:1:3"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedquilt_common.algorithm_api import Declaration
-from fedquilt_common.datasets.shares import Share, digest, holdout_of, shares, take
+from fedquilt_common.datasets.shares import Share, digest_shares, holdout_of, shares, take_samples
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.types import Dataset, Examples
@@ -51,7 +51,7 @@ def test_each_client_keeps_its_part(holdout: float, mixed: bool, clients: int, s
         assert len(share.train) == max(1, int(np.floor(round((1 - holdout) * size, 9))))
         assert (np.diff(share.train) > 0).all()
         assert (np.diff(share.test) > 0).all()
-    assert digest(cut) == digest(shares(asked, DATA, holdout))
+    assert digest_shares(cut) == digest_shares(shares(asked, DATA, holdout))
 
 
 def test_three_quarters_as_in_the_thesis() -> None:
@@ -75,10 +75,10 @@ def test_the_first_of_more_shares_than_clients() -> None:
 
 
 def test_samples_of_both_official_splits() -> None:
-    found = take(DATA, np.array([3, 99, 100, 139]))
+    found = take_samples(DATA, np.array([3, 99, 100, 139]))
     assert found.x[:, 0].tolist() == [3, 99, 100, 139]
     assert found.y.tolist() == [3, 4, 0, 4]
-    assert len(take(DATA, np.array([], np.int64))) == 0
+    assert len(take_samples(DATA, np.array([], np.int64))) == 0
 
 
 def test_the_digest_sees_who_tests_on_what() -> None:
@@ -86,7 +86,7 @@ def test_the_digest_sees_who_tests_on_what() -> None:
         return Share(np.array(train, np.int64), np.array(test, np.int64))
 
     cuts = [[one([1, 2], [])], [one([1], [2])], [one([2], [1])], [one([1], []), one([2], [])]]
-    assert len({digest(cut) for cut in cuts}) == 4
+    assert len({digest_shares(cut) for cut in cuts}) == 4
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The broker's files and functions, tried on a real Mosquitto."""
+"""The broker's configuration files and functions, tested with a real Mosquitto."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_environment_chooses_the_program(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_wrong_choice_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDQUILT_MOSQUITTO", str(tmp_path / "nothing"))
-    with pytest.raises(BrokerMissingError, match=r"FEDQUILT_MOSQUITTO names .*nothing"):
+    with pytest.raises(BrokerMissingError, match=r"FEDQUILT_MOSQUITTO is .*nothing"):
         find_mosquitto()
 
 
@@ -53,7 +53,7 @@ def test_the_environments_own_program_comes_first(monkeypatch: pytest.MonkeyPatc
 def test_no_program_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FEDQUILT_MOSQUITTO", raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setattr("fedquilt_server.simulate.mosquitto.SBIN_PLACES", ())
+    monkeypatch.setattr("fedquilt_server.simulate.mosquitto.SBIN_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BrokerMissingError, match="make setup"):
         find_mosquitto()
@@ -102,7 +102,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which signals a child when its parent dies")
 def test_the_broker_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    """Also for root: a broker that changed its user would not be told."""
+    """Also for root: the kernel would not signal a broker that changed its user."""
     port = free_port()
     command = [sys.executable, "-c", KILLED_PARENT, str(port), *broker_command(tmp_path, port)]
     parent = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
@@ -117,25 +117,25 @@ def test_the_broker_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 def test_the_compose_configuration_starts(tmp_path: Path) -> None:
     port = free_port()
-    config = _adapted("mosquitto.conf", tmp_path, {"listener 1883": f"listener {port}"})
+    config = _adapt("mosquitto.conf", tmp_path, {"listener 1883": f"listener {port}"})
     with running([str(find_mosquitto()), "-c", str(config)], port), peer(port, "anyone") as anyone:
         assert anyone.publish(f"{FED}/round") in DELIVERED
 
 
-def _adapted(name: str, folder: Path, changes: dict[str, str]) -> Path:
-    """A copy of a shipped configuration, with the test's ports and places in it."""
+def _adapt(name: str, folder: Path, changes: dict[str, str]) -> Path:
+    """Copy a shipped configuration, with the test's ports and folders in it."""
     text = (BROKER / name).read_text()
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    # Started by root, Mosquitto becomes another user, who cannot look into the test's folder.
+    # If root starts Mosquitto, it becomes another user, who cannot read the test's folder.
     (folder / name).write_text(text + "user root\n")
     return folder / name
 
 
 @pytest.fixture
 def acl_broker(tmp_path: Path) -> Iterator[int]:
-    """The shipped acl on a broker with a password for each user, for want of certificates."""
+    """The shipped ACL on a broker with a password, instead of a certificate, for each user."""
     passwd = shutil.which("mosquitto_passwd", path=str(find_mosquitto().parent)) or shutil.which("mosquitto_passwd")
     if passwd is None:
         pytest.skip("mosquitto_passwd is not installed: sudo apt-get install mosquitto")

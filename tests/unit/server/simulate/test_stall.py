@@ -1,4 +1,4 @@
-"""When a simulated run gives up, and when it must not."""
+"""When a simulated run fails because clients fail, and when it must not."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ def shot(failing: int = 0, **more: Any) -> Snapshot:
     return Snapshot(**{"round": 2, "tasks": 4, "replies": 2, "failing": failing, "rejections": [FAILED], **more})
 
 
-def looked(
+def check_twice(
     first: Snapshot, second: Snapshot | None = None, quorum: int = 4, later: float = 11.0, **policy: Any
 ) -> None:
-    watch = StallDetector(Participation(per_round=4, quorum=quorum, **policy))
-    watch.look(first, 100.0)
-    watch.look(second or first, 100.0 + later)
+    detector = StallDetector(Participation(per_round=4, quorum=quorum, **policy))
+    detector.check(first, 100.0)
+    detector.check(second or first, 100.0 + later)
 
 
 def test_a_quorum_that_cannot_be_reached_any_more_ends_the_run() -> None:
     with pytest.raises(
-        RunFailedError, match=r"round 2 .* 1 of 4 clients failed, such as client 3: the loss became nan"
+        RunFailedError,
+        match=r"round 2 cannot reach its quorum: 1 of 4 clients failed, such as client 3: the loss became nan",
     ):
-        looked(shot(1))
+        check_twice(shot(1))
     with pytest.raises(RunFailedError, match="2 of 4"):
-        looked(shot(2), quorum=3)
+        check_twice(shot(2), quorum=3)
     with pytest.raises(RunFailedError, match="80 of 100"):
-        looked(shot(80, tasks=100), quorum=80)
+        check_twice(shot(80, tasks=100), quorum=80)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +45,10 @@ def test_a_quorum_that_cannot_be_reached_any_more_ends_the_run() -> None:
         (shot(1), None, {"quorum": 3}),
         (shot(1), None, {"later": 9.0}),
         (shot(1), None, {"shortfall": "replace"}),
-        (shot(1), shot(1, replies=3), {}),  # something moves
-        (shot(1), shot(0, replies=3), {}),  # it has answered since
+        (shot(1), shot(1, replies=3), {}),  # there is progress
+        (shot(1), shot(0, replies=3), {}),  # it has replied since
         (shot(1), shot(1, exchange=1), {}),
     ],
 )
 def test_as_long_as_there_is_hope_it_goes_on(first: Snapshot, second: Snapshot | None, more: dict[str, Any]) -> None:
-    looked(first, second, **more)
+    check_twice(first, second, **more)

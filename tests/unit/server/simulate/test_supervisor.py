@@ -1,4 +1,4 @@
-"""Children that die are started again, those that cannot start are given up with their own last words."""
+"""A child that dies is restarted. A child that cannot start ends the run, with the end of its log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from fedquilt_server.simulate import supervisor as supervisor_module
 from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, ChildSpec, Role, Supervisor
 
 SLEEP = "import time; time.sleep(600)"
-DEAF = "import signal, time, sys; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+IGNORES_SIGTERM = (
+    "import signal, time, sys; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+)
 
 
 class Stage:
-    """A supervisor and the folder that it works in."""
+    """A supervisor and its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,9 +38,9 @@ class Stage:
         return log
 
     def pids(self) -> dict[str, int]:
-        """Of all children, as the file says."""
-        said = json.loads((self.folder / "pids.json").read_text())
-        return {**said.pop("agents"), **said}
+        """The process ids of all children, from the file."""
+        pids = json.loads((self.folder / "pids.json").read_text())
+        return {**pids.pop("agents"), **pids}
 
     def watch_until(self, done: Callable[[], bool], seconds: float = 20) -> None:
         end = time.monotonic() + seconds
@@ -70,9 +72,9 @@ def test_a_killed_child_is_started_again_and_the_pids_are_current(stage: Stage) 
     stage.start("strong-0", "agent", SLEEP)
     stage.start("weak-0", "agent", SLEEP)
     first = stage.pids()
-    said = json.loads((stage.folder / "pids.json").read_text())
-    assert set(said) == {"broker", "coordinator", "agents"}
-    assert set(said["agents"]) == {"strong-0", "weak-0"}
+    pids = json.loads((stage.folder / "pids.json").read_text())
+    assert set(pids) == {"broker", "coordinator", "agents"}
+    assert set(pids["agents"]) == {"strong-0", "weak-0"}
     assert all(alive(pid) for pid in first.values())
     for name in ("weak-0", "coordinator"):
         os.kill(stage.pids()[name], signal.SIGKILL)
@@ -134,7 +136,7 @@ def test_what_another_start_would_not_mend_is_given_up_at_once(stage: Stage, cod
     assert log.read_text() == "why\n"
 
 
-SAYS_WHEN = """
+PRINTS_END_TIME = """
 import signal, sys, time
 signal.signal(15, lambda *_: sys.exit(print('end', time.monotonic(), flush=True)))
 print('up', flush=True)
@@ -146,7 +148,7 @@ def test_leaving_ends_all_children_the_broker_last(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     roles: tuple[Role, ...] = ("broker", "coordinator", "agent")
     with stage.supervisor:
-        logs = {role: stage.start(role, role, SAYS_WHEN) for role in roles}
+        logs = {role: stage.start(role, role, PRINTS_END_TIME) for role in roles}
         stage.watch_until(lambda: all("up" in log.read_text() for log in logs.values()))
     assert not any(alive(pid) for pid in stage.seen)
     ended = {role: float(log.read_text().split()[-1]) for role, log in logs.items()}
@@ -157,7 +159,7 @@ def test_a_child_that_will_not_go_is_made_to(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("fedquilt_server.simulate.supervisor.STOP_SECONDS", 0.2)
     stage = Stage(tmp_path)
     with stage.supervisor:
-        log = stage.start("pi", "agent", DEAF)
+        log = stage.start("pi", "agent", IGNORES_SIGTERM)
         stage.watch_until(lambda: "deaf" in log.read_text())
     assert not any(alive(pid) for pid in stage.seen)
 
@@ -209,22 +211,22 @@ def test_children_end_with_a_supervisor_that_is_killed(stage: Stage) -> None:
 
 
 def test_a_child_that_brings_itself_down_is_not_started_for_ever(stage: Stage) -> None:
-    """As torch does on a processor that its wheel was not built for."""
+    """As torch does on a processor for which its wheel was not built."""
     stage.start("pi", "agent", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     with pytest.raises(RunFailedError, match="pi ended"):
         stage.watch_until(lambda: False)
 
 
 def test_a_second_interrupt_ends_all_children_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the parent lives on, as a notebook's does."""
+    """Also if the parent process continues, as that of a notebook does."""
     for name, role in (("broker", "broker"), ("coordinator", "coordinator"), ("strong-0", "agent")):
-        stage.start(name, role, DEAF)  # type: ignore[arg-type]
+        stage.start(name, role, IGNORES_SIGTERM)  # type: ignore[arg-type]
 
     def interrupt(process: object) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(supervisor_module, "_end", interrupt)
+    monkeypatch.setattr(supervisor_module, "_wait_or_kill", interrupt)
     with pytest.raises(KeyboardInterrupt):
         stage.supervisor.stop()
     assert not any(alive(pid) for pid in stage.pids().values())

@@ -1,0 +1,153 @@
+"""What an experiment file stands for: its algorithm, data set, partition, public set, models and learners.
+
+Coordinator and boards build these from the same code, so both sides get the same samples and models.
+The data set and torch are loaded when they are first used; a process that only waits stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from fedquilt_common.algorithm_api import Algorithm
+from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.public import public_set
+from fedquilt_common.datasets.shares import Share, holdout_of, shares
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.sections import Model, Training
+from fedquilt_common.submodels.slices import Anatomy
+from fedquilt_common.types import Dataset
+
+if TYPE_CHECKING:
+    from fedquilt_common.tracing.trace import Blueprint
+    from fedquilt_common.training.learner import TorchLearner
+
+
+@dataclass(frozen=True)
+class ExperimentTools:
+    """The algorithm, data and models of one experiment, each loaded when it is first used.
+
+    Args:
+        experiment: the validated experiment file.
+        allowed_imports: packages that names such as ``package:factory`` may load code from; ``*`` allows all.
+    """
+
+    experiment: Experiment
+    allowed_imports: Collection[str]
+
+    @property
+    def learns(self) -> bool:
+        """Whether the experiment trains a model; the diagnostics of ``fedquilt bench`` do not."""
+        return self.experiment.algorithm.name not in DIAGNOSTICS
+
+    def algorithm(self) -> Algorithm:
+        """Build the algorithm with the hyper-parameters of the experiment, a new object at each call."""
+        choice = self.experiment.algorithm
+        return make_algorithm(choice.name, choice.fields, self.allowed_imports)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data set with its official training and test samples.
+
+        Raises:
+            DataUnavailableError: its files are missing or damaged.
+        """
+        return load_dataset(self.experiment.data.set, None, self.allowed_imports)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the data set; 0 for regression, or without training."""
+        return self.dataset.classes if self.learns else 0
+
+    @cached_property
+    def holdout(self) -> float:
+        """The share of its samples, in [0, 1), that each client keeps for testing.
+
+        Raises:
+            ExperimentError: the algorithm or the data set does not support ``data.holdout`` or ``data.mixed``.
+        """
+        return holdout_of(self.experiment, self.algorithm(), self.dataset) if self.learns else 0.0
+
+    @cached_property
+    def shares(self) -> Sequence[Share]:
+        """The partition: one share of the samples for each client, in client order.
+
+        Raises:
+            ExperimentError: the data set cannot be partitioned as ``data.partition`` requires.
+        """
+        return shares(self.experiment, self.dataset, self.holdout)
+
+    @cached_property
+    def public(self) -> NDArray[Any]:
+        """The public set that coordinator and boards share, shape (n, *input_shape), in the data set's dtype.
+
+        Raises:
+            ExperimentError: the experiment has no public set, or it does not fit the data set.
+            DataUnavailableError: its files are missing or damaged.
+        """
+        return public_set(self.experiment, self.dataset, self.allowed_imports)
+
+    def model_builder(self, model: Model) -> Callable[[], Any]:
+        """Return a function that builds ``model`` for the data set, a new ``torch.nn.Module`` at each call.
+
+        Raises:
+            ExperimentError: there is no such model, or it does not take these parameters.
+        """
+        from fedquilt_common.models import build_model
+
+        data = self.dataset
+        return build_model(model.name, model.params, data.input_shape, data.classes, self.allowed_imports)
+
+    @cached_property
+    def _usual_builder(self) -> Callable[[], Any]:
+        return self.model_builder(self.experiment.model)
+
+    @cached_property
+    def blueprint(self) -> Blueprint:
+        """How sub-models are cut from the experiment's model.
+
+        Raises:
+            UncuttableModelError: fedquilt cannot cut sub-models from the model.
+        """
+        from fedquilt_common.tracing.trace import blueprint_for
+
+        return blueprint_for(self._usual_builder, self.dataset.train.x)
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The channel groups of the experiment's model.
+
+        Raises:
+            UncuttableModelError: fedquilt cannot cut sub-models from the model.
+        """
+        return self.blueprint.anatomy
+
+    def make_learner(
+        self,
+        model: Model,
+        training: Training,
+        *,
+        threads: int = 1,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> TorchLearner:
+        """Build a learner; only one for the experiment's own model can train sub-models.
+
+        Args:
+            model: the model that it trains and evaluates.
+            training: the settings of its training.
+            threads: number of CPU threads for torch in this process.
+            on_progress: called after each training step with the part that is done, in [0, 1].
+        """
+        from fedquilt_common.training.learner import TorchLearner, set_up_torch
+
+        set_up_torch(threads)
+        if model != self.experiment.model:
+            return TorchLearner(self.model_builder(model), training, self.dataset.classes, on_progress)
+        return TorchLearner(
+            self._usual_builder, training, self.dataset.classes, on_progress, blueprint=lambda: self.blueprint
+        )
