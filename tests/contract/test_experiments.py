@@ -99,7 +99,7 @@ def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: 
         (
             "digits-fedreb",
             "algorithm.head_layers=3",
-            "algorithm.head_layers = 3: of this model's linear layers the last 2",
+            "algorithm.head_layers = 3: at most the last 2 linear layers of this model",
         ),
         ("digits-fedper", "model.hidden=[]", "algorithm.head_layers = 1: this model does not end in linear layers"),
         ("digits-ditto", "algorithm.lambda=0", "algorithm.lambda = 0: lambda must be a positive number"),

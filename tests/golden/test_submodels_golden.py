@@ -24,7 +24,7 @@ from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.models import build_model
 from fedquilt_common.models.static_norm import Scaler
 from fedquilt_common.submodels.adaptivefl_pool import make_pool, nested_members
-from fedquilt_common.submodels.selection import channels, window
+from fedquilt_common.submodels.selection import count_channels, window
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, IndexSet, Segment, Slice, cut
 from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.trace import blueprint_for
@@ -55,8 +55,8 @@ def test_windows_are_those_of_equation_3_4_and_of_the_published_code(case: dict[
 
 @pytest.mark.parametrize("case", A["heterofl_static"], ids=lambda c: f"{c['K']}-{c['beta']}")
 def test_prefixes_are_those_of_heterofl(case: dict[str, Any]) -> None:
-    assert channels(case["K"], case["beta"], "ceil") == case["code_n_ceil"]
-    assert channels(case["K"], case["beta"], "floor") == max(1, case["paper_n_floor"])
+    assert count_channels(case["K"], case["beta"], "ceil") == case["code_n_ceil"]
+    assert count_channels(case["K"], case["beta"], "floor") == max(1, case["paper_n_floor"])
     kept = HeteroFL().part(at_round(Anatomy((Group("layer", case["K"], 0),), {}), 5), case["beta"]).kept[0]
     assert kept.indices.tolist() == list(range(case["code_n_ceil"]))
 

@@ -29,7 +29,7 @@ from fedquilt_common.submodels.slices import (
     Slice,
     cut,
     full_slice,
-    relative,
+    relative_slice,
 )
 from fedquilt_common.types import Precision
 from fedquilt_server.coordinator.publications import plan_publications
@@ -102,7 +102,7 @@ def test_every_client_rebuilds_exactly_its_slice_from_its_patches(parts: list[Sl
     with TemporaryDirectory() as folder:
         files = [write_patch(Path(folder) / str(n), whole, patch, precision) for n, patch in enumerate(patches)]
         for place, part in enumerate(parts):
-            mine = [file.path for file, patch in zip(files, patches, strict=True) if place in patch.wanted_by]
+            mine = [file.path for file, patch in zip(files, patches, strict=True) if place in patch.needed_by]
             rebuilt, expected = AssembledArrays(part, parts, mine, precision), cut(whole, part)
             assert rebuilt.keys() == expected.keys()
             for name, x in expected.items():
@@ -120,7 +120,7 @@ def test_no_entry_is_published_twice_and_none_that_nobody_wants(parts: list[Slic
         for patch in patches:
             for block in patch.blocks:
                 if block.name == name:
-                    axes = [np.r_[s] if isinstance(s, slice) else s for s in block.chosen]
+                    axes = [np.r_[s] if isinstance(s, slice) else s for s in block.selectors]
                     sent[np.ix_(*axes)] += 1
         for part in parts:
             if name not in part.absent:
@@ -188,7 +188,7 @@ def test_a_file_of_another_size_or_number_is_refused(part: Slice, extra: int) ->
         path.write_bytes(path.read_bytes() + bytes(extra + 1))
         with pytest.raises(PayloadError, match="different models"):
             AssembledArrays(part, [part], [path], "fp32")
-        with pytest.raises(PayloadError, match="2 were given"):
+        with pytest.raises(PayloadError, match="there are 2 files"):
             AssembledArrays(part, [part], [path, path], "fp32")
 
 
@@ -198,13 +198,13 @@ def test_index_sets_survive_a_message(data: st.DataObject) -> None:
     kept = data.draw(index_sets(size))
     assert IndexSet.decode(size, json.loads(json.dumps(kept.encode()))) == kept
     assert kept.indices.tolist() == [i for start, stop in kept.runs for i in range(start, stop)]
-    assert kept.within(IndexSet.full(size))
+    assert kept.is_within(IndexSet.full(size))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [([], "at least one"), ([0, 9], "out of range"), ([-1, 3], "out of range"), ([3, 3], "out of range"),
-     ([0, 4, 3, 6], "twice"), ([0], "without an end"), ("AA==", "at least one"), ("%", "base64"), ("AAAA", "bytes"),
+     ([0, 4, 3, 6], "twice"), ([0], "1 run bounds"), ("AA==", "at least one"), ("%", "base64"), ("AAAA", "bytes"),
      ("gA==", "out of range")],
 )  # fmt: skip
 def test_hostile_index_sets_are_refused(text: Any, words: str) -> None:
@@ -217,7 +217,7 @@ def test_a_width_that_rounds_to_nothing_is_refused() -> None:
         IndexSet.prefix(8, 0)
     with pytest.raises(SliceError, match="'fc1' none of its 256 channels"):
         make_pool(DEEP, {"S": 0.003}, (1,))
-    with pytest.raises(SliceError, match="nothing is cut from layer 9"):
+    with pytest.raises(SliceError, match="no layer from 9 on can be cut"):
         make_pool(DEEP, {"S": 0.5}, (9,))
 
 
@@ -233,11 +233,11 @@ def test_contiguous_windows_are_views(part: Slice) -> None:
 @given(slices(), slices())
 def test_a_slice_of_a_slice_is_the_slice_itself(outer: Slice, inner: Slice) -> None:
     whole = numbers(4)
-    if not inner.within(outer):
+    if not inner.is_within(outer):
         with pytest.raises(SliceError, match="not nested"):
-            relative(inner, outer)
+            relative_slice(inner, outer)
         return
-    twice = cut(cut(whole, outer), relative(inner, outer))
+    twice = cut(cut(whole, outer), relative_slice(inner, outer))
     for name, x in cut(whole, inner).items():
         np.testing.assert_array_equal(twice[name], x)
 

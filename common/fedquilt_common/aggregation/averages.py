@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.submodels.slices import Selector, Slice, as_slice, length, mesh, positions
+from fedquilt_common.submodels.selectors import Selector, as_slice, length, mesh, positions
+from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.wire.codec import block
 

@@ -19,7 +19,7 @@ from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Rou
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.submodels.adaptivefl_pool import LARGE, Member, find_member, make_pool, nested_members
 from fedquilt_common.submodels.selection import check_widths
-from fedquilt_common.submodels.slices import cut, relative
+from fedquilt_common.submodels.slices import cut, relative_slice
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
 FITS = "fits"
@@ -121,7 +121,7 @@ class AdaptiveFL:
         for member in nested_members(pool, task.slice):
             part = pool[member].part
             if ctx.fits(part):
-                arrays = cut(task.arrays, relative(part, task.slice))
+                arrays = cut(task.arrays, relative_slice(part, task.slice))
                 trained = ctx.learner.train(arrays, ctx.data, seed=ctx.seed, part=part)
                 metrics = {"loss": trained.loss, "train_seconds": trained.seconds}
                 return Reply(trained.arrays, len(ctx.data), metrics)

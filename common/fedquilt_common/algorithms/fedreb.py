@@ -30,7 +30,7 @@ from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Ser
 from fedquilt_common.algorithms.families.private_head import client_head, predict_with_both_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.submodels.heads import (
-    SECOND,
+    SECOND_HEAD,
     TwoHeads,
     add_second_head,
     check_head_layers,
@@ -129,7 +129,7 @@ class FedReb(FedAvg):
         """
         shared_head = {two_heads_name(name) for name in head}
         first = two_heads.keys() - shared_head if self.freeze_head else two_heads.keys()
-        second = {name for name in two_heads if not name.startswith(f"{SECOND}.")}
+        second = {name for name in two_heads if not name.startswith(f"{SECOND_HEAD}.")}
         return [
             TrainingPhase(original, both_heads_loss, only=first),
             TrainingPhase(rebalanced, shared_head_loss, only=second),

@@ -1,1 +1,1 @@
-"""Sub-models: index sets, their selection, and the patches in which they travel."""
+"""Sub-models: their index sets, how algorithms select them, and the patches in which they are published."""

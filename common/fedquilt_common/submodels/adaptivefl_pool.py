@@ -16,7 +16,15 @@ LARGE = "L"
 
 @dataclass(frozen=True)
 class Member:
-    """One sub-model: ``level`` L, M, S; name such as M2; ``width`` r_w; ``start`` I, None for the whole model."""
+    """One sub-model of the pool.
+
+    Attributes:
+        name: level and number, such as M2.
+        level: L, M or S.
+        width: part of the channels that a cut layer keeps (the paper's r_w).
+        start: 0-based number of the first layer that is cut (the paper's I); None for the whole model.
+        part: the sub-model.
+    """
 
     name: str
     level: str
@@ -26,18 +34,23 @@ class Member:
 
 
 def make_pool(anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[int]) -> tuple[Member, ...]:
-    """The 2p + 1 members in the paper's order S_p ... S_1, M_p ... M_1, L_1; ``starts`` are those of 1 ... p.
+    """Make the pool: 2p + 1 members in the paper's order S_p ... S_1, M_p ... M_1, L_1.
 
-    Layers, counted from 0, are cut from ``start`` on to floor(width * channels).
+    A member keeps floor(width * channels) of each layer from its start on, and the layers before in full.
+
+    Args:
+        anatomy: of the whole model.
+        levels: width of each level below L, such as {M: 0.66, S: 0.4}.
+        starts: start layers of the members 1 ... p, counted from 0.
 
     Raises:
-        SliceError: when a width leaves a layer no channel, or the model has no layer at a start.
+        SliceError: a width leaves a layer no channel, or the model has no layer at a start.
     """
     deepest = max((group.depth for group in anatomy.groups), default=-1)
     if levels and max(starts) > deepest:
         raise SliceError(
-            f"algorithm.starts = {list(starts)}: nothing is cut from layer {max(starts)} on, because the last layer of "
-            f"this model that can be cut is {deepest}; see `fedquilt model inspect`"
+            f"algorithm.starts = {list(starts)}: no layer from {max(starts)} on can be cut, because the last layer of "
+            f"this model that can be cut is {deepest}; choose a smaller start, see `fedquilt model inspect`"
         )
     members = [
         Member(f"{level}{number}", level, width, start, _cut_from(anatomy, width, start))
@@ -48,7 +61,7 @@ def make_pool(anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[in
 
 
 def _cut_from(anatomy: Anatomy, width: float, start: int) -> Slice:
-    def kept(group: Group) -> IndexSet:
+    def select(group: Group) -> IndexSet:
         if group.depth < start:
             return IndexSet.full(group.size)
         count = math.floor(round(width * group.size, 9))
@@ -59,22 +72,31 @@ def _cut_from(anatomy: Anatomy, width: float, start: int) -> Slice:
             )
         return IndexSet.prefix(group.size, count)
 
-    return sub_model(anatomy, kept)
+    return sub_model(anatomy, select)
 
 
 def nested_members(pool: Sequence[Member], sent: Slice) -> list[int]:
-    """Positions of the members that are sub-models of ``sent``, from the largest to the smallest."""
-    inside = [place for place, member in enumerate(pool) if member.part.within(sent)]
+    """Positions in the pool of the members that are nested in ``sent``, from the largest to the smallest."""
+    inside = [place for place, member in enumerate(pool) if member.part.is_within(sent)]
     return sorted(inside, key=lambda place: (-pool[place].part.entries, place))
 
 
 def find_member(pool: Sequence[Member], candidates: Sequence[int], arrays: Arrays) -> int:
-    """The position of the member among ``candidates`` that has the shapes of ``arrays``.
+    """Find the member that a client trained, by the shapes of its arrays.
 
-    Raises SliceError when there is none.
+    Args:
+        pool: of ``make_pool``.
+        candidates: positions in the pool, such as those of ``nested_members``.
+        arrays: as the client returned them.
+
+    Returns:
+        Position in the pool of the first candidate that has these names and shapes.
+
+    Raises:
+        SliceError: no candidate has them.
     """
-    found = {name: tuple(arrays[name].shape) for name in arrays}
+    shapes = {name: tuple(arrays[name].shape) for name in arrays}
     for place in candidates:
-        if pool[place].part.shapes == found:
+        if pool[place].part.shapes == shapes:
             return place
-    raise SliceError("the returned arrays are no sub-model that is nested in what was sent")
+    raise SliceError("the returned arrays have the shapes of no sub-model that is nested in the published one")

@@ -1,7 +1,7 @@
 """A model's base and head: the head is its last ``head_layers`` linear layers and what follows them.
 
-FedPer, FedRep, FedBABU, FedROD and FedReb split models so; the FedReb thesis compares one to three layers (table 5.3).
-Here they are only names of arrays; ``anatomy.heads`` has the modules.
+FedPer, FedRep, FedBABU, FedROD and FedReb split models this way; the FedReb thesis compares one to three layers
+(table 5.3). This module handles names of arrays only; ``tracing.heads`` has the torch modules.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.types import Arrays
 
-WHOLE: Final = "whole"
-SECOND: Final = "second_head"
-"""The two parts of a model with a second head: its arrays are ``whole.<name in the model>``, the head's own
-``second_head.<name in the model>``."""
+WHOLE_MODEL: Final = "whole"
+SECOND_HEAD: Final = "second_head"
+"""Prefixes in a model with a second head: ``whole.<name in the model>`` are the arrays of the model,
+``second_head.<name in the model>`` those of the second head."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """The head alone, as a model of its own: its samples are the features of ``Learner.features``."""
+    """The head alone, as a model of its own; its samples are the features that ``Learner.features`` returns.
+
+    Attributes:
+        layers: number of linear layers in the head, 1 or more.
+    """
 
     layers: int
 
@@ -33,7 +37,9 @@ class Head:
 class TwoHeads:
     """The model with a second head on the same features; its outputs are [first head's, second head's].
 
-    ``detached``: nothing that the second head learns reaches the base.
+    Attributes:
+        layers: number of linear layers in each head, 1 or more.
+        detached: gradients of the second head do not reach the base.
     """
 
     layers: int
@@ -41,53 +47,69 @@ class TwoHeads:
 
 
 def check_head_layers(head_layers: object) -> None:
-    """Raises ValueError unless it is a whole number from 1."""
+    """Check an algorithm's hyper-parameter of this name.
+
+    Raises:
+        ValueError: it is not a whole number of 1 or more.
+    """
     if type(head_layers) is not int or head_layers < 1:
         raise ValueError(f"head_layers = {head_layers!r}: must be a whole number of 1 or more")
 
 
 def head_names(anatomy: Anatomy, head_layers: int) -> frozenset[str]:
-    """The arrays of the head. Raises ExperimentError where the model has no such head."""
+    """Names of the arrays of the head.
+
+    Raises:
+        ExperimentError: the model has fewer linear layers that can be its head.
+    """
     if head_layers > len(anatomy.heads):
         raise ExperimentError(
-            f"algorithm.head_layers = {head_layers}: {_how_deep(anatomy)}; choose fewer layers, or a deeper model"
+            f"algorithm.head_layers = {head_layers}: {_explain_heads(anatomy)}; choose fewer layers, or a deeper model"
         )
     return anatomy.heads[head_layers - 1]
 
 
-def _how_deep(anatomy: Anatomy) -> str:
-    found = len(anatomy.heads)
-    if not found:
+def _explain_heads(anatomy: Anatomy) -> str:
+    count = len(anatomy.heads)
+    if not count:
         return "this model does not end in linear layers, one after the other, on top of a base with parameters"
-    return f"of this model's linear layers the last {found} can be its head, so that a base is left"
+    return f"at most the last {count} linear layers of this model can be its head, because a base must be left"
 
 
 def pick_arrays(arrays: Arrays, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Those of the arrays that are named, in their own order."""
+    """Return the arrays that ``names`` lists, in the order of ``arrays``; shapes and dtypes stay."""
     return {name: arrays[name] for name in arrays if name in names}
 
 
 def drop_arrays(arrays: Arrays, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Those of the arrays that are not named, in their own order."""
+    """Return the arrays that ``names`` does not list, in the order of ``arrays``; shapes and dtypes stay."""
     return {name: arrays[name] for name in arrays if name not in names}
 
 
 def add_second_head(arrays: Arrays, head: Arrays) -> dict[str, NDArray[Any]]:
-    """The arrays of ``TwoHeads``: the model's, and ``head`` as its second head."""
+    """Return the arrays of ``TwoHeads``.
+
+    Args:
+        arrays: all of the model.
+        head: of the second head, with the names and shapes that the head's arrays have in the model.
+
+    Returns:
+        The same arrays, in the same shapes, as ``whole.<name>`` and ``second_head.<name>``.
+    """
     return {
         **{two_heads_name(name): x for name, x in arrays.items()},
-        **{f"{SECOND}.{name}": x for name, x in head.items()},
+        **{f"{SECOND_HEAD}.{name}": x for name, x in head.items()},
     }
 
 
 def split_second_head(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """What ``add_second_head`` put together: the model's arrays, and the second head's."""
-    return _below(WHOLE, arrays), _below(SECOND, arrays)
+    """Return the model's arrays and the second head's; the inverse of ``add_second_head``, shapes stay."""
+    return _below(WHOLE_MODEL, arrays), _below(SECOND_HEAD, arrays)
 
 
 def two_heads_name(name: str) -> str:
-    """Return the name that an array of the model has in ``TwoHeads``."""
-    return f"{WHOLE}.{name}"
+    """Name that an array of the model has among those of ``TwoHeads``."""
+    return f"{WHOLE_MODEL}.{name}"
 
 
 def _below(child: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
@@ -95,5 +117,5 @@ def _below(child: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def shapes_of(arrays: Arrays, names: Collection[str]) -> Mapping[str, tuple[int, ...]]:
-    """What a reply must have that carries the named arrays only."""
+    """Shapes of the named arrays, such as those that a reply must have."""
     return {name: tuple(arrays[name].shape) for name in arrays if name in names}

@@ -1,7 +1,7 @@
-"""The entries of a model grouped by the sub-models that want them, so that each is published once (design section 5).
+"""Patches: the entries of a model, grouped by the sub-models that contain them, so that each is published once.
 
-Coordinator and boards compute the same layout from the slices of an exchange, which the manifest lists; so a patch
-is nothing but numbers, in the order of its blocks.
+Coordinator and boards compute the same layout from the slices of an exchange, which the manifest lists. So a patch
+contains only numbers, in the order of its blocks. Design section 5 has the reasons.
 """
 
 from __future__ import annotations
@@ -19,97 +19,104 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.submodels.slices import (
-    ArrayAnatomy,
-    Axis,
-    IndexSet,
-    Indices,
-    Selector,
-    Slice,
-    as_slice,
-    length,
-    mesh,
-    positions,
-    take,
-)
+from fedquilt_common.submodels.selectors import Indices, Selector, as_slice, length, mesh, positions, take
+from fedquilt_common.submodels.slices import ArrayAnatomy, Axis, IndexSet, Slice
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import as_wire, from_wire, wire_dtype_of
 
 MOST_SLICES: Final = 62
-"""Sets of slices are bits of one 64-bit number."""
+"""A set of slices is one 64-bit number, with a bit for each slice."""
 MOST_PATCHES: Final = 64
 MOST_BLOCKS: Final = 1024
-"""Of one array. Random subsets of many clients would cut a model into as many pieces as it has numbers."""
+"""Blocks of one array. Random subsets of many clients could otherwise need as many blocks as the model has numbers."""
 _ALL: Final = -1
 
 
 @dataclass(frozen=True)
 class PatchBlock:
-    """Entries of one array: all combinations of the given indices of each dimension, in C order."""
+    """Entries of one array: all combinations of the selected indices of each dimension, in C order.
+
+    Attributes:
+        name: of the array.
+        selectors: for each dimension a slice or int64 indices into the whole model's array.
+    """
 
     name: str
-    chosen: tuple[Selector, ...]
+    selectors: tuple[Selector, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(map(length, self.chosen))
+        """Number of selected indices in each dimension."""
+        return tuple(map(length, self.selectors))
 
 
 @dataclass(frozen=True)
 class Patch:
-    """What exactly one set of slices (positions in the exchange's list) is sent."""
+    """The entries that exactly the same set of slices contains.
 
-    wanted_by: tuple[int, ...]
+    Attributes:
+        needed_by: positions of these slices in the exchange's list, ascending.
+        blocks: the entries.
+    """
+
+    needed_by: tuple[int, ...]
     blocks: tuple[PatchBlock, ...]
 
     @property
     def entries(self) -> int:
+        """How many numbers the patch has."""
         return sum(math.prod(block.shape) for block in self.blocks)
 
 
 def patch_layout(slices: Sequence[Slice]) -> tuple[Patch, ...]:
-    """The patches of which ``slices``, distinct and of one model, are made; no entry is in two of them.
+    """Divide the entries of some slices into patches, so that no entry is in two of them.
 
-    Where the slices cut one another into too many pieces there is a single patch of all that any of them wants, of
-    which every board takes its own: the coordinator still sends nothing twice, but boards receive more than they need.
+    If that takes too many patches or blocks, a single patch holds all entries that any slice contains. The coordinator
+    still publishes each number once, but boards receive more than they need.
+
+    Args:
+        slices: distinct, and of one model.
+
+    Returns:
+        The patches, the same on every machine.
     """
-    pieces = _pieces(slices) if len(slices) <= MOST_SLICES else None
-    if pieces is None or len(pieces) > MOST_PATCHES:
+    groups = _group_entries(slices) if len(slices) <= MOST_SLICES else None
+    if groups is None or len(groups) > MOST_PATCHES:
         return (_cover(slices),)
-    return tuple(Patch(_slices_of(bits), tuple(blocks)) for bits, blocks in sorted(pieces.items()))
+    return tuple(Patch(_positions_of_bits(bits), tuple(blocks)) for bits, blocks in sorted(groups.items()))
 
 
-def _slices_of(bits: int) -> tuple[int, ...]:
+def _positions_of_bits(bits: int) -> tuple[int, ...]:
     return tuple(position for position in range(MOST_SLICES) if bits >> position & 1)
 
 
-def _pieces(slices: Sequence[Slice]) -> dict[int, list[PatchBlock]] | None:
-    """Blocks by the set of slices that want them, as bits; None when there are too many."""
-    classes: dict[Axis, list[tuple[int, Selector]]] = {}
-    pieces: dict[int, list[PatchBlock]] = {}
+def _group_entries(slices: Sequence[Slice]) -> dict[int, list[PatchBlock]] | None:
+    """Blocks by the set of slices that contain them, as bits; None if an array has too many."""
+    cache: dict[Axis, list[tuple[int, Selector]]] = {}
+    groups: dict[int, list[PatchBlock]] = {}
     for name, array in slices[0].anatomy.arrays.items():
         having = sum(1 << position for position, part in enumerate(slices) if name not in part.absent)
-        sides = [_classes(axis, slices, classes) for axis in array.axes]
+        sides = [_group_indices(axis, slices, cache) for axis in array.axes]
         if math.prod(map(len, sides)) > MOST_BLOCKS:
             return None
         for combination in product(*sides):
             bits = reduce(int.__and__, (bits for bits, _ in combination), having)
             if bits:
-                pieces.setdefault(bits, []).append(PatchBlock(name, tuple(chosen for _, chosen in combination)))
-    return pieces
+                groups.setdefault(bits, []).append(PatchBlock(name, tuple(selector for _, selector in combination)))
+    return groups
 
 
-def _classes(
-    axis: Axis, slices: Sequence[Slice], known: dict[Axis, list[tuple[int, Selector]]]
+def _group_indices(
+    axis: Axis, slices: Sequence[Slice], cache: dict[Axis, list[tuple[int, Selector]]]
 ) -> list[tuple[int, Selector]]:
-    """The indices of a dimension by the set of slices that keep them."""
-    if axis not in known:
+    """Indices of a dimension by the set of slices that keep them, as bits."""
+    if axis not in cache:
         bits = np.zeros(slices[0].whole_length(axis), np.int64)
         for position, part in enumerate(slices):
             bits[part.select(axis)] |= np.int64(1) << position
-        known[axis] = [(int(b), as_slice(np.flatnonzero(bits == b))) for b in np.unique(bits) if b]
-    return known[axis]
+        cache[axis] = [(int(b), as_slice(np.flatnonzero(bits == b))) for b in np.unique(bits) if b]
+    return cache[axis]
 
 
 def _cover(slices: Sequence[Slice]) -> Patch:
@@ -121,19 +128,31 @@ def _cover(slices: Sequence[Slice]) -> Patch:
         tuple(IndexSet.of(group.size, indices) for group, indices in zip(anatomy.groups, kept, strict=True)),
         frozenset.intersection(*(part.absent for part in slices)),
     )
-    return Patch(tuple(range(len(slices))), tuple(PatchBlock(name, chosen) for name, chosen in cover.selectors.items()))
+    return Patch(
+        tuple(range(len(slices))), tuple(PatchBlock(name, selectors) for name, selectors in cover.selectors.items())
+    )
 
 
 def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
-    """The patch's numbers one block after the other, and nothing else; written and digested in one go."""
+    """Write the patch's numbers to a file, one block after the other.
+
+    Args:
+        path: of the file; its folder is made.
+        arrays: the whole model's, in its shapes.
+        patch: of ``patch_layout``.
+        precision: of floating-point numbers in the file.
+
+    Returns:
+        The file with its size and digest.
+    """
     digest, size = hashlib.sha256(), 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    held: tuple[str, NDArray[Any]] = ("", np.empty(0))
+    current: tuple[str, NDArray[Any]] = ("", np.empty(0))
     with path.open("wb") as file:
         for block in patch.blocks:
-            if held[0] != block.name:
-                held = block.name, np.asarray(arrays[block.name])
-            data = as_wire(block.name, take(held[1], block.chosen), precision)
+            if current[0] != block.name:
+                current = block.name, np.asarray(arrays[block.name])
+            data = as_wire(block.name, take(current[1], block.selectors), precision)
             view = data.reshape(-1).view(np.uint8).data
             file.write(view)
             digest.update(view)
@@ -142,7 +161,7 @@ def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision) 
 
 
 def patch_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Precision) -> int:
-    """Bytes of a patch."""
+    """Size of a patch in bytes; ``anatomy`` has the dtype of each array by name."""
     return sum(_block_size(block, anatomy, precision) for block in patch.blocks)
 
 
@@ -151,50 +170,56 @@ def _block_size(block: PatchBlock, anatomy: Mapping[str, ArrayAnatomy], precisio
 
 
 class AssembledArrays(Mapping[str, NDArray[Any]]):
-    """The arrays of the sub-model ``part``, one of ``slices``, from its patches' files in the order of
-    ``patch_layout``.
+    """The arrays of a sub-model, assembled from the files of its patches.
 
-    Each is put together anew when it is asked for, floats as fp32; so loading a model takes the memory of one array.
+    Each access assembles one array, so loading a model takes the memory of one array. The arrays have the sub-model's
+    shapes; floating-point numbers are float32, others keep their dtype.
+
+    Args:
+        part: the sub-model, one of ``slices``.
+        slices: all slices of the exchange.
+        files: of the patches that ``part`` needs, in the order of ``patch_layout``.
+        precision: of floating-point numbers in the files.
 
     Raises:
-        PayloadError: when there are other files than it is made of, or one has another size.
+        PayloadError: the number of files or the size of one is not that of the layout.
     """
 
     def __init__(self, part: Slice, slices: Sequence[Slice], files: Sequence[Path], precision: Precision) -> None:
-        wanted = [patch for patch in patch_layout(slices) if slices.index(part) in patch.wanted_by]
-        if len(wanted) != len(files):
-            raise PayloadError(f"the sub-model is made of {len(wanted)} patches, but {len(files)} were given")
+        patches = [patch for patch in patch_layout(slices) if slices.index(part) in patch.needed_by]
+        if len(patches) != len(files):
+            raise PayloadError(f"the sub-model has {len(patches)} patches, but there are {len(files)} files")
         self._part, self._precision = part, precision
-        self._known: dict[Axis, Indices] = {}
-        self._pieces: dict[str, list[tuple[Path, int, PatchBlock]]] = {name: [] for name in part.shapes}
-        for patch, file in zip(wanted, files, strict=True):
+        self._places: dict[Axis, Indices] = {}
+        self._blocks: dict[str, list[tuple[Path, int, PatchBlock]]] = {name: [] for name in part.shapes}
+        for patch, file in zip(patches, files, strict=True):
             _check_size(patch, part.anatomy.arrays, file, precision)
             for block, offset in _block_offsets(patch, part.anatomy.arrays, precision):
-                if block.name in self._pieces:
-                    self._pieces[block.name].append((file, offset, block))
+                if block.name in self._blocks:
+                    self._blocks[block.name].append((file, offset, block))
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self._blocks)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._pieces)
+        return iter(self._blocks)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        pieces, array = self._pieces[name], self._part.anatomy.arrays[name]
+        blocks, array = self._blocks[name], self._part.anatomy.arrays[name]
         wire, kind = wire_dtype_of(array.dtype, self._precision)
-        places = [_places_in_sub_model(axis, self._part, self._known) for axis in array.axes]
+        places = [_places_in_sub_model(axis, self._part, self._places) for axis in array.axes]
         target = np.empty(self._part.shapes[name], wire_dtype_of(array.dtype, "fp32")[1])
-        for file, offset, block in pieces:
+        for file, offset, block in blocks:
             numbers = np.memmap(file, kind, "r", offset, block.shape).view(np.ndarray)
             _write_block(target, from_wire(numbers, wire), block, places)
         return target
 
 
 def _check_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], file: Path, precision: Precision) -> None:
-    expected, found = patch_size(patch, anatomy, precision), file.stat().st_size
-    if expected != found:
+    expected, size = patch_size(patch, anatomy, precision), file.stat().st_size
+    if expected != size:
         raise PayloadError(
-            f"a patch has {found} bytes where the slices of the round make it {expected}: coordinator and board "
+            f"a patch has {size} bytes, but must have {expected} by the slices of the round: coordinator and board "
             "build different models; install the same versions of fedquilt and torch, and the same model"
         )
 
@@ -202,7 +227,7 @@ def _check_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], file: Path, p
 def _block_offsets(
     patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Precision
 ) -> Iterator[tuple[PatchBlock, int]]:
-    """Each block of a patch, and at which byte of it the block begins; blocks without entries are left out."""
+    """Yield each block of a patch and the byte at which it begins; blocks without entries are left out."""
     offset = 0
     for block in patch.blocks:
         size = _block_size(block, anatomy, precision)
@@ -211,18 +236,18 @@ def _block_offsets(
         offset += size
 
 
-def _places_in_sub_model(axis: Axis, part: Slice, known: dict[Axis, Indices]) -> Indices:
-    """For each entry of the whole dimension its place in the sub-model, or -1."""
-    if axis not in known:
-        chosen = part.select(axis)
-        indices = np.arange(chosen.start, chosen.stop) if isinstance(chosen, slice) else chosen
-        known[axis] = positions(indices, part.whole_length(axis))
-    return known[axis]
+def _places_in_sub_model(axis: Axis, part: Slice, cache: dict[Axis, Indices]) -> Indices:
+    """For each entry of the whole dimension its place in the sub-model, or -1; int64 of shape (whole length,)."""
+    if axis not in cache:
+        selector = part.select(axis)
+        indices = np.arange(selector.start, selector.stop) if isinstance(selector, slice) else selector
+        cache[axis] = positions(indices, part.whole_length(axis))
+    return cache[axis]
 
 
 def _write_block(target: NDArray[Any], values: NDArray[Any], block: PatchBlock, places: Sequence[Indices]) -> None:
-    """Write the block's values to where the sub-model has them, without those that it does not have."""
-    mine = [place[chosen] for place, chosen in zip(places, block.chosen, strict=True)]
-    there = [as_slice(np.flatnonzero(own >= 0)) for own in mine]
-    goal = tuple(as_slice(own[own >= 0]) for own in mine)
-    target[mesh(goal)] = take(values, there)
+    """Write the block's values to their places in the sub-model, without those that it does not contain."""
+    in_part = [place[selector] for place, selector in zip(places, block.selectors, strict=True)]
+    source = [as_slice(np.flatnonzero(own >= 0)) for own in in_part]
+    goal = tuple(as_slice(own[own >= 0]) for own in in_part)
+    target[mesh(goal)] = take(values, source)

@@ -1,7 +1,7 @@
-"""Sub-models: which channels of a model are kept, and the arrays cut accordingly.
+"""Slices: which channels of a model a sub-model keeps, and the model's arrays cut to it.
 
 A model's arrays are cut along *channel groups*: the dimensions that must share one index set (design section 1).
-``anatomy.trace`` finds them; here they are only numbers, so that nothing needs torch.
+``tracing.trace`` finds them. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import SliceError
+from fedquilt_common.submodels.selectors import Indices, Selector, as_slice, length, positions, take
 from fedquilt_common.types import Arrays, Shapes
 
-Indices = NDArray[np.int64]
-Selector = slice | Indices
 _MOST_RUNS_AS_LIST: Final = 8
 
 
 @dataclass(frozen=True)
 class IndexSet:
-    """Distinct channels out of ``range(size)`` in the order in which the sub-model has them, as runs (start, stop).
+    """Distinct channels out of ``range(size)``, in the order in which the sub-model has them.
 
-    Raises SliceError when it is empty, reaches beyond ``size`` or names a channel twice.
+    Attributes:
+        size: channels of the whole group.
+        runs: the channels as runs (start, stop), stop excluded.
+
+    Raises:
+        SliceError: there is no channel, one is out of range, or one appears twice.
     """
 
     size: int
@@ -42,22 +46,28 @@ class IndexSet:
             if start < 0 or stop > self.size or start >= stop:
                 raise SliceError(f"channels {start} to {stop - 1} are out of range: there are {self.size}")
             if start < end:
-                raise SliceError(f"channel {start} is named twice")
+                raise SliceError(f"channel {start} appears twice in an index set; each may appear once")
             end = stop
 
     @classmethod
     def full(cls, size: int) -> IndexSet:
-        """All of them."""
+        """All channels."""
         return cls(size, ((0, size),))
 
     @classmethod
     def prefix(cls, size: int, count: int) -> IndexSet:
-        """The first ``count``; HeteroFL's choice."""
+        """The first ``count`` channels (HeteroFL)."""
         return cls(size, ((0, count),) if count else ())
 
     @classmethod
     def window(cls, size: int, start: int, count: int) -> IndexSet:
-        """``count`` channels from ``start`` on, going round at the end (FedRolex, equation 3.4)."""
+        """``count`` channels from ``start`` on; after the last channel the window continues at the first.
+
+        FedRolex, equation 3.4.
+
+        Raises:
+            SliceError: ``start`` is out of range, or ``count`` exceeds ``size``.
+        """
         stop = start + count
         if not 0 <= start < size or count > size:
             raise SliceError(f"a window of {count} channels from {start} on does not fit into {size}")
@@ -65,7 +75,7 @@ class IndexSet:
 
     @classmethod
     def of(cls, size: int, indices: Iterable[int]) -> IndexSet:
-        """The channels given one by one, in their order."""
+        """The channels listed in ``indices``, in that order."""
         runs: list[tuple[int, int]] = []
         for index in map(int, indices):
             if runs and runs[-1][1] == index:
@@ -81,20 +91,20 @@ class IndexSet:
 
     @cached_property
     def indices(self) -> Indices:
-        """The kept channels, shape (count,)."""
+        """The kept channels, int64 of shape (count,)."""
         return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in self.runs])
 
     @property
     def is_full(self) -> bool:
-        """Whether it is all channels in their own order."""
+        """Whether it has all channels in their own order."""
         return self.runs == ((0, self.size),)
 
-    def within(self, other: IndexSet) -> bool:
+    def is_within(self, other: IndexSet) -> bool:
         """Whether every channel is also in ``other``."""
         return self.size == other.size and bool(np.isin(self.indices, other.indices).all())
 
     def encode(self) -> list[int] | str:
-        """For a message: flat run bounds, or a base64 bitmap where those would be long (ascending sets only)."""
+        """Encode for a message: run bounds as a flat list, or a base64 bitmap for an ascending set of many runs."""
         ascending = all(a[1] <= b[0] for a, b in zip(self.runs, self.runs[1:], strict=False))
         if len(self.runs) <= _MOST_RUNS_AS_LIST or not ascending:
             return [bound for run in self.runs for bound in run]
@@ -104,30 +114,40 @@ class IndexSet:
 
     @classmethod
     def decode(cls, size: int, text: Sequence[int] | str) -> IndexSet:
-        """What ``encode`` wrote. Raises SliceError for anything else."""
+        """Decode what ``encode`` returned.
+
+        Raises:
+            SliceError: the text is not an index set of ``size`` channels.
+        """
         if isinstance(text, str):
-            return cls.of(size, np.flatnonzero(_bits(size, text)))
+            return cls.of(size, np.flatnonzero(_unpack_bits(size, text)))
         if len(text) % 2:
-            raise SliceError("an index set has a start without an end")
+            raise SliceError(f"an index set has {len(text)} run bounds: one start is without an end")
         return cls(size, tuple(zip(text[::2], text[1::2], strict=True)))
 
 
-def _bits(size: int, text: str) -> NDArray[np.uint8]:
+def _unpack_bits(size: int, text: str) -> NDArray[np.uint8]:
     try:
         packed = np.frombuffer(b64decode(text, validate=True), np.uint8)
     except ValueError:
         raise SliceError("an index set is not base64") from None
     if len(packed) != (size + 7) // 8:
-        raise SliceError(f"an index set has {len(packed)} bytes for {size} channels")
+        raise SliceError(f"an index set has {len(packed)} bytes; {size} channels take {(size + 7) // 8}")
     bits = np.unpackbits(packed, bitorder="little")
     if bits[size:].any():
-        raise SliceError(f"an index set names channels out of range: there are {size}")
+        raise SliceError(f"an index set has channels out of range: there are {size}")
     return bits
 
 
 @dataclass(frozen=True)
 class Group:
-    """A channel group. ``depth``: 0-based number, in forward order, of the first layer that makes its channels."""
+    """A channel group.
+
+    Attributes:
+        name: unique in its model; the layer that makes the channels.
+        size: number of channels.
+        depth: 0-based number, in forward order, of the first layer that makes its channels.
+    """
 
     name: str
     size: int
@@ -136,20 +156,31 @@ class Group:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a dimension: ``inner`` consecutive entries for each channel of ``group`` (position in the
-    anatomy's list), or ``inner`` entries that are never cut where ``group`` is None."""
+    """A stretch of a dimension.
+
+    Attributes:
+        group: position of the channel group in the anatomy's list; None for entries that are never cut.
+        inner: consecutive entries for each channel; without a group, the entries in all.
+    """
 
     group: int | None
     inner: int
 
 
 Axis = tuple[Segment, ...]
+"""A dimension of an array."""
 
 
 @dataclass(frozen=True)
 class ArrayAnatomy:
-    """One parameter or buffer: what each dimension is made of. ``outputs``: the dimension that runs over the
-    model's outputs (the rows of a classifier), if there is one."""
+    """One parameter or buffer.
+
+    Attributes:
+        shape: in the whole model.
+        dtype: its name, such as float32.
+        axes: the segments of each dimension.
+        outputs: the dimension over the model's outputs, such as the rows of a classifier; None if there is none.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -159,11 +190,16 @@ class ArrayAnatomy:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The channel groups of a model and how its arrays are made of them.
+    """The channel groups of a model, and how they appear in its arrays.
 
-    ``kept_whole``: why some arrays are not cut; ``statistics``: the means and variances of static batch norms;
-    ``exits_after``: for each exit of a model with several the stage that it stands after; ``heads``: for 1, 2, ...
-    last linear layers the arrays of the head that begins there, as far as the model can be split so.
+    Attributes:
+        groups: in forward order.
+        arrays: parameters and buffers by name.
+        kept_whole: why some arrays are not cut, by name.
+        statistics: names of the means and variances of static batch norms.
+        exits_after: for each exit of a model with several, the stage that it follows.
+        heads: for 1, 2, ... last linear layers, the names of the head's arrays; as far as
+            the model can be divided.
     """
 
     groups: tuple[Group, ...]
@@ -175,15 +211,21 @@ class Anatomy:
 
     @property
     def entries(self) -> int:
-        """Numbers in the whole model, buffers included."""
+        """How many numbers the whole model has, buffers included."""
         return sum(math.prod(array.shape) for array in self.arrays.values())
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A sub-model: per channel group what is kept, in the anatomy's order; ``absent``: arrays left out altogether.
+    """A sub-model.
 
-    Raises SliceError when the index sets are not those of the anatomy's groups.
+    Attributes:
+        anatomy: of the whole model.
+        kept: the index set of each channel group, in the anatomy's order.
+        absent: names of arrays that the sub-model does not have.
+
+    Raises:
+        SliceError: the index sets do not fit the anatomy's groups, or it has no array of a name in ``absent``.
     """
 
     anatomy: Anatomy = field(repr=False, compare=False)
@@ -193,14 +235,17 @@ class Slice:
     def __post_init__(self) -> None:
         sizes = [group.size for group in self.anatomy.groups]
         if [k.size for k in self.kept] != sizes:
-            raise SliceError(f"a sub-model has index sets for {[k.size for k in self.kept]}; the model's are {sizes}")
+            raise SliceError(
+                f"a sub-model has index sets for groups of {[k.size for k in self.kept]} channels; "
+                f"the model's are {sizes}"
+            )
         foreign = sorted(self.absent - self.anatomy.arrays.keys())
         if foreign:
             raise SliceError(f"a sub-model leaves out {foreign[:3]}, which the model does not have")
 
     @cached_property
     def selectors(self) -> Mapping[str, tuple[Selector, ...]]:
-        """Per array and dimension the global indices that are kept: a slice where they are consecutive."""
+        """The kept indices by array and dimension, counted in the whole model; a slice if they are consecutive."""
         return {
             name: tuple(self.select(axis) for axis in array.axes)
             for name, array in self.anatomy.arrays.items()
@@ -208,35 +253,35 @@ class Slice:
         }
 
     def select(self, axis: Axis) -> Selector:
-        """The kept indices of one dimension."""
+        """The kept indices of one dimension: a slice, or int64 of shape (kept entries,)."""
         parts, offset = [], 0
         for segment in axis:
             kept = None if segment.group is None else self.kept[segment.group]
-            parts.append(offset + _expanded(kept, segment.inner))
+            parts.append(offset + _expand(kept, segment.inner))
             offset += segment.inner * (1 if kept is None else kept.size)
         return as_slice(np.concatenate(parts))
 
     def length(self, axis: Axis) -> int:
-        """Entries of a dimension that are kept."""
+        """How many entries of a dimension are kept."""
         return sum(s.inner if s.group is None else s.inner * self.kept[s.group].count for s in axis)
 
     def whole_length(self, axis: Axis) -> int:
-        """Entries of a dimension before it was cut."""
+        """How many entries a dimension has in the whole model."""
         return sum(s.inner if s.group is None else s.inner * self.kept[s.group].size for s in axis)
 
     @cached_property
     def shapes(self) -> Shapes:
-        """Shape of each array of the sub-model."""
+        """Shape of each array of the sub-model, by name."""
         return {name: tuple(map(length, chosen)) for name, chosen in self.selectors.items()}
 
     @cached_property
     def entries(self) -> int:
-        """Numbers in the sub-model, buffers included."""
+        """How many numbers the sub-model has, buffers included."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     @property
     def counts(self) -> dict[str, int]:
-        """Channels kept by the name of their group."""
+        """Number of kept channels by the name of their group."""
         return {group.name: kept.count for group, kept in zip(self.anatomy.groups, self.kept, strict=True)}
 
     @property
@@ -244,51 +289,63 @@ class Slice:
         """Whether it is the whole model."""
         return not self.absent and all(kept.is_full for kept in self.kept)
 
-    def within(self, other: Slice) -> bool:
-        """Whether every entry of this sub-model is one of ``other``'s."""
-        return self.absent >= other.absent and all(a.within(b) for a, b in zip(self.kept, other.kept, strict=True))
+    def is_within(self, other: Slice) -> bool:
+        """Whether every entry of this sub-model is also in ``other``: whether it is nested in it."""
+        return self.absent >= other.absent and all(a.is_within(b) for a, b in zip(self.kept, other.kept, strict=True))
 
 
 def full_slice(anatomy: Anatomy) -> Slice:
-    """The whole model."""
+    """The whole model as a slice."""
     return Slice(anatomy, tuple(IndexSet.full(group.size) for group in anatomy.groups))
 
 
 def cut(arrays: Arrays, part: Slice) -> Arrays:
-    """The sub-model's arrays, each taken from ``arrays`` when it is asked for, so that none is held twice: views where
-    the kept entries are consecutive, copies elsewhere."""
-    return _Cut(arrays, part.selectors)
+    """Cut a model's arrays to a sub-model.
+
+    Args:
+        arrays: of the whole model, in its shapes.
+        part: the sub-model.
+
+    Returns:
+        Arrays in the shapes of ``part``, with their own dtypes. Each is cut when it is accessed, so that none is in
+        memory twice; it is a view if the kept entries are consecutive, else a copy.
+    """
+    return _CutArrays(arrays, part.selectors)
 
 
 @dataclass(frozen=True)
-class _Cut(Mapping[str, NDArray[Any]]):
+class _CutArrays(Mapping[str, NDArray[Any]]):
     arrays: Arrays
-    chosen: Mapping[str, tuple[Selector, ...]]
+    selectors: Mapping[str, tuple[Selector, ...]]
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.selectors)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.chosen)
+        return iter(self.selectors)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return take(np.asarray(self.arrays[name]), self.chosen[name])
+        return take(np.asarray(self.arrays[name]), self.selectors[name])
 
 
-def relative(inner: Slice, outer: Slice) -> Slice:
-    """``inner`` as a slice of the model that ``outer`` is, so that a received sub-model can be cut further.
+def relative_slice(inner: Slice, outer: Slice) -> Slice:
+    """Express ``inner`` as a slice of the sub-model ``outer``, so that a received sub-model can be cut further.
 
-    Its anatomy is that of the outer sub-model. Raises SliceError when ``inner`` is not nested in ``outer``.
+    Returns:
+        A slice whose anatomy is that of ``outer``.
+
+    Raises:
+        SliceError: ``inner`` is not nested in ``outer``.
     """
-    if not inner.within(outer):
-        raise SliceError("the sub-model is not nested in the one that it is to be cut from")
+    if not inner.is_within(outer):
+        raise SliceError("the sub-model is not nested in the sub-model that it must be cut from")
     kept = [IndexSet.of(b.count, positions(b.indices, b.size)[a.indices])
             for a, b in zip(inner.kept, outer.kept, strict=True)]  # fmt: skip
     return Slice(anatomy_of_slice(outer), tuple(kept), inner.absent - outer.absent)
 
 
 def anatomy_of_slice(part: Slice) -> Anatomy:
-    """The anatomy of a sub-model, a model in its own right."""
+    """Anatomy of a sub-model, as a model of its own."""
     groups = tuple(Group(g.name, k.count, g.depth) for g, k in zip(part.anatomy.groups, part.kept, strict=True))
     whole = part.anatomy.arrays
     arrays = {name: ArrayAnatomy(shape, whole[name].dtype, whole[name].axes, whole[name].outputs)
@@ -296,46 +353,7 @@ def anatomy_of_slice(part: Slice) -> Anatomy:
     return Anatomy(groups, arrays, part.anatomy.kept_whole, part.anatomy.statistics, part.anatomy.exits_after)
 
 
-def take(x: NDArray[Any], chosen: Sequence[Selector]) -> NDArray[Any]:
-    """``x`` at the given indices of each dimension; a view if all of them are slices."""
-    taken = x[tuple(s if isinstance(s, slice) else slice(None) for s in chosen)]
-    for dim, selector in enumerate(chosen):
-        if not isinstance(selector, slice):
-            taken = np.take(taken, selector, axis=dim)
-    return taken
-
-
-def mesh(chosen: Sequence[Selector]) -> tuple[Any, ...]:
-    """``chosen`` for ``x[mesh(chosen)] = ...``: numpy pairs up several index arrays unless they are spread out."""
-    if sum(not isinstance(s, slice) for s in chosen) <= 1:
-        return tuple(chosen)
-    return tuple(np.ix_(*(_as_indices(s) for s in chosen)))
-
-
-def positions(indices: Indices, size: int) -> Indices:
-    """For each of ``size`` channels its place in ``indices``, -1 where it is not there."""
-    places = np.full(size, -1, np.int64)
-    places[indices] = np.arange(len(indices))
-    return places
-
-
-def as_slice(indices: Indices) -> Selector:
-    """A slice where the indices are consecutive."""
-    if len(indices) and np.array_equal(indices, np.arange(indices[0], indices[0] + len(indices))):
-        return slice(int(indices[0]), int(indices[0]) + len(indices))
-    return indices
-
-
-def _as_indices(selector: Selector) -> Indices:
-    return np.arange(selector.start, selector.stop) if isinstance(selector, slice) else selector
-
-
-def length(selector: Selector) -> int:
-    """How many indices are selected."""
-    return selector.stop - selector.start if isinstance(selector, slice) else len(selector)
-
-
-def _expanded(kept: IndexSet | None, inner: int) -> Indices:
+def _expand(kept: IndexSet | None, inner: int) -> Indices:
     if kept is None:
         return np.arange(inner)
     return kept.indices if inner == 1 else (kept.indices[:, None] * inner + np.arange(inner)).reshape(-1)

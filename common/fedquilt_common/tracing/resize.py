@@ -12,7 +12,8 @@ from torch import Tensor, fx, nn
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models.exits import MultiExit
 from fedquilt_common.models.static_norm import Scaler
-from fedquilt_common.submodels.slices import Axis, Slice, length, take
+from fedquilt_common.submodels.selectors import length, take
+from fedquilt_common.submodels.slices import Axis, Slice
 from fedquilt_common.tracing.attention import CutAttention
 from fedquilt_common.tracing.trace import Blueprint, on_meta
 

@@ -90,7 +90,7 @@ def _published(
             patches.append(Publication(task.arrays, labels=task.labels))
     for key, (arrays, parts) in slices.items():
         for patch in patch_layout(parts):
-            for position in patch.wanted_by:
+            for position in patch.needed_by:
                 wanted[key, position] = (*wanted.get((key, position), ()), len(patches))
             patches.append(Publication(arrays, patch))
     return patches, wanted

@@ -18,7 +18,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.files.yaml_text import load_yaml
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.adaptivefl_pool import make_pool
-from fedquilt_common.submodels.selection import channels, check_widths, prefix
+from fedquilt_common.submodels.selection import check_widths, count_channels, prefix
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.memory_estimate import memory_to_train
@@ -92,7 +92,7 @@ def inspect(
         "batch": asked.training.batch,
         "precision": asked.training.precision,
         **whole,
-        "groups": [{**asdict(group), "widths": {str(w): channels(group.size, w, "floor") for w in widths}}
+        "groups": [{**asdict(group), "widths": {str(w): count_channels(group.size, w, "floor") for w in widths}}
                    for group in anatomy.groups],
         "kept_whole": dict(anatomy.kept_whole),
         "heads": [_head(anatomy, number, names) for number, names in enumerate(anatomy.heads, 1)],

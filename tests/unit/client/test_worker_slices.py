@@ -43,7 +43,7 @@ def published(folder: Path, mine: int) -> list[Path]:
     arrays = to_arrays(BUILD())
     patches = patch_layout(PARTS)
     files = [write_patch(folder / f"patch-{n}", arrays, patch, "fp32").path for n, patch in enumerate(patches)]
-    return [file for file, patch in zip(files, patches, strict=True) if mine in patch.wanted_by]
+    return [file for file, patch in zip(files, patches, strict=True) if mine in patch.needed_by]
 
 
 def outcome(job: Job) -> dict[str, Any]:
@@ -66,11 +66,11 @@ def test_a_sub_model_is_put_together_trained_and_sent_back_in_its_own_shapes(kit
     [
         ([SliceMessage(kept=[[0, 4]])], "the coordinator cuts 1 channel groups, this board's model has 2"),
         ([SliceMessage(kept=[[0, 33], [0, 8]])], "channels 0 to 32 are out of range: there are 32"),
-        ([SliceMessage(kept=[[0, 4, 2, 6], [0, 8]])], "channel 2 is named twice"),
+        ([SliceMessage(kept=[[0, 4, 2, 6], [0, 8]])], "channel 2 appears twice"),
         ([SliceMessage(kept=[[], [0, 8]])], "keeps none of 32 channels"),
-        ([SliceMessage(kept=[[0], [0, 8]])], "a start without an end"),
-        ([SliceMessage(kept=["AA==", [0, 8]])], "1 bytes for 32 channels"),
-        ([said(PARTS[0]), said(PARTS[0])], "made of 1 patches, but 2 were given"),
+        ([SliceMessage(kept=[[0], [0, 8]])], "an index set has 1 run bounds: one start is without an end"),
+        ([SliceMessage(kept=["AA==", [0, 8]])], "1 bytes; 32 channels take 4"),
+        ([said(PARTS[0]), said(PARTS[0])], "has 1 patches, but there are 2 files"),
     ],
     ids=["other groups", "out of range", "twice", "nothing", "half a run", "short bitmap", "the same twice"],
 )
@@ -93,7 +93,7 @@ def test_a_patch_of_another_size_is_refused(kit: Kit) -> None:
 def test_a_missing_patch_is_refused(kit: Kit) -> None:
     refused = outcome(job(kit, [said(part) for part in PARTS], 1, published(kit.folder, 1)[:1]))
     assert refused["event"] == "failed"
-    assert "patches, but 1 were given" in refused["reason"]
+    assert "patches, but there are 1 files" in refused["reason"]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])

@@ -122,7 +122,7 @@ def test_only_members_nested_in_what_was_sent_are_answers() -> None:
         for shapes in task.expect:
             if shapes:
                 member = next(m for m in POOL if m.part.shapes == shapes)
-                assert member.part.within(own)
+                assert member.part.is_within(own)
         assert {} in task.expect
 
 
@@ -130,7 +130,7 @@ def test_a_reply_that_slipped_through_with_other_shapes_is_an_error_not_an_avera
     def wide(client: int, task: Task) -> Reply:
         return Reply({name: np.ones((2, 2), np.float32) for name in NET.arrays}, 1)
 
-    with pytest.raises(SliceError, match="no sub-model that is nested in what was sent"):
+    with pytest.raises(SliceError, match="shapes of no sub-model that is nested in the published one"):
         one_round(wide)
 
 

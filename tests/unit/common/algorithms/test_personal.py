@@ -231,7 +231,7 @@ def test_a_threshold_above_every_class_is_reached_by_augmentation(bench: Make) -
 
 @pytest.mark.parametrize("name", ["fedrod", "fedreb"])
 def test_regression_has_no_classes_to_balance(name: str, bench: Make) -> None:
-    with pytest.raises(DataUnavailableError, match="balances classes, but the data set has none"):
+    with pytest.raises(DataUnavailableError, match="balances classes, but the data set is for regression"):
         work(make(name), bench(classes=0))
 
 
@@ -254,7 +254,7 @@ def test_a_head_deeper_than_the_model_is_refused_before_the_run(name: str, bench
     ctx = bench()
     server: Any = ServerContext(ctx.anatomy)
     make(name, head_layers=2).init(ctx.model, server)
-    with pytest.raises(ExperimentError, match=r"algorithm.head_layers = 3: of this model's linear layers the last 2"):
+    with pytest.raises(ExperimentError, match=r"head_layers = 3: at most the last 2 linear layers of this model"):
         make(name, head_layers=3).init(ctx.model, server)
 
 

@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models import build_model
-from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice, cut, full_slice, mesh
+from fedquilt_common.submodels.selectors import mesh
+from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice, cut, full_slice
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 

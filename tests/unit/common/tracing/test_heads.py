@@ -44,8 +44,8 @@ def test_heads_of_our_models(name: str, heads: list[frozenset[str]]) -> None:
 @pytest.mark.parametrize(
     ("name", "params", "asked", "reason"),
     [
-        ("convnet", {}, 4, "head_layers = 4: of this model's linear layers the last 3 can be its head"),
-        ("mlp", {}, 2, "the last 1 can be its head, so that a base is left"),
+        ("convnet", {}, 4, "head_layers = 4: at most the last 3 linear layers of this model can be its head"),
+        ("mlp", {}, 2, "the last 1 linear layers of this model can be its head, because a base must be left"),
         ("mlp", {"hidden": []}, 1, "this model does not end in linear layers"),
         ("mlp", {"hidden": [8, 8], "exits": [0]}, 1, "this model does not end in linear layers"),
     ],
