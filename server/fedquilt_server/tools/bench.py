@@ -1,4 +1,4 @@
-"""``fedquilt bench round``: what a round costs beside training, through the real broker, coordinator and agents."""
+"""Measure rounds without training for ``fedquilt bench round``, with a real broker, coordinator and agents."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ PARTS = ("sending_seconds", "receiving_seconds", "averaging_seconds")
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The rounds of a bench run, and each process's resident memory in bytes."""
+    """The result of a bench run, and the peak resident memory of each process in bytes."""
 
     result: Result
     memory: dict[str, Memory]
 
     def as_json(self) -> dict[str, Any]:
-        """As ``--json`` prints it."""
+        """Return what ``--json`` prints."""
         columns = ("round", "seconds", *PARTS, "bytes_down", "bytes_up", "model_bytes", "clients")
         rows = [row.model_dump(include=set(columns)) for row in self.result.rounds]
         return {
             "rounds": rows,
             "median": {name: median(row[name] for row in rows) for name in columns[1:7]},
-            "processes": self._processes(),
+            "processes": self._memory_rows(),
         }
 
-    def _processes(self) -> dict[str, Any]:
+    def _memory_rows(self) -> dict[str, Any]:
         memory = {name: {"peak_bytes": m.peak, "worker_peak_bytes": m.workers} for name, m in self.memory.items()}
         for name in ("broker", "coordinator"):
             memory.get(name, {}).pop("worker_peak_bytes", None)
@@ -50,7 +50,7 @@ class BenchResult:
         return memory
 
     def print(self) -> None:
-        """As a table for a person."""
+        """Print the rounds as a table, and the memory of each process below it."""
         table = Table(title="rounds without training")
         for name in ("round", "seconds", "sending", "receiving", "averaging", "bytes down", "bytes up"):
             table.add_column(name, justify="right")
@@ -59,12 +59,19 @@ class BenchResult:
             table.add_row(str(row.round), *times, human_bytes(row.bytes_down), human_bytes(row.bytes_up))
         console = Console()
         console.print(table)
-        for name, numbers in self._processes().items():
+        for name, numbers in self._memory_rows().items():
             console.print(name, {key: human_bytes(value) for key, value in numbers.items()})
 
 
 def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int) -> Experiment:
-    """An experiment of ``rounds`` rounds that trains nothing."""
+    """Return an experiment without training.
+
+    Args:
+        agents: number of agent processes.
+        clients: number of clients of all agents together.
+        megabytes: size of the model in millions of bytes.
+        rounds: number of rounds.
+    """
     return Experiment.model_validate(
         {
             "name": "bench-round",
@@ -79,9 +86,20 @@ def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int) -
 
 
 def bench_rounds(agents: int, clients: int, megabytes: float, rounds: int, out: Path | None) -> BenchResult:
-    """Run it; raises what ``run_simulation`` raises."""
+    """Run a ``bench_experiment``.
+
+    Args:
+        agents: number of agent processes.
+        clients: number of clients of all agents together.
+        megabytes: size of the model in millions of bytes.
+        rounds: number of rounds.
+        out: run folder to keep; None uses a temporary one.
+
+    Raises:
+        FedquiltError: as ``run_simulation``.
+    """
     experiment = bench_experiment(agents, clients, megabytes, rounds)
     with tempfile.TemporaryDirectory(prefix="fedquilt-bench-") as folder:
         done = run_simulation(make_plan(experiment, out or Path(folder) / "run"), lambda _: None)
-    assert done is not None  # noqa: S101 - nothing asked it to stop
+    assert done is not None  # noqa: S101 - without should_stop, a run ends with a result
     return BenchResult(done.result, done.memory)

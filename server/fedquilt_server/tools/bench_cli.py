@@ -1,4 +1,4 @@
-"""``fedquilt bench``: rounds without training, and what payloads cost on narrow links."""
+"""The commands ``fedquilt bench``: rounds without training, air time over LoRa, and a drone's route."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_server.tools.lora import Lora
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-bench_app = typer.Typer(no_args_is_help=True, help="Measure rounds without training, and narrow links.")
+bench_app = typer.Typer(
+    no_args_is_help=True, help="Measure rounds without training, and estimate transfers over narrow links."
+)
 app.add_typer(bench_app, name="bench")
 
 MOST = 10**12
@@ -23,47 +25,53 @@ Spreading = Annotated[int, typer.Option(help="Spreading factor, 7 to 12.")]
 Bandwidth = Annotated[float, typer.Option(help="Bandwidth in kHz.")]
 Coding = Annotated[str, typer.Option(help="Coding rate, 4/5 to 4/8.")]
 Preamble = Annotated[int, typer.Option(min=1, max=65_535, help="Preamble in symbols.")]
-Payload = Annotated[int, typer.Option(min=1, max=251, help="Bytes of a packet that are of use; 4 more number it.")]
-Pause = Annotated[float, typer.Option(help="Seconds between a packet and the next.")]
-Loss = Annotated[float, typer.Option(help="Part of the packets that are lost and sent again.")]
+Payload = Annotated[int, typer.Option(min=1, max=251, help="Payload bytes per packet; 4 more bytes hold its number.")]
+Pause = Annotated[float, typer.Option(help="Pause after each packet in seconds.")]
+Loss = Annotated[float, typer.Option(help="Share of packets that are lost and sent again, from 0 to 0.99.")]
 
 
 @app.callback()
 def group() -> None:
-    """Keep ``bench`` a sub-command."""
+    """Group the commands, so that typer keeps ``bench`` as a sub-command."""
 
 
 @bench_app.command("round")
 def bench_round(
-    agents: Annotated[int, typer.Option(min=1, max=1000, help="Agent processes.")] = 4,
-    clients: Annotated[int | None, typer.Option(min=1, max=100_000, help="Clients in all; one an agent.")] = None,
-    megabytes: Annotated[float, typer.Option(help="Size of the model in millions of bytes.")] = 45.0,
-    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds to run.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Keep the run folder here.")] = None,
+    agents: Annotated[int, typer.Option(min=1, max=1000, help="Number of agent processes.")] = 4,
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Number of clients of all agents together; default: one per agent."),
+    ] = None,
+    megabytes: Annotated[float, typer.Option(help="Model size in millions of bytes.")] = 45.0,
+    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rounds.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Run folder to keep; default: a temporary one.")] = None,
     json_: Json = False,
 ) -> None:
-    """Rounds without training, through the real broker, coordinator and agents: each client adds a constant."""
+    """Run rounds without training on a real broker, coordinator and agents. Each client only adds a constant."""
     from fedquilt_server.tools.bench import bench_rounds
 
     if not 0.0001 <= megabytes <= 4096:
         raise ExperimentError(f"--megabytes {megabytes:g}: choose a size from 0.0001 to 4096")
     if clients is not None and clients < agents:
         raise ExperimentError(f"--agents {agents} --clients {clients}: each agent needs at least one client")
-    found = bench_rounds(agents, clients or agents, megabytes, rounds, out)
+    result = bench_rounds(agents, clients or agents, megabytes, rounds, out)
     if json_:
-        typer.echo(json.dumps(found.as_json(), indent=2))
+        typer.echo(json.dumps(result.as_json(), indent=2))
     else:
-        found.print()
+        result.print()
 
 
 @bench_app.command("link")
 def bench_link(
     size: Annotated[
-        int | None, typer.Option("--bytes", min=1, max=MOST, help="A payload; else those of three algorithms.")
+        int | None,
+        typer.Option("--bytes", min=1, max=MOST, help="Payload in bytes; default: the payloads of three algorithms."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, max=MOST, help="Public samples, for FedMD and CFedAKD.")] = 100,
-    classes: Annotated[int, typer.Option(min=1, max=10**6, help="Classes, for FedMD and CFedAKD.")] = 6,
-    parameters: Annotated[int, typer.Option(min=1, max=MOST, help="Parameters of a model, for FedAvg.")] = 65_536,
+    samples: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Number of public samples, for FedMD and CFedAKD.")
+    ] = 100,
+    classes: Annotated[int, typer.Option(min=1, max=10**6, help="Number of classes, for FedMD and CFedAKD.")] = 6,
+    parameters: Annotated[int, typer.Option(min=1, max=MOST, help="Number of model parameters, for FedAvg.")] = 65_536,
     spreading: Spreading = 12,
     bandwidth: Bandwidth = 125.0,
     coding: Coding = "4/5",
@@ -73,19 +81,19 @@ def bench_link(
     loss: Loss = 0.0,
     json_: Json = False,
 ) -> None:
-    """Air time of payloads over LoRa, one way and for one client."""
-    radio = _radio(spreading, bandwidth, coding, preamble, payload, pause, loss)
-    sizes = {"payload": size} if size else _payloads(samples, classes, parameters)
-    _show({name: radio.described(one) for name, one in sizes.items()}, json_, "one way, one client")
+    """Estimate how long payloads take over LoRa, one way and for one client."""
+    radio = _make_radio(spreading, bandwidth, coding, preamble, payload, pause, loss)
+    sizes = {"payload": size} if size else _payload_sizes(samples, classes, parameters)
+    _print_transfers({name: radio.describe(count) for name, count in sizes.items()}, json_, "one way, one client")
 
 
-def _payloads(samples: int, classes: int, parameters: int) -> dict[str, int]:
-    """Bytes that each algorithm sends, numbers only."""
+def _payload_sizes(samples: int, classes: int, parameters: int) -> dict[str, int]:
+    """Return the bytes that each algorithm sends, numbers only."""
     labels = samples * classes
     return {"fedavg": 4 * parameters, "fedmd": 4 * labels, "cfedakd": labels + 8 * classes}
 
 
-def _radio(
+def _make_radio(
     spreading: int, bandwidth: float, coding: str, preamble: int, payload: int, pause: float, loss: float
 ) -> Lora:
     rates = {f"4/{4 + number}": number for number in range(1, 5)}
@@ -96,10 +104,12 @@ def _radio(
 
 @bench_app.command("route")
 def bench_route(
-    nodes: Annotated[Path, typer.Argument(help="Positions in metres, a line x,y for each node (CSV).")],
-    start: Annotated[str, typer.Option(help="Where the drone sets out, in metres.")] = "0,0",
-    speed: Annotated[float, typer.Option(help="Metres a second.")] = 10.0,
-    size: Annotated[int, typer.Option("--bytes", min=1, max=MOST, help="Payload in each direction.")] = 648,
+    nodes: Annotated[Path, typer.Argument(help="CSV file with the positions in metres: one line x,y per node.")],
+    start: Annotated[str, typer.Option(help="Start of the drone: x,y in metres.")] = "0,0",
+    speed: Annotated[float, typer.Option(help="Speed of the drone in metres per second.")] = 10.0,
+    size: Annotated[
+        int, typer.Option("--bytes", min=1, max=MOST, help="Payload per node in each direction, in bytes.")
+    ] = 648,
     spreading: Spreading = 12,
     bandwidth: Bandwidth = 125.0,
     coding: Coding = "4/5",
@@ -107,41 +117,43 @@ def bench_route(
     payload: Payload = 60,
     pause: Pause = 3.0,
     loss: Loss = 0.0,
-    plot: Annotated[Path | None, typer.Option(help="Draw the way into this .svg or .png file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the route into this .svg or .png file.")] = None,
     json_: Json = False,
 ) -> None:
-    """A drone's way past all nodes, where it collects labels, and back along it, where it hands out what was agreed."""
+    """Plan a drone's route past all nodes and back.
+
+    On the way out, the drone collects soft labels. On the way back, it delivers the consensus.
+    """
     from fedquilt_server.tools import route
 
     if not 0.001 <= speed <= 1000:
-        raise ExperimentError(f"--speed {speed:g}: must be from 0.001 to 1000 metres a second")
-    radio = _radio(spreading, bandwidth, coding, preamble, payload, pause, loss)
-    found = route.plan_route(route.read_point(start), route.read_nodes(nodes))
-    exchange = radio.seconds(size)
-    total = found.seconds(speed, exchange)
-    said: dict[str, Any] = {
-        "distance": found.distance, "seconds": total, "flight_seconds": found.distance / speed,
-        "exchange_seconds": total - found.distance / speed, "order": list(found.order), "bytes": size,
+        raise ExperimentError(f"--speed {speed:g}: must be from 0.001 to 1000 metres per second")
+    radio = _make_radio(spreading, bandwidth, coding, preamble, payload, pause, loss)
+    plan = route.plan_route(route.read_point(start), route.read_nodes(nodes))
+    total = plan.seconds(speed, radio.seconds(size))
+    report: dict[str, Any] = {
+        "distance": plan.distance, "seconds": total, "flight_seconds": plan.distance / speed,
+        "exchange_seconds": total - plan.distance / speed, "order": list(plan.order), "bytes": size,
     }  # fmt: skip
     if plot is not None:
-        route.plot(found, plot)
+        route.plot(plan, plot)
     if json_:
-        typer.echo(json.dumps(said, indent=2))
+        typer.echo(json.dumps(report, indent=2))
     else:
-        flight, radio_time = said["flight_seconds"] / 60, said["exchange_seconds"] / 60
-        typer.echo(f"{found.distance:,.0f} m out and back, {total / 60:.1f} min in all:")
+        flight, radio_time = report["flight_seconds"] / 60, report["exchange_seconds"] / 60
+        typer.echo(f"{plan.distance:,.0f} m out and back, {total / 60:.1f} min in total:")
         typer.echo(f"{flight:.1f} min of flight, {radio_time:.1f} min of radio")
-        typer.echo(f"nodes in order: {' '.join(map(str, found.order))}")
+        typer.echo(f"nodes in the order of the visits: {' '.join(map(str, plan.order))}")
 
 
-def _show(found: dict[str, dict[str, float]], as_json: bool, title: str) -> None:
+def _print_transfers(rows: dict[str, dict[str, float]], as_json: bool, title: str) -> None:
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(rows, indent=2))
         return
     table = Table(title=title)
-    for name in ("", "bytes", "packets", "minutes", "on the air", "bits/s"):
+    for name in ("", "bytes", "packets", "minutes", "air minutes", "bits/s"):
         table.add_column(name, justify="right" if name else "left")
-    for name, row in found.items():
+    for name, row in rows.items():
         table.add_row(
             name, f"{row['bytes']:,.0f}", f"{row['packets']:,.0f}", f"{row['seconds'] / 60:,.1f}",
             f"{row['air_seconds'] / 60:,.1f}", f"{row['bits_per_second']:.0f}",
@@ -150,5 +162,5 @@ def _show(found: dict[str, dict[str, float]], as_json: bool, title: str) -> None
 
 
 def run(arguments: list[str]) -> None:
-    """Entry of ``fedquilt bench``."""
+    """Run ``fedquilt bench`` with these arguments."""
     app(arguments, prog_name="fedquilt")

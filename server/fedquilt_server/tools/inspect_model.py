@@ -1,4 +1,4 @@
-"""``fedquilt model inspect``: a model's channel groups, and what its sub-models cost."""
+"""The report of ``fedquilt model inspect``: a model's channel groups, and the cost of its sub-models."""
 
 from __future__ import annotations
 
@@ -25,18 +25,28 @@ from fedquilt_common.tracing.memory_estimate import memory_to_train
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
 WIDTHS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""FedRolex's five client capacities."""
+"""The five client capacities of FedRolex."""
 LEVELS: Final = {"M": 0.66, "S": 0.40}
-"""AdaptiveFL's Table 1, as are the start layers that suit a model with so many layers."""
+"""The levels and widths of AdaptiveFL's Table 1."""
 STARTS: Final = (8, 6, 4)
+"""The start layers of AdaptiveFL's Table 1, for a model that is deep enough."""
 _TOKENS: Final = {"transformer": (20, 10_000)}
-"""Models of word sequences: length and vocabulary that they are shown with."""
+"""For models of token sequences: the default length and vocabulary."""
 _IMAGE: Final = (3, 32, 32)
 
 
 @dataclass(frozen=True)
-class PoolOptions:
-    """A model and the samples it is for. ``tokens``: these are whole numbers below ``classes``."""
+class InspectOptions:
+    """A model, its samples and its training.
+
+    Args:
+        name: the model's name, or ``package:factory``.
+        params: parameters of the model.
+        shape: shape of one sample, without the batch dimension.
+        classes: number of outputs; 0 for regression.
+        tokens: whether samples are integers from 0 to ``classes`` - 1, instead of floats.
+        training: training section of an experiment, for the memory estimate.
+    """
 
     name: str
     params: Mapping[str, Any]
@@ -47,125 +57,149 @@ class PoolOptions:
 
     @cached_property
     def blueprint(self) -> Blueprint:
-        """Raises UncuttableModelError, and whatever building the model raises."""
+        """The traced model.
+
+        Raises:
+            UncuttableModelError: the model cannot be sliced. Errors from building the model are also raised.
+        """
         build = build_model(self.name, self.params, self.shape, self.classes, ("*",))
         return blueprint_for(build, np.zeros((1, *self.shape), np.int64 if self.tokens else np.float32))
 
 
-def question(
+def read_options(
     name: str, params: Sequence[str], shape: str | None, classes: int | None, tokens: bool, training: Training
-) -> PoolOptions:
-    """What the command line asks; raises ExperimentError for a shape or parameter that is not understood."""
-    length, words = _TOKENS.get(name, (0, 10))
-    found = _shape(shape) if shape else (length,) if length else _IMAGE
-    given = dict(_parameter(text) for text in params)
-    return PoolOptions(name, given, found, words if classes is None else classes, tokens or bool(length), training)
+) -> InspectOptions:
+    """Read the options of the command line. Without ``shape`` and ``classes``, the model's defaults are used.
+
+    Raises:
+        ExperimentError: a shape or a parameter is not in the right form.
+    """
+    length, vocabulary = _TOKENS.get(name, (0, 10))
+    sample = _read_shape(shape) if shape else (length,) if length else _IMAGE
+    outputs = vocabulary if classes is None else classes
+    values = dict(_read_parameter(text) for text in params)
+    return InspectOptions(name, values, sample, outputs, tokens or bool(length), training)
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _read_shape(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*", text):
         raise ExperimentError(f"--input {text}: write the shape of one sample as 3x32x32 or 561")
     return tuple(map(int, text.split("x")))
 
 
-def _parameter(text: str) -> tuple[str, Any]:
+def _read_parameter(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise ExperimentError(f"--set {text}: write it as key=value, such as hidden=[100]")
     return key, load_yaml(value, f"--set {key}")
 
 
-def inspect(
-    asked: PoolOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[int]
+def inspect_model(
+    options: InspectOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[int]
 ) -> dict[str, Any]:
-    """The report: groups, one line for each width, one for each member of AdaptiveFL's pool.
+    """Return the report: the channel groups, one row per width, one row per member of AdaptiveFL's pool.
 
-    Raises UncuttableModelError for a model that cannot be cut, ValueError for widths that are none.
+    Args:
+        options: the model.
+        widths: widths to report, in (0, 1].
+        levels: AdaptiveFL's levels below the full model, with the width of each.
+        starts: AdaptiveFL's start layers; chosen for the model if empty.
+
+    Raises:
+        UncuttableModelError: the model cannot be sliced.
+        ValueError: a width is not in (0, 1].
     """
     check_widths("widths", {str(width): width for width in widths})
-    anatomy = asked.blueprint.anatomy
-    whole = _costs(asked, prefix(anatomy, 1.0, "floor"))
+    anatomy = options.blueprint.anatomy
+    whole = _cost_row(options, prefix(anatomy, 1.0, "floor"))
     return {
-        "model": asked.name,
-        "input_shape": list(asked.shape),
-        "classes": asked.classes,
-        "batch": asked.training.batch,
-        "precision": asked.training.precision,
+        "model": options.name,
+        "input_shape": list(options.shape),
+        "classes": options.classes,
+        "batch": options.training.batch,
+        "precision": options.training.precision,
         **whole,
         "groups": [{**asdict(group), "widths": {str(w): count_channels(group.size, w, "floor") for w in widths}}
                    for group in anatomy.groups],
         "kept_whole": dict(anatomy.kept_whole),
-        "heads": [_head(anatomy, number, names) for number, names in enumerate(anatomy.heads, 1)],
-        "widths": [{"width": width, **_costs(asked, prefix(anatomy, width, "floor"), whole)} for width in widths],
-        **_pool(asked, anatomy, levels, starts, whole),
+        "heads": [_head_row(anatomy, number, names) for number, names in enumerate(anatomy.heads, 1)],
+        "widths": [{"width": width, **_cost_row(options, prefix(anatomy, width, "floor"), whole)} for width in widths],
+        **_pool_rows(options, anatomy, levels, starts, whole),
     }  # fmt: skip
 
 
-def _head(anatomy: Anatomy, number: int, names: frozenset[str]) -> dict[str, Any]:
-    """What ``head_layers: number`` means for this model."""
+def _head_row(anatomy: Anatomy, number: int, names: frozenset[str]) -> dict[str, Any]:
+    """Describe the head that ``head_layers: number`` selects in this model."""
     layers = dict.fromkeys(name.rpartition(".")[0] for name in anatomy.arrays if name in names)
     entries = sum(math.prod(anatomy.arrays[name].shape) for name in names)
     return {"head_layers": number, "layers": list(layers), "entries": entries}
 
 
-def _costs(asked: PoolOptions, part: Slice, whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    cost = cost_of(asked.blueprint, part)
-    memory = memory_to_train(asked.blueprint, part, asked.training).total
+def _cost_row(options: InspectOptions, part: Slice, whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    cost = cost_of(options.blueprint, part)
+    memory = memory_to_train(options.blueprint, part, options.training).total
     ratio = round(cost.params / whole["params"], 4) if whole else 1.0
     return {"params": cost.params, "flops": cost.flops, "ratio": ratio, "bytes": 4 * part.entries,
             "training_memory": memory}  # fmt: skip
 
 
-def _pool(
-    asked: PoolOptions, anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[int], whole: Mapping[str, Any]
+def _pool_rows(
+    options: InspectOptions,
+    anatomy: Anatomy,
+    levels: Mapping[str, float],
+    starts: Sequence[int],
+    whole: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """AdaptiveFL's pool, largest first as in Table 1; or why the model has none."""
+    """Return AdaptiveFL's pool, largest first as in Table 1, or the reason why the model has no pool."""
     try:
         pool = make_pool(anatomy, levels, starts or default_starts(anatomy))
     except SliceError as error:
         return {"pool": [], "pool_error": str(error)}
     return {"pool": [
-        {"name": m.name, "r_w": m.width, "I": m.start, **_costs(asked, m.part, whole)} for m in reversed(pool)
+        {"name": m.name, "r_w": m.width, "I": m.start, **_cost_row(options, m.part, whole)} for m in reversed(pool)
     ]}  # fmt: skip
 
 
 def default_starts(anatomy: Anatomy) -> tuple[int, ...]:
-    """Table 1's for a deep model; for others the last layers that can be cut, up to three, but not the first."""
+    """Choose start layers: those of Table 1 for a deep model, otherwise the last layers that can be sliced.
+
+    At most three layers are chosen, and never the first.
+    """
     depths = sorted({group.depth for group in anatomy.groups}, reverse=True)
     return STARTS if depths and depths[0] >= STARTS[0] else tuple(depth for depth in depths[:3] if depth > 0) or (1,)
 
 
-def show(report: Mapping[str, Any], console: Console) -> None:
-    """The report as tables."""
+def print_report(report: Mapping[str, Any], console: Console) -> None:
+    """Print the report as tables."""
     shape = " x ".join(map(str, report["input_shape"]))
     console.print(f"{report['model']} on {shape}, {report['classes']} classes: {report['params']:,} parameters, "
-                  f"{report['flops'] / 1e6:,.2f} M operations a sample")  # fmt: skip
+                  f"{report['flops'] / 1e6:,.2f} M operations per sample")  # fmt: skip
     groups = Table("layer", "channel group", "channels", *(f"at {row['width']}" for row in report["widths"]))
     for group in report["groups"]:
         groups.add_row(str(group["depth"]), group["name"], str(group["size"]), *map(str, group["widths"].values()))
     console.print(groups)
     for name, reason in report["kept_whole"].items():
-        console.print(f"  {name} is kept whole: {reason}", markup=False)
+        console.print(f"  {name} is not sliced: {reason}", markup=False)
     for head in report["heads"]:
         layers = ", ".join(head["layers"])
-        words = (
+        line = (
             f"  head_layers: {head['head_layers']} is {layers}, {head['entries']:,} of {report['bytes'] // 4:,} numbers"
         )
-        console.print(words, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False)
     console.print(_cost_table("width", report["widths"], lambda row: str(row["width"]), report))
     if report["pool"]:
-        console.print(_cost_table("AdaptiveFL's pool", report["pool"], _member, report))
+        console.print(_cost_table("AdaptiveFL's pool", report["pool"], _member_label, report))
     else:
         console.print(report["pool_error"], markup=False)
 
 
-def _member(row: Mapping[str, Any]) -> str:
+def _member_label(row: Mapping[str, Any]) -> str:
     name: str = row["name"]
     return name + (f"  r_w {row['r_w']}, from layer {row['I']}" if row["I"] is not None else "")
 
 
 def _cost_table(title: str, rows: Sequence[Mapping[str, Any]], label: Any, report: Mapping[str, Any]) -> Table:
-    memory = f"to train (batch {report['batch']}, {report['precision']})"
+    memory = f"training memory (batch {report['batch']}, {report['precision']})"
     table = Table(title, "parameters", "operations", "ratio", "size", memory)
     for row in rows:
         table.add_row(

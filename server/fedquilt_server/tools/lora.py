@@ -1,7 +1,7 @@
-"""How long a payload takes on LoRa: the air time of a packet, and of as many as a payload needs.
+"""Estimate how long a payload takes over LoRa: the air time of its packets, the pauses and the retries.
 
-Semtech, "SX1272/3/6/7/8 LoRa Modem Designer's Guide", AN1200.13, 2013, sections 4 and 5. What goes beside the air time
-is the FedAKD thesis's: a pause after each packet, and packets that are lost are sent again (section 4.4, Table 4.4).
+Air time: Semtech, "SX1272/3/6/7/8 LoRa Modem Designer's Guide", AN1200.13, 2013, sections 4 and 5. The pause after each
+packet and the retries of lost packets follow the FedAKD thesis (section 4.4, Table 4.4).
 """
 
 from __future__ import annotations
@@ -12,17 +12,26 @@ from dataclasses import dataclass
 from fedquilt_common.errors import ExperimentError
 
 LARGEST_PACKET = 255
-"""Bytes that the radio takes at a time."""
+"""The largest packet of the radio in bytes."""
 _SLOW_SYMBOL = 0.016
 
 
 @dataclass(frozen=True)
 class Lora:
-    """The settings of the radio; the defaults are those of the thesis's Table 4.4.
+    """The settings of the radio. The defaults are those of the thesis's Table 4.4.
 
-    ``bandwidth`` in Hz; ``coding``: 1 to 4 for rates 4/5 to 4/8; ``preamble`` in symbols; ``payload``: bytes of a
-    packet that are of use, ``overhead``: those that number it; ``pause`` in seconds after each packet; ``loss`` of
-    packets.
+    Args:
+        spreading: spreading factor, 7 to 12.
+        bandwidth: in Hz.
+        coding: 1 to 4, for the coding rates 4/5 to 4/8.
+        preamble: in symbols.
+        payload: payload bytes per packet.
+        overhead: further bytes per packet, which hold its number.
+        pause: seconds after each packet.
+        loss: share of packets that are lost, from 0 to 0.99.
+
+    Raises:
+        ExperimentError: a setting is out of range.
     """
 
     spreading: int = 12
@@ -48,33 +57,32 @@ class Lora:
 
     @property
     def symbol(self) -> float:
-        """Seconds of a symbol."""
+        """Seconds per symbol."""
         return float(2**self.spreading / self.bandwidth)
 
     def air_time(self, size: int) -> float:
-        """Seconds for which a packet of ``size`` bytes is on the air, with a header and a checksum."""
+        """Return the air time in seconds of one packet of ``size`` bytes, with header and checksum."""
         slow = 2 if self.symbol > _SLOW_SYMBOL else 0
         bits = 8 * size - 4 * self.spreading + 28 + 16
         blocks = max(0, math.ceil(bits / (4 * (self.spreading - slow))))
         return (self.preamble + 4.25 + 8 + blocks * (self.coding + 4)) * self.symbol
 
     def packets(self, size: int) -> int:
-        """In how many a payload of ``size`` bytes goes."""
+        """Return the number of packets for a payload of ``size`` bytes."""
         return -(-size // self.payload)
 
     def seconds(self, size: int) -> float:
-        """From the first packet of a payload of ``size`` bytes to the end of the last, with those sent again, on
-        average."""
+        """Return the mean time in seconds for a payload of ``size`` bytes, with pauses and retries."""
         return self.air_seconds(size) + self.packets(size) * self.pause / (1 - self.loss)
 
     def air_seconds(self, size: int) -> float:
-        """Of these, those on the air."""
+        """Return the mean air time in seconds for a payload of ``size`` bytes, with retries."""
         whole, rest = divmod(size, self.payload)
         last = self.air_time(rest + self.overhead) if rest else 0.0
         return (whole * self.air_time(self.payload + self.overhead) + last) / (1 - self.loss)
 
-    def described(self, size: int) -> dict[str, float]:
-        """What ``fedquilt bench link`` says of a payload."""
+    def describe(self, size: int) -> dict[str, float]:
+        """Return what ``fedquilt bench link`` reports for a payload of ``size`` bytes."""
         seconds = self.seconds(size)
         return {
             "bytes": size, "packets": self.packets(size), "seconds": seconds,

@@ -1,4 +1,4 @@
-"""Air time on LoRa, against the designer's guide and the FedAKD thesis's Table 4.5."""
+"""Air time over LoRa, compared with the designer's guide and Table 4.5 of the FedAKD thesis."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fedquilt_server.tools.lora import Lora
     ],
 )
 def test_air_time(spreading: int, bandwidth: float, coding: int, preamble: int, size: int, milliseconds: float) -> None:
-    found = Lora(spreading, bandwidth, coding, preamble).air_time(size)
-    assert 1000 * found == pytest.approx(milliseconds, abs=1e-6)
+    result = Lora(spreading, bandwidth, coding, preamble).air_time(size)
+    assert 1000 * result == pytest.approx(milliseconds, abs=1e-6)
 
 
 @pytest.mark.parametrize(("kilobytes", "minutes"), [(3, 4.8), (12, 20.6), (256, 1178), (638, 2947), (466, 2147)])
 def test_table_4_5_to_the_order_of_magnitude(kilobytes: int, minutes: float) -> None:
-    """The thesis sends models as text, 22 useful bytes a packet; soft labels are within a tenth of it."""
-    found = Lora().seconds(1024 * kilobytes) / 60
-    assert minutes / 3 < found < 3 * minutes
+    """The thesis sends models as text, with 22 useful bytes per packet. Soft labels are within a tenth of its times."""
+    result = Lora().seconds(1024 * kilobytes) / 60
+    assert minutes / 3 < result < 3 * minutes
     if kilobytes < 100:
-        assert found == pytest.approx(minutes, rel=0.1)
+        assert result == pytest.approx(minutes, rel=0.1)
 
 
 def test_the_packet_rate_of_the_thesis() -> None:
@@ -64,18 +64,18 @@ def test_settings_that_the_radio_does_not_have(wrong: dict[str, Any]) -> None:
         Lora(**wrong)
 
 
-def told(*words: str) -> Any:
+def run_bench(*words: str) -> Any:
     done = CliRunner().invoke(app, ["bench", *words], catch_exceptions=False)
     assert done.exit_code == 0
     return json.loads(done.output) if "--json" in words else done.output
 
 
 def test_the_command_says_it_of_three_algorithms() -> None:
-    found = told("link", "--samples", "100", "--classes", "6", "--json")
-    assert {name: row["bytes"] for name, row in found.items()} == {"fedavg": 262_144, "fedmd": 2400, "cfedakd": 648}
-    assert found["fedavg"]["seconds"] > 100 * found["fedmd"]["seconds"] > 300 * found["cfedakd"]["seconds"]
-    assert "cfedakd" in told("link")
-    assert told("link", "--bytes", "648", "--json")["payload"]["packets"] == 11
+    result = run_bench("link", "--samples", "100", "--classes", "6", "--json")
+    assert {name: row["bytes"] for name, row in result.items()} == {"fedavg": 262_144, "fedmd": 2400, "cfedakd": 648}
+    assert result["fedavg"]["seconds"] > 100 * result["fedmd"]["seconds"] > 300 * result["cfedakd"]["seconds"]
+    assert "cfedakd" in run_bench("link")
+    assert run_bench("link", "--bytes", "648", "--json")["payload"]["packets"] == 11
 
 
 def test_the_command_names_what_is_wrong() -> None:

@@ -1,4 +1,4 @@
-"""``fedquilt model inspect``: Table 1 of AdaptiveFL, own models, and what it refuses."""
+"""``fedquilt model inspect``: Table 1 of AdaptiveFL, a user's own models, and refused options."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TABLE_1 = {  # parameters and operations, AdaptiveFL (Jia et al., DAC 2024), Tab
 def inspect(*arguments: str) -> dict[str, Any]:
     done = CliRunner().invoke(app, ["model", "inspect", *arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def test_heads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,27 +39,27 @@ def test_heads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_vgg16_is_table_1() -> None:
-    found = inspect("vgg16")
-    pool = {row["name"]: (row["params"] / 1e6, row["flops"] / 1e6) for row in found["pool"]}
+    report = inspect("vgg16")
+    pool = {row["name"]: (row["params"] / 1e6, row["flops"] / 1e6) for row in report["pool"]}
     assert list(pool) == list(TABLE_1)
     for name, (params, flops) in TABLE_1.items():
         assert pool[name][0] == pytest.approx(params, abs=0.01)
         assert pool[name][1] == pytest.approx(flops, abs=0.006)
-    assert [row["ratio"] for row in found["pool"]] == pytest.approx([1, 0.5, 0.46, 0.44, 0.25, 0.19, 0.17], abs=0.006)
+    assert [row["ratio"] for row in report["pool"]] == pytest.approx([1, 0.5, 0.46, 0.44, 0.25, 0.19, 0.17], abs=0.006)
 
 
 def test_each_width_has_its_channels_parameters_and_memory() -> None:
-    found = inspect("mlp", "--input", "8x8", "--set", "hidden=[40, 20]", "--widths", "1,0.5,0.1", "--batch", "4")
-    assert [group["widths"] for group in found["groups"]] == [
+    report = inspect("mlp", "--input", "8x8", "--set", "hidden=[40, 20]", "--widths", "1,0.5,0.1", "--batch", "4")
+    assert [group["widths"] for group in report["groups"]] == [
         {"1.0": 40, "0.5": 20, "0.1": 4}, {"1.0": 20, "0.5": 10, "0.1": 2},
     ]  # fmt: skip
-    assert [row["params"] for row in found["widths"]] == [
+    assert [row["params"] for row in report["widths"]] == [
         64 * a + a + a * b + b + b * 10 + 10 for a, b in ((40, 20), (20, 10), (4, 2))
     ]
-    assert [row["flops"] for row in found["widths"]] == [
+    assert [row["flops"] for row in report["widths"]] == [
         64 * a + a * b + b * 10 for a, b in ((40, 20), (20, 10), (4, 2))
     ]
-    memory = [row["training_memory"] for row in found["widths"]]
+    memory = [row["training_memory"] for row in report["widths"]]
     assert memory == sorted(memory, reverse=True)
 
 
@@ -91,8 +91,8 @@ def test_an_own_model_needs_no_annotation(tmp_path: Path) -> None:
     (tmp_path / "lab.py").write_text(OWN)
     done = shell(tmp_path, "lab:good", "--input", "1x8x8", "--set", "width=8", "--json", "--widths", "1,0.5")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert [row["params"] for row in found["widths"]] == [9 * w + w + 2 * w + 36 * w * 10 + 10 for w in (8, 4)]
+    report = json.loads(done.stdout)
+    assert [row["params"] for row in report["widths"]] == [9 * w + w + 2 * w + 36 * w * 10 + 10 for w in (8, 4)]
 
 
 def test_a_model_that_cannot_be_cut_ends_with_one_message(tmp_path: Path) -> None:

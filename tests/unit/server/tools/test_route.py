@@ -1,4 +1,4 @@
-"""The drone's way: past every node once, no longer than need be, and back along it."""
+"""The drone's route: past every node once, short, and back the same way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_node_is_visited_once_and_few_metres_are_wasted(nodes: list[Point]
 
 
 def test_crossing_legs_are_mended() -> None:
-    """On a circle the best way goes round."""
+    """On a circle, the shortest route follows the circle."""
     angles = [2 * math.pi * number / 16 for number in range(16)]
     nodes = [(100 * math.cos(a), 100 * math.sin(a)) for a in sorted(angles, key=lambda a: (a * 7) % 3)]
     route = plan_route((100.0, 0.0), nodes)
@@ -55,8 +55,8 @@ def test_the_same_nodes_give_the_same_way() -> None:
     [
         ("", "has 0 positions"), ("x,y\n", "has 0 positions"), ("1,2\n3\n", "line 2"), ("1,2\nnan,1\n", "line 2"),
         ("nan,3\n1,1\n", "line 1"), ("10;0\n20,0\n", "line 1"), ("inf,3\n", "line 1"), ("1.5m,3\n1,1\n", "line 1"),
-        ("id,x,y\n1,100,200\n", "line 2: must be x,y in metres and nothing else"),
-        ("1,1\n\n\n1e9,0\n", "line 4: must be within"),
+        ("id,x,y\n1,100,200\n", "line 2: write only x,y in metres"),
+        ("1,1\n\n\n1e9,0\n", "line 4: x and y must be within"),
         (",\n5,x\n", "line 2"),
     ],
 )  # fmt: skip
@@ -67,7 +67,7 @@ def test_files_that_are_no_positions(text: str, words: str, tmp_path: Path) -> N
 
 
 def test_a_table_from_a_spreadsheet(tmp_path: Path) -> None:
-    """With the mark that it puts first, and with and without a heading."""
+    """With the byte order mark of a spreadsheet program, with and without a heading."""
     for text in ("\ufeff10,0\n20,0\n30,0\n", "\ufeffeast, north\n10,0\n20,0\n\n30,0\n"):
         (tmp_path / "n.csv").write_text(text, encoding="utf-8")
         assert read_nodes(tmp_path / "n.csv") == [(10.0, 0.0), (20.0, 0.0), (30.0, 0.0)]
@@ -79,9 +79,9 @@ def test_the_command_plans_and_plots(tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text("x,y\n0,100\n0,200\n0,300\n")
     words = ["bench", "route", str(tmp_path / "n.csv"), "--bytes", "648", "--json", "--plot", str(tmp_path / "way.svg")]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
-    found = json.loads(done.output)
-    assert (found["distance"], found["order"]) == (600.0, [0, 1, 2])
-    assert found["seconds"] == found["flight_seconds"] + found["exchange_seconds"] > 60
+    report = json.loads(done.output)
+    assert (report["distance"], report["order"]) == (600.0, [0, 1, 2])
+    assert report["seconds"] == report["flight_seconds"] + report["exchange_seconds"] > 60
     assert (tmp_path / "way.svg").read_text().count("<svg") == 1
     with pytest.raises(ExperimentError, match="--plot"):
         plot(plan_route((0.0, 0.0), [(1.0, 1.0)]), tmp_path / "way.docx")
