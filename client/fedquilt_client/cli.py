@@ -32,7 +32,7 @@ _REQUIRED: Final = "Required, here or in --config."
 
 
 def _default(name: str) -> str:
-    """The value that the agent's configuration has without the option."""
+    """Return the value that the agent's configuration has without the option."""
     return str(AgentConfig.model_fields[name].default)
 
 
@@ -49,7 +49,7 @@ def agent(
     each: Annotated[
         int | None,
         typer.Option(
-            help="Host N of --clients that no other agent with this --state hosts; the name gets a number.",
+            help="Host N of --clients that no other agent with this --state hosts; --id gets the slot's number.",
             metavar="N",
             show_default="all of --clients",
         ),
@@ -58,13 +58,14 @@ def agent(
         str | None, typer.Option(help="Name space at the broker.", show_default=_default("federation"))
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="Kind of board, for the page and the algorithms.", show_default=_default("kind"))
+        str | None,
+        typer.Option(help="Kind of board, for the status page and the algorithms.", show_default=_default("kind")),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Training processes at a time.", show_default=_default("workers"))
+        int | None, typer.Option(help="Number of training processes at a time.", show_default=_default("workers"))
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of each training process.", show_default=_default("threads"))
+        int | None, typer.Option(help="Number of threads of each training process.", show_default=_default("threads"))
     ] = None,
     memory: Annotated[
         str | None,
@@ -76,12 +77,14 @@ def agent(
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(help="open; or private: do not report the board's resources.", show_default=_default("profile")),
+        typer.Option(
+            help="open; or private: report the kind of board, not its resources.", show_default=_default("profile")
+        ),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for what must survive a restart.",
+            help="Folder for the data that must survive a restart.",
             show_default="$STATE_DIRECTORY, else ~/.local/state/fedquilt/ID",
         ),
     ] = None,
@@ -92,20 +95,20 @@ def agent(
     link: Annotated[
         str | None,
         typer.Option(
-            help="Imitate a link: rate=50,latency=1,loss=0.2,mtu=222,speedup=100; or `experiment`'s.",
-            show_default="no imitation",
+            help="Simulate a link: rate=50,latency=1,loss=0.2, also mtu and speedup; or `experiment` for its link.",
+            show_default="no simulated link",
         ),
     ] = None,
     ca: Annotated[
         str | None,
         typer.Option(help="CA certificates (PEM) to verify the broker with.", show_default="those of the system"),
     ] = None,
-    cert: Annotated[str | None, typer.Option(help="Client certificate (PEM).")] = None,
+    cert: Annotated[str | None, typer.Option(help="Client certificate (PEM) for the broker.")] = None,
     key: Annotated[str | None, typer.Option(help="Key of the client certificate (PEM).")] = None,
     once: Annotated[
         bool | None, typer.Option("--once", help="Exit when the run has ended.", show_default="wait for the next run")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with the same keys; options win.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with the same keys; options override it.")] = None,
 ) -> None:
     """Host clients on this board: fetch their tasks, train, send the replies. Runs until you stop it.
 
