@@ -125,17 +125,17 @@ def coordinator(
         with progress, progress.follow(lambda: board.current):
             run = Run(loaded, out or Path("runs") / loaded.name, resume=resume)
             progress.skip_rounds(run.machine.done)
-            if run.closed:
+            if run.folder.closed:
                 show_finished(run, board)
             else:
                 Coordinator(run, federation, transport, board).execute(stop)
-        if run.finished:
+        if run.folder.finished:
             _finished(run, json_)
             _linger(linger if server else 0.0, stop)
     finally:
         if server is not None:
             server.stop()
-    raise typer.Exit(0 if run.finished else stop.exit_code)
+    raise typer.Exit(0 if run.folder.finished else stop.exit_code)
 
 
 def _finished(run: Run, as_json: bool) -> None:
@@ -143,7 +143,7 @@ def _finished(run: Run, as_json: bool) -> None:
         typer.echo(run.result().model_dump_json(indent=2))
     else:
         print_table(run.result())
-    print_message(f"The run folder is {run.folder}")
+    print_message(f"The run folder is {run.folder.path}")
 
 
 def _linger(seconds: float, stop: Callable[[], bool]) -> None:

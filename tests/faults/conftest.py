@@ -228,7 +228,7 @@ class Stage:
         try:
             yield coordinator
         finally:
-            coordinator.run.release()
+            coordinator.run.folder.release()
 
     def play(self, before: Turn | None = None) -> None:
         """The whole run; ``before`` may misbehave."""
@@ -240,8 +240,8 @@ class Stage:
         coordinator = self.coordinator()
         with self.closing(coordinator):
             coordinator.execute(turn)
-            self.rows = coordinator.run.journal.results()
-            assert coordinator.run.finished
+            self.rows = coordinator.run.folder.journal.results()
+            assert coordinator.run.folder.finished
         for player in self.players.values():
             player.listen()
 

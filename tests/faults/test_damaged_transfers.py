@@ -80,18 +80,18 @@ def test_the_end_is_told_again_when_the_broker_was_away(stage: Stage) -> None:
             if turns_away == 1:
                 transport.break_off()
             elif turns_away == 3:
-                assert not coordinator.run.closed
+                assert not coordinator.run.folder.closed
                 transport.connect()
         return False
 
     with stage.closing(coordinator):
         coordinator.execute(turn)
-        assert coordinator.run.closed
+        assert coordinator.run.folder.closed
     assert turns_away > 3
     retained = {
         topic.removeprefix("fedquilt/v1/lab/"): payload for topic, (payload, _) in stage.broker.retained.items()
     }
-    assert EndMessage.model_validate_json(retained["end"]).run == coordinator.run.id
+    assert EndMessage.model_validate_json(retained["end"]).run == coordinator.run.folder.run
     assert set(retained) == {"end", "coordinator", "agents/pi/presence", "agents/jetson/presence"}
 
 
@@ -123,6 +123,6 @@ def test_the_counts_of_the_page_survive_the_coordinator(stage: Stage) -> None:
     later = StatusStore()
     run = Run(stage.experiment, stage.folder, resume=True)
     show_finished(run, later)
-    run.release()
+    run.folder.release()
     assert (later.current.accepted, later.current.rejected, later.current.late) == (6, 2, 0)
     assert later.current.history == shown.history

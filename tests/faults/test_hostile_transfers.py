@@ -10,7 +10,7 @@ import pytest
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import MissingMessage, RoundMessage
 from fedquilt_common.wire.topics import Topics
-from fedquilt_server.coordinator.rate_limit import NOISE_PER_EXCHANGE
+from fedquilt_server.coordinator.rate_limit import REFUSALS_PER_EXCHANGE
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
@@ -117,8 +117,8 @@ def test_a_flood_of_bad_chunks_fills_neither_journal_nor_inbox(stage: Stage, und
 
     stage.play(flood)
     assert stage.sha256 == undisturbed
-    assert counted(stage) == [(3, 0, 0, 0), (3, 0, NOISE_PER_EXCHANGE, 0)]
-    assert stage.board.current.rejected == NOISE_PER_EXCHANGE
-    assert sum(r.outcome == "rejected" for r in stage.players["pi"].receipts) == NOISE_PER_EXCHANGE
+    assert counted(stage) == [(3, 0, 0, 0), (3, 0, REFUSALS_PER_EXCHANGE, 0)]
+    assert stage.board.current.rejected == REFUSALS_PER_EXCHANGE
+    assert sum(r.outcome == "rejected" for r in stage.players["pi"].receipts) == REFUSALS_PER_EXCHANGE
     accepted = [r for r in stage.players["pi"].receipts if r.outcome == "accepted"]
     assert len(accepted) == 4

@@ -74,11 +74,11 @@ class Reaper:
 def attach(reaper: Reaper, coordinator: Coordinator, stage: Stage) -> None:
     """Watch everything that a coordinator does for good."""
     run = coordinator.run
-    reaper.around(run.journal, "append")
-    reaper.around(run.journal, "save")
-    reaper.around(run.store, "clean")
+    reaper.around(run.folder.journal, "append")
+    reaper.around(run.folder.journal, "save")
+    reaper.around(run.folder.blobs, "clean")
     reaper.around(run, "finish")
-    reaper.around(run, "close")
+    reaper.around(run.folder, "close")
 
     def die() -> None:  # the connection breaks, so that nothing more is said, not even goodbye
         session = stage.broker.sessions["coordinator"]
@@ -104,10 +104,10 @@ def until_it_dies(stage: Stage, at: int) -> Reaper:
 def go_on(stage: Stage) -> None:
     coordinator = stage.coordinator()
     with stage.closing(coordinator):
-        if not coordinator.run.closed:  # as the command line does
+        if not coordinator.run.folder.closed:  # as the command line does
             coordinator.execute(stage.turn)
-        assert coordinator.run.closed
-        stage.rows = coordinator.run.journal.results()
+        assert coordinator.run.folder.closed
+        stage.rows = coordinator.run.folder.journal.results()
 
 
 @pytest.fixture(scope="module")

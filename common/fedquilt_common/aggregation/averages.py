@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,7 @@ from fedquilt_common.errors import PayloadError
 from fedquilt_common.submodels.selectors import Selector, as_slice, length, mesh, positions
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
-from fedquilt_common.wire.codec import block
-
-BLOCK: Final = 1 << 18
-"""Elements averaged at a time: 2 MiB of float64, which stays in a processor's cache."""
+from fedquilt_common.wire.codec import BLOCK, block
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Turns what happens into what the page shows; decides nothing."""
+"""Turns what happens in a run into what the page shows; decides nothing."""
 
 from __future__ import annotations
 
@@ -8,47 +8,63 @@ from typing import Final
 from fedquilt_server.round.events import Event, Rejected, Replied, Send
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs.run import Run
+from fedquilt_server.status.agent_list import AgentList
+from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import CLIENT_FAILED, BoardStatus, RejectedReply, StatusStore
 
 REJECTIONS_SHOWN: Final = 20
+"""Rejected replies on the page, the latest first."""
 
 
 class StatusUpdater:
-    """Keeps the snapshot's counters, over restarts of the coordinator too: from the journal's rows and events."""
+    """Keeps the snapshot in the status store, with counters that survive restarts of the coordinator.
 
-    def __init__(self, board: StatusStore) -> None:
-        self._board = board
+    Args:
+        store: where the page, the API and the metrics read.
+        agents: the agents' latest presence and telemetry.
+    """
+
+    def __init__(self, store: StatusStore, agents: AgentList) -> None:
+        self._store = store
+        self._agents = agents
         self._totals: Counter[str] = Counter()
         self._rejections: list[RejectedReply] = []
         self._failing: dict[int, str] = {}
 
-    def start(self, run: Run, boards: list[BoardStatus]) -> None:
-        """What is known before anything happens."""
-        experiment, history = run.experiment, run.journal.results()
+    @property
+    def boards(self) -> list[BoardStatus]:
+        """The agents as the page lists them."""
+        return self._agents.list()
+
+    def start(self, run: Run) -> None:
+        """Show what the journal knows before anything happens."""
+        experiment, history = run.experiment, run.folder.journal.results()
         self._totals.update(
             accepted=sum(row.replies for row in history),
             late=sum(row.late for row in history),
             duplicate=sum(row.duplicates for row in history),
             rejected=sum(row.rejected for row in history),
         )
-        self._board.update(
+        self._store.update(
             name=experiment.name,
-            run=run.id,
+            run=run.folder.run,
             algorithm=experiment.algorithm.name,
             dataset=experiment.data.set,
             rounds=experiment.rounds,
             round=run.machine.done,
-            started_at=run.started_at,
+            started_at=run.folder.started_at,
             history=history,
-            boards=boards,
+            boards=self.boards,
             awaited=run.machine.awaited,
             **self._counts(),
         )
 
-    def exchange(self, send: Send, machine: Machine) -> None:
-        """An exchange opens, or is open again."""
+    # -- phases of a round ---------------------------------------------------------------------
+
+    def show_exchange(self, send: Send, machine: Machine) -> None:
+        """Show an exchange that opens, or opens again."""
         self._failing.clear()
-        self._board.update(
+        self._store.update(
             phase="sending",
             round=send.round,
             exchange=send.exchange,
@@ -59,27 +75,43 @@ class StatusUpdater:
             **self._counts(),
         )
 
+    def show_training(self) -> None:
+        """Show that the tasks are published."""
+        self._store.update(phase="training")
+
+    def show_averaging(self) -> None:
+        """Show that the last reply of an exchange is here."""
+        self._store.update(phase="averaging")
+
+    def show_evaluating(self) -> None:
+        """Show that a round is aggregated."""
+        self._store.update(phase="evaluating")
+
+    def show_round(self, row: RoundResult) -> None:
+        """Show a finished round."""
+        self._store.update(history=[*self._store.current.history, row])
+
+    # -- events --------------------------------------------------------------------------------
+
     def show_event(self, event: Event, machine: Machine) -> None:
-        """The machine has taken an event in."""
+        """Show an event that the machine has handled."""
         if isinstance(event, Rejected):
-            self._refused(event)
+            self._show_refusal(event)
         elif isinstance(event, Replied):
-            self._totals["accepted"] += 1
-            now = machine.exchange
-            still_open = now is not None and (machine.round, now.number) == (event.round, event.exchange)
-            replies = len(now.replies) if now and still_open else self._board.current.replies + 1
-            self._failing.pop(event.client, None)
-            self._board.update(replies=replies, accepted=self._totals["accepted"], failing=len(self._failing))
+            self._show_reply(event, machine)
 
-    def show_waiting(self, machine: Machine) -> None:
-        """All that followed from an event is done: whom is waited for now."""
-        now = self._board.current
-        idle = machine.exchange is None and not machine.finished
-        changes = {"awaited": machine.awaited, "phase": "waiting" if idle else now.phase}
-        if changes != {"awaited": now.awaited, "phase": now.phase}:
-            self._board.update(**changes)
+    def _show_reply(self, event: Replied, machine: Machine) -> None:
+        self._agents.update_last_seen(event.agent, event.at)
+        self._totals["accepted"] += 1
+        now = machine.exchange
+        still_open = now is not None and (machine.round, now.number) == (event.round, event.exchange)
+        replies = len(now.replies) if now and still_open else self._store.current.replies + 1
+        self._failing.pop(event.client, None)
+        self._store.update(
+            boards=self.boards, replies=replies, accepted=self._totals["accepted"], failing=len(self._failing)
+        )
 
-    def _refused(self, event: Rejected) -> None:
+    def _show_refusal(self, event: Rejected) -> None:
         self._totals[event.outcome] += 1
         if event.outcome == "rejected":
             latest = RejectedReply(
@@ -88,7 +120,15 @@ class StatusUpdater:
             self._rejections = [latest, *self._rejections][:REJECTIONS_SHOWN]
             if event.client is not None and event.reason.startswith(CLIENT_FAILED):
                 self._failing[event.client] = event.reason
-        self._board.update(rejections=self._rejections, **self._counts())
+        self._store.update(rejections=self._rejections, **self._counts())
+
+    def show_waiting(self, machine: Machine) -> None:
+        """Show which clients the run waits for, once all that follows from an event is done."""
+        now = self._store.current
+        idle = machine.exchange is None and not machine.finished
+        changes = {"awaited": machine.awaited, "phase": "waiting" if idle else now.phase}
+        if changes != {"awaited": now.awaited, "phase": now.phase}:
+            self._store.update(**changes)
 
     def _counts(self) -> dict[str, int]:
         totals = self._totals
@@ -101,7 +141,7 @@ class StatusUpdater:
         }
 
 
-def show_finished(run: Run, board: StatusStore) -> None:
-    """What is known of a run that was over before this program started."""
-    StatusUpdater(board).start(run, [])
-    board.update(phase="finished", message="all rounds are done")
+def show_finished(run: Run, store: StatusStore) -> None:
+    """Show a run that was finished before this program started."""
+    StatusUpdater(store, AgentList()).start(run)
+    store.update(phase="finished", message="all rounds are done")

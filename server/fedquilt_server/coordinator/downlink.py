@@ -12,7 +12,7 @@ from fedquilt_common.wire.chunks import Blob, read_chunk
 from fedquilt_common.wire.messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
-from fedquilt_server.coordinator.publications import Publication, PublicationPlan, SliceEntry, plan_publications
+from fedquilt_server.coordinator.publications import Publication, PublicationPlan, SliceEntry
 from fedquilt_server.round.events import Send
 from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.journal import Journal
@@ -53,22 +53,26 @@ class Downlink:
         return {blob.digest for blob in self._filled.values()}
 
     def remember(self, arrays: Arrays, blob: Blob) -> None:
-        """``arrays`` lie on disk as ``blob``, in the precision in which they are sent: no need to write them again."""
+        """Note that ``blob`` holds ``arrays`` as they travel, so that they are not written again."""
         self._known = {id(arrays): (arrays, blob)}
 
-    def sent(self, arrays: Arrays) -> Blob | None:
-        """``arrays`` as they lie on disk, in the precision in which they are sent, if they do."""
+    def published(self, arrays: Arrays) -> Blob | None:
+        """Return the blob of ``arrays`` as they travel, if there is one on disk."""
         known = self._known.get(id(arrays))
         return known[1] if known is not None else None
 
-    def publish(self, run: str, send: Send) -> RoundMessage:
-        """Open an exchange at the broker; returns its manifest."""
-        wanted = plan_publications(send.tasks)
-        blobs = [self._blob(publication) for publication in wanted.patches]
-        self._message = _manifest(run, send, wanted, blobs)
+    def publish(self, run: str, send: Send, plan: PublicationPlan) -> RoundMessage:
+        """Open an exchange at the broker; returns its manifest.
+
+        Args:
+            run: identifier of the run.
+            plan: what the exchange publishes.
+        """
+        blobs = [self._blob(publication) for publication in plan.patches]
+        self._message = _manifest(run, send, plan, blobs)
         for patch, blob in zip(self._message.patches, blobs, strict=True):
             self._fill(patch.place, blob)
-        self._clear_but({patch.place for patch in self._message.patches})
+        self._clear_except({patch.place for patch in self._message.patches})
         self._send_manifest()
         return self._message
 
@@ -78,12 +82,12 @@ class Downlink:
         for place, blob in blobs.items():
             self._fill(place, blob)
         if self._message is not None:
-            self._clear_but(blobs)
+            self._clear_except(blobs)
         self._send_manifest()
 
     def clear(self) -> None:
         """Leave nothing retained."""
-        self._clear_but(())
+        self._clear_except(())
         self._message = None
         self._transport.publish(self._topics.round, b"", retain=True)
 
@@ -102,7 +106,7 @@ class Downlink:
             return
         self._filled[place] = blob
         headers = blob.headers(min(self._chunk, self._transport.max_payload))
-        self._note(place, len(headers))
+        self._resize_slot(place, len(headers))
         descriptor = os.open(blob.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for header in headers:
@@ -113,7 +117,7 @@ class Downlink:
         finally:
             os.close(descriptor)
 
-    def _note(self, place: str, chunks: int) -> None:
+    def _resize_slot(self, place: str, chunks: int) -> None:
         held = self._chunks.get(place, 0)
         surplus = [self._topics.slot_chunk(place, chunk) for chunk in range(chunks, held)]
         if not all(self._transport.publish(topic, b"", retain=True) for topic in surplus):
@@ -122,17 +126,17 @@ class Downlink:
             self._chunks[place] = chunks
             self._journal.set_meta(_SLOTS, json.dumps(self._chunks))
 
-    def _clear_but(self, kept: Container[str]) -> None:
-        for place in [place for place in self._chunks if place not in kept]:
+    def _clear_except(self, keep: Container[str]) -> None:
+        for place in [place for place in self._chunks if place not in keep]:
             self._filled.pop(place, None)
-            self._note(place, 0)
+            self._resize_slot(place, 0)
 
     def _send_manifest(self) -> None:
         if self._message is not None:
             self._transport.publish(self._topics.round, self._message.encode(), retain=True)
 
 
-def _manifest(run: str, send: Send, wanted: PublicationPlan, blobs: list[Blob]) -> RoundMessage:
+def _manifest(run: str, send: Send, plan: PublicationPlan, blobs: list[Blob]) -> RoundMessage:
     return RoundMessage(
         run=run,
         round=send.round,
@@ -141,7 +145,7 @@ def _manifest(run: str, send: Send, wanted: PublicationPlan, blobs: list[Blob]) 
         deadline=send.deadline,
         patches=[
             PatchMessage(slot=slot, digest=blob.digest, size=blob.size, labels=publication.labels)
-            for slot, (publication, blob) in enumerate(zip(wanted.patches, blobs, strict=True))
+            for slot, (publication, blob) in enumerate(zip(plan.patches, blobs, strict=True))
         ],
         tasks=[
             TaskMessage(
@@ -152,9 +156,9 @@ def _manifest(run: str, send: Send, wanted: PublicationPlan, blobs: list[Blob]) 
                 slice=group.slice,
                 labels=group.task.labels,
             )
-            for group in wanted.groups
+            for group in plan.groups
         ],
-        slices=[_slice(entry) for entry in wanted.slices],
+        slices=[_slice(entry) for entry in plan.slices],
         since={str(client): moment for client, moment in send.since.items()},
     )
 

@@ -1,30 +1,29 @@
-"""What the coordinator tells agents in their inboxes."""
+"""Messages to the agents' inboxes: receipts, requests for missing chunks, stops."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from fedquilt_common.types import ClientId
+from fedquilt_common.wire.chunks import Assembly
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, StopMessage, bitmap_of
-from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import Transport
-from fedquilt_server.coordinator.uplink import Transfer
+from fedquilt_server.coordinator.refusals import REASON_LENGTH
 from fedquilt_server.round.events import Receipt, Stop
-
-REASON_LENGTH = 300
 
 
 class ReceiptPublisher:
-    """Writes receipts, requests for missing chunks, and stops of run ``run``."""
+    """Publishes to the inboxes of the agents of ``run``."""
 
     def __init__(self, transport: Transport, topics: Topics, run: str) -> None:
         self._transport = transport
         self._topics = topics
         self._run = run
 
-    def receipt(self, receipt: Receipt) -> None:
-        """What became of a reply."""
-        words = ReceiptMessage(
+    def send_receipt(self, receipt: Receipt) -> None:
+        """Tell an agent what became of a reply."""
+        message = ReceiptMessage(
             run=self._run,
             client=receipt.client,
             round=receipt.round,
@@ -34,12 +33,11 @@ class ReceiptPublisher:
             reason=receipt.reason[:REASON_LENGTH],
             damaged=receipt.damaged,
         )
-        self._transport.publish(self._topics.inbox(receipt.agent), words.encode())
+        self._transport.publish(self._topics.inbox(receipt.agent), message.encode())
 
-    def missing(self, transfer: Transfer) -> None:
-        """Which chunks of a reply have not come."""
-        address, assembly = transfer.address, transfer.assembly
-        request = MissingMessage(
+    def request_missing(self, address: Address, assembly: Assembly) -> None:
+        """Ask the sender of a reply for the chunks that have not arrived."""
+        message = MissingMessage(
             run=self._run,
             client=address.client,
             round=address.round,
@@ -47,10 +45,10 @@ class ReceiptPublisher:
             digest=assembly.digest,
             bitmap=bitmap_of(assembly.missing, assembly.count),
         )
-        self._transport.publish(self._topics.inbox(address.agent), request.encode())
+        self._transport.publish(self._topics.inbox(address.agent), message.encode())
 
-    def stop(self, stop: Stop, host_of: Mapping[ClientId, str]) -> None:
-        """The exchange has closed without some clients; one message for each of their agents."""
+    def send_stops(self, stop: Stop, host_of: Mapping[ClientId, str]) -> None:
+        """Tell each agent which of its clients an exchange closed without; one message for each agent."""
         hosted: dict[str, list[ClientId]] = {}
         for client in stop.clients:
             if client in host_of:

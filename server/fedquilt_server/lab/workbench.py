@@ -26,6 +26,11 @@ class Workbench(ExperimentTools):
 
     allowed_imports: Collection[str] = ANY_PACKAGE
 
+    def is_evaluated(self, round: int) -> bool:
+        """Whether the models are evaluated after this round: every ``evaluate_every`` rounds, and after the last."""
+        due = round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds
+        return due and self.learns
+
     @property
     def note(self) -> str:
         """A remark on the data set that belongs beside the results; empty if there is none."""

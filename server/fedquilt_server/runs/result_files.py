@@ -1,4 +1,4 @@
-"""Measures the rounds and writes what a run leaves behind: rounds.csv, boards.csv, result.json, global.safetensors."""
+"""The files that a run leaves behind: rounds.csv, boards.csv, result.json, global.safetensors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from fedquilt_common.wire.codec import wire_dtype_of
 from fedquilt_common.files.durable import replace_durably, write_atomically
 from fedquilt_common.types import ClientId, Precision
-from fedquilt_server.round.events import Replied, Send, Tally
+from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
+from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
@@ -24,72 +25,22 @@ _COLUMNS = ("accuracy", "r2", "loss", "global_accuracy", "personal_accuracy")
 """Scores that have a column of their own."""
 
 
-@dataclass
-class LabelBytes:
-    """Bytes of soft labels in the open round, of each client: what its tasks hold, once for each exchange, and what
-    its payloads held. The same after a recovery, since it follows from the journal."""
-
-    down: dict[tuple[int, ClientId], int] = field(default_factory=dict)
-    up: dict[tuple[int, ClientId], int] = field(default_factory=dict)
-
-    def sent(self, send: Send, precision: Precision) -> None:
-        """An exchange is opened, or opened again."""
-        for client, task in send.tasks.items():
-            if task.labels:
-                sizes = (wire_dtype_of(str(x.dtype), precision)[1].itemsize * x.size for x in task.arrays.values())
-                self.down[send.exchange, client] = sum(sizes)
-
-    def replied(self, event: Replied) -> None:
-        """A reply has come; if it is one of soft labels it counts."""
-        if (event.exchange, event.client) in self.down:
-            self.up[event.exchange, event.client] = event.payload
-
-    def by_client(self) -> dict[str, dict[str, int]]:
-        """Both directions of each client."""
-        return {
-            str(client): {"down": _of(self.down, client), "up": _of(self.up, client)}
-            for client in sorted({client for _, client in self.down})
-        }
-
-
-def _of(counted: Mapping[tuple[int, ClientId], int], client: ClientId) -> int:
-    return sum(size for (_, other), size in counted.items() if other == client)
-
-
-@dataclass
-class Stopwatch:
-    """Unix times and durations of the open round, in seconds, and the bytes of its soft labels."""
-
-    traffic: Traffic
-    labels: LabelBytes = field(default_factory=LabelBytes)
-    sending: float = 0.0
-    first_chunk: float | None = None
-    last_reply: float | None = None
-    averaging: float = 0.0
-    evaluating: float = 0.0
-
-    @property
-    def receiving(self) -> float:
-        """From the first chunk of the first reply to the last reply on disk."""
-        if self.first_chunk is None or self.last_reply is None:
-            return 0.0
-        return max(0.0, self.last_reply - self.first_chunk)
-
-
 def round_result(
-    number: int,
-    tally: Tally,
-    watch: Stopwatch,
-    now: float,
-    traffic: Traffic,
-    model_bytes: int,
-    scores: Mapping[str, float],
-    report: Mapping[str, Any],
+    done: Checkpoint, watch: Stopwatch, now: float, traffic: Traffic, model_bytes: int, scores: Mapping[str, float]
 ) -> RoundResult:
-    """The row of a finished round."""
+    """Return the row of a finished round.
+
+    Args:
+        watch: the times of the round.
+        now: Unix time in seconds at which the round ends.
+        traffic: bytes at the coordinator's socket since the run began.
+        model_bytes: size of the global model on the wire.
+        scores: results of the evaluation; empty if none was due.
+    """
+    tally, report = done.tally, done.state.report
     seconds = max(0.0, now - tally.opened_at)
     return RoundResult(
-        round=number,
+        round=done.round,
         accuracy=scores.get("accuracy"),
         r2=scores.get("r2"),
         loss=scores.get("loss"),

@@ -17,7 +17,7 @@ from fedquilt_common.errors import BrokerUnreachableError, RunFolderError
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
-from fedquilt_server.runs.run import look_at
+from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.simulate.stall import StallDetector
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
@@ -120,7 +120,7 @@ def make_plan(
     Raises:
         RunFolderError: the folder holds a finished run, or a run of another experiment.
     """
-    before = look_at(folder)
+    before = inspect_folder(folder)
     if before.experiment is not None and before.experiment != dump_experiment(experiment):
         raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
     if before.finished:
@@ -163,7 +163,7 @@ def run_simulation(
         children.start(_coordinator_spec(plan))
         for spec in agent_specs(plan.experiment.fleet, plan.experiment.speedup):
             children.start(_agent_spec(plan, spec))
-        if not _watch(plan, children, show, should_stop) and not look_at(plan.folder).finished:
+        if not _watch(plan, children, show, should_stop) and not inspect_folder(plan.folder).finished:
             return None
         memory = children.memory()
     return SimulationResult(Result.model_validate_json((plan.folder / "result.json").read_text()), memory)

@@ -9,13 +9,14 @@ import pytest
 
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.round.machine import Machine
+from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.snapshot import RunPhase, Snapshot, StatusStore
 
 
 def show_waiting(phase: RunPhase, exchange: object, finished: bool, awaited: list[int]) -> Snapshot:
     board = StatusStore(Snapshot(phase=phase, awaited=[7]))
     machine = SimpleNamespace(exchange=exchange, finished=finished, awaited=awaited)
-    StatusUpdater(board).show_waiting(cast("Machine", machine))
+    StatusUpdater(board, AgentList()).show_waiting(cast("Machine", machine))
     return board.current
 
 

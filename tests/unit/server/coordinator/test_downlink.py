@@ -16,6 +16,7 @@ from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.coordinator.downlink import Downlink
+from fedquilt_server.coordinator.publications import plan_publications
 from fedquilt_server.round.events import Send
 from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.journal import Journal
@@ -62,7 +63,7 @@ class Bench:
         """Tasks ``c0``, ``c1``... of round ``number``."""
         self.published.clear()
         asked = {int(name[1:]): Task("train", arrays) for name, arrays in tasks.items()}
-        return self.downlink.publish("run-1", Send(number, 0, asked, 5.0))
+        return self.downlink.publish("run-1", Send(number, 0, asked, 5.0), plan_publications(asked))
 
     @property
     def retained(self) -> list[str]:

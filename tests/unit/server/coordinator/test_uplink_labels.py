@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from fedquilt_common.algorithm_api import Task
-from fedquilt_common.errors import PayloadError
 from fedquilt_common.wire.chunks import ChunkHeader, read_chunk
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
-from fedquilt_server.coordinator.uplink import Uplink, expected_replies
+from fedquilt_common.wire.transport import MqttMessage, Transport
+from fedquilt_server.coordinator.expected_replies import expected_replies
+from fedquilt_server.coordinator.rate_limit import RateLimit
+from fedquilt_server.coordinator.receipts import ReceiptPublisher
+from fedquilt_server.coordinator.refusals import Refusals
+from fedquilt_server.coordinator.uplink import Uplink
+from fedquilt_server.round.events import Event, Rejected, Replied
 from fedquilt_server.runs.blob_store import BlobStore
+from fedquilt_server.runs.journal import Traffic
+from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.stopwatch import Stopwatch
 
 PUBLIC = "ab" * 32
 TASK = Task(
@@ -31,7 +41,27 @@ MESSAGE = RoundMessage(
     tasks=[TaskMessage(clients=[0], kind="score", patches=[], labels=True)],
 )  # fmt: skip
 GOOD: dict[str, Any] = {"codes": np.zeros((10, 6), np.uint8), "range": np.zeros((2, 6), np.float32)}
-ADDRESS = Topics("lab").parse(Topics("lab").reply_chunk("pi", 0, 1, 0, 0))
+
+
+class Inbox:
+    """Takes what the uplink publishes; only ``publish`` is asked for."""
+
+    def publish(self, topic: str, payload: bytes) -> bool:
+        return True
+
+
+def open_uplink(folder: Path, task: Task, record: Callable[[Event], None]) -> Uplink:
+    """An uplink of agent ``pi``, which hosts client 0, in the exchange of ``MESSAGE``."""
+    blobs = BlobStore(folder / "run")
+    run = SimpleNamespace(
+        folder=SimpleNamespace(blobs=blobs, run="run"),
+        machine=SimpleNamespace(host_of={0: "pi"}),
+        watch=Stopwatch(Traffic()),
+    )
+    receipts = ReceiptPublisher(cast(Transport, Inbox()), Topics("lab"), "run")
+    uplink = Uplink(cast(Run, run), receipts, Refusals(RateLimit(), record), record)
+    uplink.open(expected_replies(MESSAGE, {0: task}, "fp32", PUBLIC))
+    return uplink
 
 
 def send(
@@ -42,30 +72,39 @@ def send(
     task: Task = TASK,
     chunk: int = 1 << 20,
     spoil: Callable[[ChunkHeader], ChunkHeader] = lambda header: header,
-) -> tuple[Uplink, Path]:
-    """All chunks of a reply as they would travel; (the uplink, where the reply lies now)."""
+) -> Event:
+    """Send all chunks of a reply as they travel; returns the event that follows from the last one."""
     header = ReplyHeader(
         run="run", round=1, exchange=0, client=0, task=MESSAGE.fingerprint(MESSAGE.tasks[0], 0), weight=1.0,
         metrics={"accuracy": accuracy}, public=public,
     )  # fmt: skip
     blob = write_arrays(folder / "reply", arrays, "fp32", {REPLY_KEY: header.model_dump_json()}, labels=True)
-    uplink = Uplink("run", BlobStore(folder / "run"))
-    uplink.open(expected_replies(MESSAGE, {0: task}, "fp32", PUBLIC))
-    descriptor, done = (folder / "reply").open("rb"), None
-    with descriptor as file:
+    events: list[Event] = []
+    uplink = open_uplink(folder, task, events.append)
+    with (folder / "reply").open("rb") as file:
         for one in blob.headers(chunk):
-            address = Topics("lab").parse(Topics("lab").reply_chunk("pi", 0, 1, 0, one.index))
+            topic = Topics("lab").reply_chunk("pi", 0, 1, 0, one.index)
             payload = read_chunk(file.fileno(), one, blob.head)
-            done = uplink.take(address, ChunkHeader.decode(spoil(one).encode()), payload, 0.0)
-    assert done is not None
-    assert uplink.verify(ADDRESS, done).metrics["accuracy"] == accuracy
-    return uplink, done.path
+            message = MqttMessage(topic, payload, spoil(one).encode(), False, lambda: None)
+            uplink.take(Topics("lab").parse(topic), message)
+    (event,) = events
+    return event
+
+
+def accepted(event: Event) -> Replied:
+    assert isinstance(event, Replied)
+    return event
+
+
+def path_of(folder: Path, event: Replied) -> Path:
+    return BlobStore(folder / "run").reply_path(0, 1, 0, event.digest)
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 40, 7])
 def test_payloads_hold_the_numbers_and_nothing_else(chunk: int, tmp_path: Path) -> None:
-    uplink, path = send(tmp_path, GOOD, chunk=chunk)
-    assert uplink.taken(0) == 60 + 48
+    event = accepted(send(tmp_path, GOOD, chunk=chunk))
+    assert (event.payload, event.metrics) == (60 + 48, {"accuracy": 0.5})
+    path = path_of(tmp_path, event)
     found = FileArrays(path)
     assert {name: found[name].tolist() for name in found} == {name: x.tolist() for name, x in GOOD.items()}
     assert path.read_bytes() == (tmp_path / "reply").read_bytes()
@@ -73,9 +112,9 @@ def test_payloads_hold_the_numbers_and_nothing_else(chunk: int, tmp_path: Path) 
 
 def test_a_reply_without_arrays_has_an_empty_payload(tmp_path: Path) -> None:
     task = Task("digest", expect={}, labels=True)
-    uplink, path = send(tmp_path, {}, task=task)
-    assert uplink.taken(0) == 0
-    assert len(FileArrays(path)) == 0
+    event = accepted(send(tmp_path, {}, task=task))
+    assert event.payload == 0
+    assert len(FileArrays(path_of(tmp_path, event))) == 0
 
 
 @pytest.mark.parametrize(
@@ -90,14 +129,15 @@ def test_a_reply_without_arrays_has_an_empty_payload(tmp_path: Path) -> None:
         (GOOD, {"accuracy": 1.01}, "'accuracy' is 1.01; it must be between 0 and 1"),
         (GOOD, {"accuracy": -0.5}, "between 0 and 1"),
         (GOOD, {"public": "cd" * 32}, "are of public set cdcdcdcdcdcd; the coordinator's is abababababab"),
-        (GOOD, {"public": None}, "do not say of which public samples"),
+        (GOOD, {"public": None}, "do not name their public set"),
     ],
 )
 def test_what_is_wrong_with_labels_is_said(
     arrays: dict[str, Any], more: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(PayloadError, match=words):
-        send(tmp_path, arrays, **more)
+    event = send(tmp_path, arrays, **more)
+    assert isinstance(event, Rejected)
+    assert re.search(words, event.reason)
     assert not list((tmp_path / "run" / "replies").iterdir())  # nothing of it stays
 
 
@@ -107,5 +147,6 @@ def test_a_head_that_was_changed_on_the_way_is_found_out(tmp_path: Path) -> None
         assert head != header.head
         return ChunkHeader(header.digest, header.index, header.count, header.size, head)
 
-    with pytest.raises(PayloadError, match="SHA-256"):
-        send(tmp_path, GOOD, spoil=spoil)
+    event = send(tmp_path, GOOD, spoil=spoil)
+    assert isinstance(event, Rejected)
+    assert "SHA-256" in event.reason

@@ -20,7 +20,8 @@ from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Finish, Joined, Rejected, Replied
 from fedquilt_server.runs.journal import Journal, Traffic
 from fedquilt_server.runs.result_files import _csv
-from fedquilt_server.runs.run import Run, look_at
+from fedquilt_server.runs.run import Run, SavedRound
+from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.tools.bench import bench_experiment
@@ -37,14 +38,14 @@ def opened(folder: Path, experiment: Experiment = EXPERIMENT, *, resume: bool = 
     try:
         yield run
     finally:
-        run.release()
+        run.folder.release()
 
 
 def answer(run: Run, client: int, value: float, at: float) -> tuple[int, list[Command]]:
     """A reply of client ``client`` full of ``value``, on disk and in the journal; what the machine says."""
     arrays = {name: np.full(x.shape, value, np.float32) for name, x in run.machine.state.arrays.items()}
-    blob = write_arrays(run.store.partial / "reply", arrays)
-    blob.path.replace(run.store.reply_path(client, run.machine.round, 0, blob.digest))
+    blob = write_arrays(run.folder.blobs.partial / "reply", arrays)
+    blob.path.replace(run.folder.blobs.reply_path(client, run.machine.round, 0, blob.digest))
     event = Replied(at, "pi", client, run.machine.round, 0, blob.digest, 1.0)
     return run.append(event), run.machine.handle(event)
 
@@ -56,8 +57,12 @@ def play_round(run: Run, value: float) -> list[Command]:
     seq, commands = answer(run, 1, value + 1, at + 2)
     done = commands[-1]
     assert isinstance(done, Checkpoint)
-    kept = run.checkpoint(seq, done, set(), BOARDS)
+    kept = save(run, seq, done)
     return run.machine.proceed(kept.state, kept.at)
+
+
+def save(run: Run, seq: int, done: Checkpoint) -> SavedRound:
+    return run.save_round(seq, done, run.evaluate(done.state, done.round), BOARDS, set())
 
 
 def start(run: Run) -> None:
@@ -80,35 +85,35 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_a_new_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    assert (look_at(folder).begun, look_at(folder).experiment, look_at(folder).finished) == (False, None, False)
+    assert (inspect_folder(folder).begun, inspect_folder(folder).experiment, inspect_folder(folder).finished) == (False, None, False)
     with opened(folder, resume=False) as run:
-        assert (run.epoch, run.machine.done, run.finished, run.closed) == (1, 0, False, False)
-        assert run.id.startswith("bench-round-")
+        assert (run.folder.epoch, run.machine.done, run.folder.finished, run.folder.closed) == (1, 0, False, False)
+        assert run.folder.run.startswith("bench-round-")
         assert (folder / "experiment.yaml").read_text() == dump_experiment(EXPERIMENT)
         assert run.restore() == []
-        assert list(run.missed()) == []
-    assert (look_at(folder).begun, look_at(folder).experiment) == (False, dump_experiment(EXPERIMENT))
+        assert list(run.events_since_checkpoint()) == []
+    assert (inspect_folder(folder).begun, inspect_folder(folder).experiment) == (False, dump_experiment(EXPERIMENT))
 
 
 def test_a_folder_with_a_run_is_taken_up_only_when_asked(tmp_path: Path) -> None:
     with opened(tmp_path, resume=False):
         pass  # no broker let it in
     with opened(tmp_path, resume=False) as run:
-        run.begin()
-        identity, epoch, started = run.id, run.epoch, run.started_at
+        run.folder.begin()
+        identity, epoch, started = run.folder.run, run.folder.epoch, run.folder.started_at
     with pytest.raises(RunFolderError, match="already holds a run: resume it with --resume"):
         Run(EXPERIMENT, tmp_path, resume=False)
     with opened(tmp_path) as run:
-        assert (run.id, run.epoch, run.started_at) == (identity, epoch + 1, started)
+        assert (run.folder.run, run.folder.epoch, run.folder.started_at) == (identity, epoch + 1, started)
 
 
 def test_a_journal_of_before_counts_as_begun(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        assert not look_at(tmp_path).begun
+        assert not inspect_folder(tmp_path).begun
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as db, db:
         db.execute("DELETE FROM meta WHERE key = 'fresh'")
-    assert look_at(tmp_path).begun
-    assert run.id
+    assert inspect_folder(tmp_path).begun
+    assert run.folder.run
 
 
 def test_another_experiment_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -118,7 +123,7 @@ def test_another_experiment_is_refused_and_changes_nothing(tmp_path: Path) -> No
     with pytest.raises(RunFolderError, match="holds a run of another experiment"):
         Run(other, tmp_path, resume=True)
     assert (tmp_path / "experiment.yaml").read_text() == dump_experiment(EXPERIMENT)
-    assert look_at(tmp_path).experiment == dump_experiment(EXPERIMENT)
+    assert inspect_folder(tmp_path).experiment == dump_experiment(EXPERIMENT)
 
 
 def test_a_round_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -129,7 +134,7 @@ def test_a_round_goes_on_where_it_was(tmp_path: Path) -> None:
         run.append(Rejected(202.0, "pi", 1, 2, "no"))
     with opened(tmp_path) as run:
         assert [type(c).__name__ for c in run.restore()] == ["Send"]
-        for _, event in run.missed():
+        for _, event in run.events_since_checkpoint():
             run.machine.handle(event)
         assert run.machine.round == 2
         assert run.machine.exchange is not None
@@ -137,10 +142,10 @@ def test_a_round_goes_on_where_it_was(tmp_path: Path) -> None:
         seq, commands = answer(run, 1, 6.0, 203.0)
         done = commands[-1]
         assert isinstance(done, Checkpoint)
-        kept = run.checkpoint(seq, done, set(), BOARDS)
+        kept = save(run, seq, done)
         assert {float(x.mean()) for x in kept.state.arrays.values()} == {5.5}
         assert (kept.row.clients, kept.row.rejected, kept.row.late) == (2, 1, 0)
-        assert [r.round for r in run.journal.results()] == [1, 2]
+        assert [r.round for r in run.folder.journal.results()] == [1, 2]
 
 
 def test_a_checkpoint_lets_go_of_replies_and_old_states(tmp_path: Path) -> None:
@@ -155,10 +160,10 @@ def test_a_missing_reply_is_named_when_the_run_goes_on(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         start(run)
         answer(run, 0, 1.0, 101.0)
-        (gone,) = run.store.replies.iterdir()
+        (gone,) = run.folder.blobs.replies.iterdir()
         gone.unlink()
     with opened(tmp_path) as run:
-        for _, event in run.missed():
+        for _, event in run.events_since_checkpoint():
             run.machine.handle(event)
         with pytest.raises(RunFolderError, match=f"{gone.name} is missing"):
             answer(run, 1, 1.0, 102.0)
@@ -167,22 +172,22 @@ def test_a_missing_reply_is_named_when_the_run_goes_on(tmp_path: Path) -> None:
 def test_a_finished_run_stays_finished_and_keeps_its_files(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         play(run)
-        assert run.finished
+        assert run.folder.finished
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*") if "sqlite" not in path.name}
-    assert look_at(tmp_path).finished
+    assert inspect_folder(tmp_path).finished
     with opened(tmp_path) as run:
-        assert run.finished
-        assert not run.closed
+        assert run.folder.finished
+        assert not run.folder.closed
         assert run.machine.finished
         assert [type(c) for c in run.restore()] == [Finish]
-        run.close()
-        assert run.closed
+        run.folder.close()
+        assert run.folder.closed
     assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.*") if "sqlite" not in path.name}
 
 
 def test_the_results_say_the_same_in_every_file(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        run.watch_traffic(lambda: CHECKPOINT)
+        run.watch_socket(lambda: CHECKPOINT)
         play(run)
     result = Result.model_validate_json((tmp_path / "result.json").read_text())
     model = FileArrays(tmp_path / "global.safetensors")
@@ -203,16 +208,16 @@ def test_the_results_say_the_same_in_every_file(tmp_path: Path) -> None:
 
 def test_traffic_goes_on_after_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        run.watch_traffic(lambda: (100, 10))
+        run.watch_socket(lambda: (100, 10))
         start(run)
         play_round(run, 1.0)
     with opened(tmp_path) as run:
-        assert run.traffic() == Traffic(100, 10)
-        run.watch_traffic(lambda: (50, 5))
-        assert run.traffic() == Traffic(150, 15)
+        assert run.traffic.read() == Traffic(100, 10)
+        run.watch_socket(lambda: (50, 5))
+        assert run.traffic.read() == Traffic(150, 15)
         run.restore()
         play_round(run, 2.0)
-        assert [(r.bytes_down, r.bytes_up) for r in run.journal.results()] == [(100, 10), (50, 5)]
+        assert [(r.bytes_down, r.bytes_up) for r in run.folder.journal.results()] == [(100, 10), (50, 5)]
 
 
 def test_a_mapping_of_mappings_is_one_readable_cell(tmp_path: Path) -> None:
@@ -269,7 +274,7 @@ def dies_at(name: str, replaced: list[str]) -> Callable[[Path, Path], Path]:
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_bytes(b"\x00garbage" * 1000)
-    for attempt in (lambda: look_at(tmp_path), lambda: Run(EXPERIMENT, tmp_path, resume=True)):
+    for attempt in (lambda: inspect_folder(tmp_path), lambda: Run(EXPERIMENT, tmp_path, resume=True)):
         with pytest.raises(RunFolderError, match="is not a fedquilt journal"):
             attempt()
 

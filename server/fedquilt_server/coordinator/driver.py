@@ -1,0 +1,144 @@
+"""Drives the machine: journals each event, lets the machine decide, and carries its commands out."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from fedquilt_common.errors import PayloadError, RunFailedError
+from fedquilt_common.wire.transport import Transport
+from fedquilt_server.coordinator.display import StatusUpdater
+from fedquilt_server.coordinator.downlink import Downlink
+from fedquilt_server.coordinator.expected_replies import expected_replies
+from fedquilt_server.coordinator.publications import plan_publications
+from fedquilt_server.coordinator.rate_limit import RateLimit
+from fedquilt_server.coordinator.receipts import ReceiptPublisher
+from fedquilt_server.coordinator.uplink import Uplink
+from fedquilt_server.round.events import (
+    Checkpoint,
+    Command,
+    Event,
+    Finish,
+    Receipt,
+    Replied,
+    Resumed,
+    Send,
+    Stop,
+)
+from fedquilt_server.runs import clock
+from fedquilt_server.runs.run import Run
+
+DRAIN_SECONDS: Final = 60.0
+"""How long the coordinator waits for the broker to take what it published."""
+
+
+class Driver:
+    """The only caller of the machine.
+
+    Args:
+        uplink: is told what each exchange expects; it records the replies with ``record``.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        transport: Transport,
+        downlink: Downlink,
+        uplink: Uplink,
+        receipts: ReceiptPublisher,
+        display: StatusUpdater,
+        limit: RateLimit,
+    ) -> None:
+        self._run = run
+        self._machine = run.machine
+        self._transport = transport
+        self._downlink = downlink
+        self._uplink = uplink
+        self._receipts = receipts
+        self._display = display
+        self._limit = limit
+
+    def record(self, event: Event) -> None:
+        """Journal an event, let the machine handle it, and carry its commands out: in this order.
+
+        Raises:
+            RunFailedError: the algorithm cannot close the round.
+        """
+        seq = self._run.append(event)
+        self._carry_out(seq, self._handle(event))
+        self._display.show_waiting(self._machine)
+
+    def recover(self) -> None:
+        """Handle the journal's events since the last checkpoint again, then send what is still open."""
+        self._replay(0, self._count_sends(self._run.restore()))
+        for seq, event in self._run.events_since_checkpoint():
+            self._replay(seq, self._handle(event))
+        self._display.show_waiting(self._machine)
+        if self._run.folder.epoch > 1 and not self._machine.finished:
+            self.record(Resumed(clock.now()))
+
+    def _handle(self, event: Event) -> list[Command]:
+        """Let the machine decide; the time of a step that closes an exchange is time spent averaging."""
+        if self._machine.would_close(event):
+            self._display.show_averaging()
+        if isinstance(event, Replied):
+            self._run.watch.labels.count_reply(event)
+        started = time.perf_counter()
+        try:
+            commands = self._machine.handle(event)
+        except (PayloadError, ValueError, ArithmeticError) as error:
+            raise RunFailedError(f"round {self._machine.round} cannot be closed: {error}") from error
+        if any(isinstance(command, Checkpoint | Send) for command in commands):
+            self._run.watch.averaging += time.perf_counter() - started
+        self._display.show_event(event, self._machine)
+        return self._count_sends(commands)
+
+    def _count_sends(self, commands: list[Command]) -> list[Command]:
+        """Count the label bytes of each task, whether it is published now or was before a crash."""
+        for command in commands:
+            if isinstance(command, Send):
+                self._run.watch.labels.count_send(command, self._run.experiment.wire.down)
+        return commands
+
+    def _replay(self, seq: int, commands: list[Command]) -> None:
+        """Carry out what a crash may have prevented: checkpoints and the end. Messages went out or go out again."""
+        self._carry_out(seq, [c for c in commands if isinstance(c, Checkpoint | Finish)], replaying=True)
+
+    def _carry_out(self, seq: int, commands: list[Command], *, replaying: bool = False) -> None:
+        for command in commands:
+            match command:
+                case Receipt():
+                    self._receipts.send_receipt(command)
+                case Send():
+                    self._send(command)
+                case Stop():
+                    self._receipts.send_stops(command, self._machine.host_of)
+                case Checkpoint():
+                    next_commands = self._checkpoint(seq, command)
+                    (self._replay if replaying else self._carry_out)(seq, next_commands)
+                case Finish():
+                    self._run.finish(self._display.boards)
+
+    def _send(self, send: Send) -> None:
+        run = self._run
+        self._limit.reset()
+        self._display.show_exchange(send, self._machine)
+        with run.watch.time("sending"):
+            message = self._downlink.publish(run.folder.run, send, plan_publications(send.tasks))
+            expected = expected_replies(message, send.tasks, run.experiment.wire.up, run.public_digest)
+            awaited = set(self._machine.awaited)
+            self._uplink.open({client: reply for client, reply in expected.items() if client in awaited})
+            self._transport.drain(DRAIN_SECONDS)
+        run.traffic.save()
+        self._display.show_training()
+
+    def _checkpoint(self, seq: int, done: Checkpoint) -> list[Command]:
+        run = self._run
+        self._display.show_evaluating()
+        with run.watch.time("evaluating"):
+            scores = run.evaluate(done.state, done.round)
+        published = self._downlink.published(done.state.arrays)
+        saved = run.save_round(seq, done, scores, self._display.boards, self._downlink.digests, published)
+        self._downlink.remember(saved.state.arrays, saved.model)
+        self._display.show_round(saved.row)
+        return self._count_sends(self._machine.proceed(saved.state, saved.at))

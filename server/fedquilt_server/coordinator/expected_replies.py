@@ -1,0 +1,166 @@
+"""What the reply of a client must look like, and whether one does.
+
+A reply counts only if it answers the task that was given, its arrays have the names, shapes and dtypes asked for, its
+metrics are within bounds, and every number is finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedquilt_common.algorithm_api import Task
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.submodels.slices import Slice
+from fedquilt_common.types import ClientId, ExchangeId, Precision, Shapes
+from fedquilt_common.wire.codec import BLOCK, DTYPES, FileArrays, wire_dtype
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, parse
+
+Layout = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Array name -> (wire dtype, shape)."""
+
+
+@dataclass(frozen=True)
+class ExpectedReply:
+    """What the reply of one client must look like.
+
+    Attributes:
+        exchange: round and exchange that it answers.
+        fingerprint: of the task that it answers.
+        layouts: its arrays match one of these exactly.
+        metrics: name -> smallest and largest value that counts, both included.
+        public: digest of the public samples whose soft labels it carries; None if it carries none.
+    """
+
+    exchange: ExchangeId
+    fingerprint: str
+    layouts: Sequence[Layout]
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    public: str | None = None
+
+    @property
+    def limit(self) -> int:
+        """The largest reply in bytes: its numbers, and room for the container's header."""
+        return max(_numbers(layout) + 8192 + 256 * len(layout) for layout in self.layouts)
+
+
+def expected_replies(
+    message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precision, public: str | None = None
+) -> dict[ClientId, ExpectedReply]:
+    """Return what is expected of each client of an exchange.
+
+    Args:
+        message: the manifest of the exchange.
+        tasks: the tasks that the manifest describes.
+        up: precision in which floats travel to the coordinator.
+        public: digest of the public samples.
+    """
+    layouts: dict[tuple[int, int, Slice | None], Sequence[Layout]] = {}
+    expected = {}
+    for group in message.tasks:
+        for client in group.clients:
+            task = tasks[client]
+            key = id(task.arrays), id(task.expect), task.slice
+            if key not in layouts:
+                layouts[key] = _layouts(task, up)
+            expected[client] = ExpectedReply(
+                (message.round, message.exchange),
+                message.fingerprint(group, client),
+                layouts[key],
+                task.metrics,
+                public if task.labels else None,
+            )
+    return expected
+
+
+def _layouts(task: Task, up: Precision) -> list[Layout]:
+    if task.expect is None and task.slice is None:
+        return [{name: (wire_dtype(x.dtype, up), tuple(x.shape)) for name, x in task.arrays.items()}]
+    known = task.arrays if task.slice is None else task.slice.anatomy.arrays
+    dtypes = {name: np.dtype(known[name].dtype) for name in known}
+    dtypes |= {name: np.dtype(kind) for name, kind in task.dtypes.items()}
+    allowed = _allowed(task)
+    return [
+        {name: (wire_dtype(dtypes.get(name, np.dtype(np.float32)), up), tuple(shape)) for name, shape in shapes.items()}
+        for shapes in allowed
+    ]
+
+
+def _allowed(task: Task) -> Sequence[Shapes]:
+    if task.expect is None:
+        return [] if task.slice is None else [task.slice.shapes]
+    return task.expect if isinstance(task.expect, tuple) else [task.expect]
+
+
+def _numbers(layout: Layout) -> int:
+    return sum(DTYPES[dtype].itemsize * math.prod(shape) for dtype, shape in layout.values())
+
+
+def check_reply(run: str, client: ClientId, expected: ExpectedReply, arrays: FileArrays) -> ReplyHeader:
+    """Check a complete reply against what is expected; returns its header.
+
+    Raises:
+        ProtocolError: the reply is not what was asked for; the text names the difference.
+    """
+    header = _header(arrays)
+    if (header.run, header.client, (header.round, header.exchange)) != (run, client, expected.exchange):
+        raise PayloadError("the reply was made for another run, client or exchange than its topic says")
+    if header.task != expected.fingerprint:
+        raise PayloadError("the reply answers another task than the one that was given")
+    _check_public(header.public, expected.public)
+    _check_layout(arrays, expected.layouts)
+    _check_metrics(header.metrics, expected.metrics)
+    _check_finite(arrays)
+    return header
+
+
+def _header(arrays: FileArrays) -> ReplyHeader:
+    return parse(ReplyHeader, arrays.metadata.get(REPLY_KEY, "").encode(), "the reply's header")
+
+
+def _check_layout(arrays: FileArrays, layouts: Sequence[Layout]) -> None:
+    found = {name: (arrays.dtype(name), arrays.shape(name)) for name in arrays}
+    if any(found == dict(layout) for layout in layouts):
+        return
+    wrong = _difference(found, layouts[0])
+    if len(layouts) > 1:
+        raise PayloadError(f"the reply is none of the {len(layouts)} answers allowed, such as one nested in the "
+                           f"sub-model that was sent: {wrong}"[:500])  # fmt: skip
+    raise PayloadError(wrong)
+
+
+def _difference(found: Layout, layout: Layout) -> str:
+    if set(found) != set(layout):
+        odd = sorted(set(found) ^ set(layout))[0]
+        return f"the reply has other arrays than asked for, such as {odd[:80]!r}"
+    name = next(name for name in layout if found[name] != layout[name])
+    (dtype, shape), (asked_dtype, asked_shape) = found[name], layout[name]
+    if shape != asked_shape:
+        return f"array {name!r} has shape {shape} instead of {asked_shape}"[:300]
+    return f"array {name!r} has dtype {dtype} instead of {asked_dtype}"
+
+
+def _check_public(found: str | None, asked: str | None) -> None:
+    if asked is not None and found != asked:
+        labels = "do not name their public set" if found is None else f"are of public set {found[:12]}"
+        raise PayloadError(f"the soft labels {labels}; the coordinator's is {asked[:12]}")
+
+
+def _check_metrics(found: Mapping[str, float], asked: Mapping[str, tuple[float, float]]) -> None:
+    for name, (least, most) in asked.items():
+        if name not in found:
+            raise PayloadError(f"the reply lacks the metric {name!r}")
+        if not least <= found[name] <= most:
+            raise PayloadError(f"metric {name!r} is {found[name]:g}; it must be between {least:g} and {most:g}")
+
+
+def _check_finite(arrays: FileArrays) -> None:
+    for name in arrays:
+        size = math.prod(arrays.shape(name))
+        for start in range(0, size, BLOCK):
+            part = arrays.block(name, start, min(start + BLOCK, size))
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise PayloadError(f"array {name!r} holds numbers that are not finite")

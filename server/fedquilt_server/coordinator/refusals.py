@@ -1,0 +1,32 @@
+"""Journals what agents sent that cannot count, within the rate limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fedquilt_common.types import ClientId
+from fedquilt_common.wire.messages import Outcome
+from fedquilt_server.coordinator.rate_limit import RateLimit
+from fedquilt_server.round.events import Event, Rejected
+from fedquilt_server.runs import clock
+
+Record = Callable[[Event], None]
+"""Journals an event and lets the machine handle it."""
+REASON_LENGTH: Final = 300
+"""Characters of a reason that are journaled and sent."""
+
+
+class Refusals:
+    """Records refusals; those beyond an agent's limit are dropped, so that a flood cannot fill the disk."""
+
+    def __init__(self, limit: RateLimit, record: Record) -> None:
+        self._limit = limit
+        self._record = record
+
+    def add(self, agent: str, client: ClientId | None, round: int, reason: str, outcome: Outcome = "rejected") -> bool:
+        """Record one refusal; False, and nothing is recorded, if the agent is beyond its limit."""
+        if not self._limit.may_be_refused(agent):
+            return False
+        self._record(Rejected(clock.now(), agent, client, round, reason[:REASON_LENGTH], outcome))
+        return True
