@@ -13,8 +13,9 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from fedquilt_client.agent import Agent, AgentSettings
+from fedquilt_client.agent import Agent
 from fedquilt_client.link_setup import MakeTransport, wrap_transport
+from fedquilt_client.settings import AgentSettings
 from fedquilt_client.slots import Slot, take_slot
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients, read_agent_config

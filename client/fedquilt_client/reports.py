@@ -9,7 +9,7 @@ from fedquilt_client.worker import Job
 from fedquilt_common.wire.messages import FailedMessage, Telemetry
 
 
-def telemetry(agent: str, boot: int, now: Vitals, progress: Mapping[int, float]) -> Telemetry:
+def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int, float]) -> Telemetry:
     """How the board fares and how far its clients are."""
     return Telemetry(
         agent=agent,
@@ -21,14 +21,14 @@ def telemetry(agent: str, boot: int, now: Vitals, progress: Mapping[int, float])
     )
 
 
-def failed(agent: str, run: str, job: Job, reason: str) -> FailedMessage:
+def failure_message(agent: str, run: str, job: Job, reason: str) -> FailedMessage:
     """A task that cannot be done."""
     return FailedMessage(
         agent=agent, run=run, client=job.client, round=job.round, exchange=job.exchange, reason=reason[:500]
     )
 
 
-def too_much(job: Job, need: int, limit: int) -> str:
+def out_of_memory_message(job: Job, need: int, limit: int) -> str:
     """For the log: training was killed for memory, and what follows from it."""
     return (
         f"client {job.client}, round {job.round}: training was ended for want of memory although it was estimated to "

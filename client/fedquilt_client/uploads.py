@@ -1,4 +1,4 @@
-"""Replies on their way to the coordinator: one at a time, until it has said what became of each."""
+"""Replies on their way to the coordinator, one at a time, each until its receipt arrives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_PROBE_SECONDS: Final = 3.0
 SHORTEST_PROBE_SECONDS: Final = 0.2
 LAST_PROBE_SECONDS: Final = 60.0
 DAMAGES: Final = 3
-"""How often a reply that arrived damaged is sent again."""
+"""How often a reply that arrives damaged is sent again."""
 
 
 @dataclass
@@ -37,13 +37,13 @@ class _Sending:
 
 
 class Uploads:
-    """Sends replies in turn. A reply leaves only with a receipt; without one, its last chunk asks for it again.
+    """Sends replies in turn. Without a receipt, the last chunk is sent again, which asks for one.
 
     Args:
-        agent: whose topics these are.
-        blob_of: where a reply's bytes lie.
+        agent: name of this agent.
+        blob_of: returns the bytes of a reply.
         chunk: largest chunk in bytes.
-        speedup: how many times as fast time passes on the link, if that is a simulated one.
+        speedup: how much faster time passes on a simulated link.
     """
 
     def __init__(
@@ -67,25 +67,25 @@ class Uploads:
 
     @property
     def busy(self) -> bool:
-        """Whether any reply waits for its receipt."""
+        """Whether a reply waits for its receipt."""
         return self._current is not None or bool(self._waiting)
 
     def offer(self, reply: StoredReply) -> None:
-        """Send this reply unless that is done or under way."""
+        """Send a reply, unless it is settled or under way."""
         current = self._current.reply if self._current else None
         if reply.digest not in self._settled and reply not in (current, *self._waiting):
             self._waiting.append(reply)
             self.advance()
 
     def advance(self) -> None:
-        """Start the next reply, or ask after one that has had no receipt for a while."""
+        """Start the next reply, or ask for a receipt that is overdue."""
         if self._current is None and self._waiting:
             self._start(self._waiting.popleft())
         current = self._current
         if current is None or time.monotonic() < current.probe_at:
             return
         if current.sent and not self._transport.drain(0.0):
-            return  # a slow link: it is still on its way
+            return  # on a slow link the reply is still under way
         if current.sent:
             log.info("no receipt for client %d, round %d yet: asking", current.reply.client, current.reply.round)
             self._send(current, current.headers[-1:])
@@ -99,8 +99,8 @@ class Uploads:
         headers = blob.headers(min(self._chunk, self._transport.max_payload))
         self._current = _Sending(reply, blob, headers, self._first_pause)
 
-    def hurry(self) -> None:
-        """The coordinator or the broker is back: ask at once."""
+    def probe_now(self) -> None:
+        """Ask for the missing receipt at once: the coordinator or the broker is back."""
         if self._current is not None:
             self._current.probe_at, self._current.pause = 0.0, self._first_pause
             self.advance()
@@ -119,8 +119,8 @@ class Uploads:
             os.close(descriptor)
         return True
 
-    def missing(self, request: MissingMessage) -> None:
-        """Send the chunks that the coordinator lacks."""
+    def send_missing(self, request: MissingMessage) -> None:
+        """Send the chunks that the coordinator misses."""
         current = self._current
         if current is None or request.digest != current.reply.digest:
             return
@@ -129,8 +129,8 @@ class Uploads:
         current.sent, current.pause = True, self._first_pause
         current.probe_at = time.monotonic() + current.pause
 
-    def receipt(self, receipt: ReceiptMessage) -> StoredReply | None:
-        """A verdict; returns the reply when it was ours and under way."""
+    def take_receipt(self, receipt: ReceiptMessage) -> StoredReply | None:
+        """Take in a receipt; returns the reply that it settles. A damaged reply is sent again a few times first."""
         current = self._current
         if current is None or receipt.digest != current.reply.digest:
             return None
@@ -144,11 +144,11 @@ class Uploads:
         self.advance()
         return current.reply
 
-    def leave_only(self, still: Callable[[StoredReply], bool]) -> None:
-        """A new exchange is open: of older replies nothing but the last chunk is sent, to learn their fate."""
-        self._settled.clear()  # a round that begins anew may ask for the same replies again
-        self._waiting = collections.deque(reply for reply in self._waiting if still(reply))
+    def keep_only(self, is_asked: Callable[[StoredReply], bool]) -> None:
+        """Drop the replies that a new exchange does not ask for; of one under way only the last chunk is sent again."""
+        self._settled.clear()  # a round that starts again may ask for the same replies
+        self._waiting = collections.deque(reply for reply in self._waiting if is_asked(reply))
         current = self._current
-        if current is not None and not current.sent and not still(current.reply):
+        if current is not None and not current.sent and not is_asked(current.reply):
             self._current = None
             self.advance()

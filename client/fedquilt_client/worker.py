@@ -1,6 +1,6 @@
-"""The training process: one job a line on standard input, events a line on standard output, all JSON.
+"""The training process: reads jobs from standard input and writes events to standard output, one JSON line each.
 
-It is spawned by the agent, may be killed at any time, and leaves when the agent is gone.
+The agent starts it. It may be killed at any time, and it exits when the agent is gone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,23 @@ PLENTY = 1 << 30
 
 
 class Job(BaseModel):
-    """One task of one client, and where its inputs and outputs lie."""
+    """One task of one client, with the paths of its inputs and outputs.
+
+    Attributes:
+        number: unique among the jobs of the agent.
+        run_file: the run's message, as JSON.
+        fingerprint: of the task; part of the reply's header.
+        since: the client's last reply that counts.
+        labels: whether the reply carries soft labels.
+        patches: what was received, in the order of the manifest.
+        slices: the sub-models of the exchange; ``slice`` is the position of this task's own.
+        memory: the client's private memory; None if it has none.
+        reply: where the reply is written, ``memory_out`` where new private memory is.
+        allowed: packages from which the experiment may import.
+        budget: bytes that training may take; None allows what is free.
+        limit_file: holds the bytes that training must stay below after it ran out of memory.
+        sharing: training processes that share the free memory.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -64,22 +80,12 @@ class Job(BaseModel):
     sharing: int = 1
 
 
-class JobResult(BaseModel):
-    """A finished job: digest and size of its reply, how many of its bytes are the head of soft labels, and whether
-    there is new private memory."""
-
-    digest: str
-    size: int
-    memory: bool
-    head: int = 0
-
-
 class _CancelledError(Exception):
-    """The agent wants this job no more; raised between two training steps."""
+    """The agent has cancelled the job; raised between two training steps."""
 
 
 class Worker:
-    """Does jobs one after the other and keeps data set and torch between them."""
+    """Does one job after the other; keeps the data set and torch loaded between them."""
 
     def __init__(self, out: TextIO, threads: int = 1) -> None:
         self._out = out
@@ -89,22 +95,23 @@ class Worker:
         self.cancelled: set[int] = set()
 
     def do(self, job: Job) -> None:
-        """One job; what goes wrong becomes an event with a reason, unless nobody wants the job any more."""
+        """Do one job; an error becomes an event with a reason, unless the job is cancelled."""
         try:
-            done = self._done(job)
+            result = self._work(job)
             trim_heap()
-            self._say(job.number, "done", **done.model_dump())
+            self._emit(job.number, "done", **result)
         except Exception as error:
-            if job.number in self.cancelled:  # that its patches are gone by now, for one, is no failure
-                self._say(job.number, "cancelled")
+            if job.number in self.cancelled:  # its patches may be deleted by now, which is no failure
+                self._emit(job.number, "cancelled")
             else:
-                self._say(job.number, **_failure(error))
+                self._emit(job.number, **_failure(error))
 
-    def _say(self, number: int, event: str, **fields: object) -> None:
+    def _emit(self, number: int, event: str, **fields: object) -> None:
         self._out.write(json.dumps({"number": number, "event": event, **fields}) + "\n")
         self._out.flush()
 
-    def _done(self, job: Job) -> JobResult:
+    def _work(self, job: Job) -> dict[str, object]:
+        """Do one job; returns the fields of ``JobFinished`` beside the job."""
         from fedquilt_client.context import TaskContext
 
         if _is_scarce(job):
@@ -121,19 +128,19 @@ class Worker:
             job.memory,
             lambda: _capacity(job),
             self._progress(job.number),
-            lambda need: self._say(job.number, "training", need=need),
+            lambda need: self._emit(job.number, "training", need=need),
         )
         if job.labels and board.run.public is not None:
-            _ = board.public  # labels of other samples than the coordinator's must not even be made
+            _ = board.public  # raises where the public set differs from the coordinator's
         task = _task(job, board)
         reply = board.algorithm.work(task, ctx)
         if ctx.memory_changed:
             write_arrays(job.memory_out, ctx.memory)
             sync(job.memory_out)
-        said = _header(job, board.run, reply)
-        blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, said, labels=job.labels)
+        header = _header(job, board.run, reply)
+        blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, header, labels=job.labels)
         sync(job.reply)
-        return JobResult(digest=blob.digest, size=blob.size, memory=ctx.memory_changed, head=blob.head)
+        return {"digest": blob.digest, "size": blob.size, "memory": ctx.memory_changed, "head": blob.head}
 
     def _board_for(self, job: Job) -> Any:
         from fedquilt_client.context import BoardRun
@@ -154,53 +161,57 @@ class Worker:
                 raise _CancelledError
             if time.monotonic() - last >= PROGRESS_SECONDS:
                 last = time.monotonic()
-                self._say(number, "progress", value=fraction)
+                self._emit(number, "progress", value=fraction)
 
         return report
 
 
 def _capacity(job: Job) -> int:
-    """What the job may take: what is free now, and less than what has been too much before, be it a moment ago."""
+    """Bytes that the job may take: what is free now, below the last limit that ran out of memory."""
     free = free_capacity(job.budget, job.sharing)
     limit = read_limit(job.limit_file) if job.limit_file else None
     return free if limit is None else min(free, limit)
 
 
 def _is_scarce(job: Job) -> bool:
-    """Whether memory is counted here, so that training must not take more than it needs, be it slower."""
+    """Whether training must save memory, even if that is slower: memory is limited, or little is free."""
     limited = job.budget is not None or (job.limit_file is not None and read_limit(job.limit_file) is not None)
     return limited or free_capacity(None, job.sharing) < PLENTY
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    """The event that tells the agent of it."""
+    """The event that reports an error to the agent."""
     if isinstance(error, FedquiltError):
         return {"event": "failed", "reason": str(error)}
     if is_out_of_memory(error):
         return {"event": "memory"}
-    traceback.print_exception(error)  # into the agent's log: nobody foresaw this one
+    traceback.print_exception(error)  # an error of the program: the traceback goes into the agent's log
     return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
 
 
 def _task(job: Job, board: Any) -> Task:
-    """The task with what was received: a container, or the patches of a sub-model put together."""
+    """The task with what was received: a container of arrays, or the patches of a sub-model."""
     if job.slice is None:
         return Task(job.kind, FileArrays(job.patches[0]) if job.patches else {}, job.scalars)
-    slices = [_slice(board.anatomy, one) for one in job.slices]
-    mine = slices[job.slice]
-    arrays = AssembledArrays(mine, slices, job.patches, board.experiment.wire.down)
-    return Task(job.kind, arrays, job.scalars, slice=mine)
+    slices = [_slice(board.anatomy, message) for message in job.slices]
+    own = slices[job.slice]
+    arrays = AssembledArrays(own, slices, job.patches, board.experiment.wire.down)
+    return Task(job.kind, arrays, job.scalars, slice=own)
 
 
-def _slice(anatomy: Anatomy, said: SliceMessage) -> Slice:
-    """Raises SliceError when the coordinator's model has other channel groups than this board's."""
-    if len(said.kept) != len(anatomy.groups):
+def _slice(anatomy: Anatomy, message: SliceMessage) -> Slice:
+    """Decode a slice.
+
+    Raises:
+        SliceError: the coordinator's model has other channel groups than this board's.
+    """
+    if len(message.kept) != len(anatomy.groups):
         raise SliceError(
-            f"the coordinator cuts {len(said.kept)} channel groups, this board's model has {len(anatomy.groups)}: "
+            f"the coordinator cuts {len(message.kept)} channel groups, this board's model has {len(anatomy.groups)}: "
             "install the same versions of fedquilt and torch, and the same model"
         )
-    kept = [IndexSet.decode(group.size, one) for group, one in zip(anatomy.groups, said.kept, strict=True)]
-    return Slice(anatomy, tuple(kept), frozenset(said.absent))
+    kept = [IndexSet.decode(group.size, one) for group, one in zip(anatomy.groups, message.kept, strict=True)]
+    return Slice(anatomy, tuple(kept), frozenset(message.absent))
 
 
 def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
@@ -217,8 +228,8 @@ def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
     return {REPLY_KEY: header.model_dump_json()}
 
 
-def _leave_with_parent(parent: int) -> None:
-    """Leave when the agent is gone, also in the middle of a job."""
+def _exit_with_parent(parent: int) -> None:
+    """Exit when the agent is gone, also in the middle of a job."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
@@ -227,10 +238,10 @@ def _leave_with_parent(parent: int) -> None:
 def main() -> None:
     """Read jobs until standard input ends."""
     return_freed_memory(TRAINING)
-    # whatever a library prints must not mix with our events: keep the real stdout to ourselves
+    # libraries may print to stdout: events get a descriptor of their own, stdout goes to stderr
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     worker = Worker(out, int(sys.argv[1]) if len(sys.argv) > 1 else 1)
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin, jobs, worker.cancelled), daemon=True).start()
@@ -239,11 +250,11 @@ def main() -> None:
 
 
 def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], cancelled: set[int]) -> None:
-    """A line is a job, or ``{"cancel": number}`` about one that was given before; None ends the jobs."""
+    """Read lines: a line is a job, or ``{"cancel": number}`` about an earlier one; None ends the jobs."""
     for line in lines:
-        said = json.loads(line)
-        if "cancel" in said:
-            cancelled.add(said["cancel"])
+        message = json.loads(line)
+        if "cancel" in message:
+            cancelled.add(message["cancel"])
         else:
             jobs.put(Job.model_validate_json(line))
     jobs.put(None)

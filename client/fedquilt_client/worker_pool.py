@@ -1,9 +1,10 @@
-"""Training processes of one agent: spawned for the first job, kept warm, asked to leave jobs that nobody wants."""
+"""The training processes of one agent: started for the first job, kept warm, asked to leave cancelled jobs."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -13,20 +14,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fedquilt_client.capacity import oom_kills
-from fedquilt_client.worker import Job, JobResult
+from fedquilt_client.worker import Job
 
 CANCEL_SECONDS: Final = 5.0
-"""How long a worker may take to leave a cancelled job before it is ended."""
+"""How long a worker may take to leave a cancelled job before it is killed."""
 ATTEMPTS: Final = 3
-"""How often a job is tried when its process dies."""
+"""How often a job is started when its process dies."""
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """A job is this far, from 0 to 1."""
+    """How far a job is, from 0 to 1."""
 
     job: Job
     value: float
@@ -34,15 +35,24 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class JobFinished:
-    """A job is done; its drafts are on disk."""
+    """A job is done; its drafts are on disk.
+
+    Attributes:
+        digest: SHA-256 of the reply, which has ``size`` bytes.
+        memory: whether the client has new private memory.
+        head: bytes of the reply that are the head of soft labels.
+    """
 
     job: Job
-    done: JobResult
+    digest: str
+    size: int
+    memory: bool
+    head: int = 0
 
 
 @dataclass(frozen=True)
 class JobFailed:
-    """A job that cannot be done, and why."""
+    """A job cannot be done; the reason is for a person."""
 
     job: Job
     reason: str
@@ -50,31 +60,15 @@ class JobFailed:
 
 @dataclass(frozen=True)
 class JobOutOfMemory:
-    """A job that was too much for this board's memory; it had said to ``need`` so many bytes."""
+    """A job ran out of memory; it had announced that it takes ``need`` bytes."""
 
     job: Job
     need: int
 
 
-@dataclass(frozen=True)
-class WorkerExited:
-    """A worker process ended; the pool must hear of it in the agent's own thread."""
-
-    slot: int
-    process: subprocess.Popen[str]
-
-
-@dataclass(frozen=True)
-class WorkerMessage:
-    """A line from a worker."""
-
-    slot: int
-    process: subprocess.Popen[str]
-    line: str
-
-
-WorkerEvent = WorkerExited | WorkerMessage
 JobEvent = JobProgress | JobFinished | JobFailed | JobOutOfMemory
+Post = Callable[[Callable[[], None]], None]
+"""Has a callable run in the agent's thread."""
 
 
 @dataclass
@@ -87,37 +81,44 @@ class _Slot:
 
 
 class WorkerPool:
-    """Runs jobs on ``workers`` processes.
+    """Runs jobs on ``workers`` processes with ``threads`` threads each.
 
-    Reader threads call ``post`` with raw events; the agent's thread hands those to ``handle``, so that nothing here
-    needs a lock.
+    Reader threads only post to the agent's thread, in which everything else happens; so nothing here needs a lock.
+
+    Args:
+        post: has a callable run in the agent's thread.
+        on_event: receives what becomes of each job.
+        oom_kills: counts the processes that the system has killed for memory.
     """
 
     def __init__(
         self,
         workers: int,
         threads: int,
-        post: Callable[[WorkerEvent], None],
+        post: Post,
+        on_event: Callable[[JobEvent], None],
         oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
         self._oom_kills = oom_kills
         self._slots = [_Slot() for _ in range(workers)]
         self._threads = threads
         self._post = post
+        self._on_event = on_event
         self._waiting: collections.deque[Job] = collections.deque()
-        self._tried: collections.Counter[int] = collections.Counter()
+        self._attempts: collections.Counter[int] = collections.Counter()
 
     @property
     def jobs(self) -> list[Job]:
-        """Everything running or waiting."""
+        """The jobs that run or wait, without cancelled ones."""
         return [slot.job for slot in self._slots if slot.job and slot.leaving_since is None] + list(self._waiting)
 
     def submit(self, job: Job) -> None:
+        """Start a job as soon as a process is free."""
         self._waiting.append(job)
         self._feed()
 
     def cancel(self, unwanted: Callable[[Job], bool]) -> None:
-        """Forget jobs; the worker of one that is running is asked to leave it, and stays warm for the next."""
+        """Cancel jobs; the worker of a running one is asked to leave it, and stays warm for the next."""
         self._waiting = collections.deque(job for job in self._waiting if not unwanted(job))
         for slot in self._slots:
             if slot.job is not None and slot.leaving_since is None and unwanted(slot.job):
@@ -125,7 +126,7 @@ class WorkerPool:
                 _write(slot, json.dumps({"cancel": slot.job.number}))
 
     def kill_unresponsive(self) -> None:
-        """End workers that have not left a cancelled job in time; to be called now and then."""
+        """Kill workers that have not left a cancelled job in time."""
         for slot in self._slots:
             if slot.leaving_since is not None and time.monotonic() - slot.leaving_since >= CANCEL_SECONDS:
                 slot.job = slot.leaving_since = None
@@ -133,62 +134,59 @@ class WorkerPool:
         self._feed()
 
     def close(self) -> None:
-        """End all processes."""
+        """Kill all processes."""
         self._waiting.clear()
         for slot in self._slots:
             slot.job = slot.leaving_since = None
             self._kill(slot)
 
-    def handle(self, event: WorkerEvent) -> JobEvent | None:
-        """What a raw event means; None when it concerns nobody any more."""
-        slot = self._slots[event.slot]
-        if slot.process is not event.process:
-            return None
-        if isinstance(event, WorkerExited):
-            return self._died(slot, event.process)
-        return self._spoke(slot, event.line)
+    # -- what a process does, in the agent's thread --------------------------------------------
 
-    def _spoke(self, slot: _Slot, line: str) -> JobEvent | None:
-        said = json.loads(line)
-        job = slot.job
-        if job is None or said["number"] != job.number:
-            return None
-        if said["event"] == "progress":
-            return JobProgress(job, float(said["value"])) if slot.leaving_since is None else None
-        if said["event"] == "training":
-            slot.need = int(said["need"])
-            return None
-        left, slot.leaving_since = slot.leaving_since is not None, None
-        need = slot.need
-        slot.job = None
-        self._tried.pop(job.number, None)
+    def _take_line(self, number: int, process: subprocess.Popen[str], line: str) -> None:
+        """Take in a line of a process; what concerns no current job is ignored."""
+        slot = self._slots[number]
+        message = json.loads(line)
+        if slot.process is not process or slot.job is None or message["number"] != slot.job.number:
+            return
+        if message["event"] == "training":
+            slot.need = int(message["need"])
+        elif message["event"] != "progress":
+            self._end_job(slot, slot.job, message)
+        elif slot.leaving_since is None:
+            self._on_event(JobProgress(slot.job, float(message["value"])))
+
+    def _end_job(self, slot: _Slot, job: Job, message: dict[str, Any]) -> None:
+        cancelled, need = slot.leaving_since is not None, slot.need
+        slot.job = slot.leaving_since = None
+        self._attempts.pop(job.number, None)
         self._feed()
-        if left:
-            return None  # whatever came of it, nobody asks any more
-        if said["event"] == "done":
-            return JobFinished(job, JobResult.model_validate(said))
-        if said["event"] == "memory":
-            return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
-        return JobFailed(job, str(said["reason"]))
+        if not cancelled:
+            self._on_event(_outcome(job, message, need))
 
-    def _died(self, slot: _Slot, process: subprocess.Popen[str]) -> JobEvent | None:
+    def _take_exit(self, number: int, process: subprocess.Popen[str]) -> None:
+        """Take in the end of a process: its job is tried again, or given up."""
+        slot = self._slots[number]
+        if slot.process is not process:
+            return
         _close_stdin(process)
         job = slot.job if slot.leaving_since is None else None
         slot.process = slot.job = slot.leaving_since = None
-        lost: JobEvent | None = None
-        if job is not None and slot.need and self._was_for_memory(slot, process):
-            lost = JobOutOfMemory(job, slot.need)
-        elif job is not None:
-            self._tried[job.number] += 1
-            if self._tried[job.number] < ATTEMPTS:
-                self._waiting.appendleft(job)
-            else:
-                lost = JobFailed(job, f"the training process died {ATTEMPTS} times, last with {_ending(process)}")
+        event = self._event_of_exit(slot, process, job) if job is not None else None
         self._feed()
-        return lost
+        if event is not None:
+            self._on_event(event)
 
-    def _was_for_memory(self, slot: _Slot, process: subprocess.Popen[str]) -> bool:
-        """A process killed by the system for memory, not by somebody: the system counts those."""
+    def _event_of_exit(self, slot: _Slot, process: subprocess.Popen[str], job: Job) -> JobEvent | None:
+        if slot.need and self._ran_out_of_memory(slot, process):
+            return JobOutOfMemory(job, slot.need)
+        self._attempts[job.number] += 1
+        if self._attempts[job.number] < ATTEMPTS:
+            self._waiting.appendleft(job)
+            return None
+        return JobFailed(job, f"the training process died {ATTEMPTS} times, last with {_describe_exit(process)}")
+
+    def _ran_out_of_memory(self, slot: _Slot, process: subprocess.Popen[str]) -> bool:
+        """Whether the system killed the process for memory: it counts those kills."""
         return process.returncode == -signal.SIGKILL and self._oom_kills() > slot.kills_before
 
     def _feed(self) -> None:
@@ -224,9 +222,9 @@ class WorkerPool:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         with process.stdout as lines:
             for line in lines:
-                self._post(WorkerMessage(number, process, line))
+                self._post(functools.partial(self._take_line, number, process, line))
         process.wait()
-        self._post(WorkerExited(number, process))
+        self._post(functools.partial(self._take_exit, number, process))
 
     def _kill(self, slot: _Slot) -> None:
         process, slot.process = slot.process, None
@@ -237,9 +235,18 @@ class WorkerPool:
         _close_stdin(process)
 
 
+def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
+    """What the last line about a job means."""
+    if message["event"] == "done":
+        return JobFinished(job, message["digest"], message["size"], message["memory"], message["head"])
+    if message["event"] == "memory":
+        return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
+    return JobFailed(job, str(message["reason"]))
+
+
 def _write(slot: _Slot, line: str) -> None:
     if slot.process is not None and slot.process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):  # it died: its reader says so
+        with contextlib.suppress(BrokenPipeError):  # it died: its reader posts the exit
             slot.process.stdin.write(line + "\n")
             slot.process.stdin.flush()
 
@@ -250,7 +257,7 @@ def _close_stdin(process: subprocess.Popen[str]) -> None:
             process.stdin.close()
 
 
-def _ending(process: subprocess.Popen[str]) -> str:
+def _describe_exit(process: subprocess.Popen[str]) -> str:
     code = process.returncode
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedquilt_client.agent import Agent, AgentSettings
+from fedquilt_client.agent import Agent
+from fedquilt_client.settings import AgentSettings
 from fedquilt_client.worker import Job
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.types import Scalar

@@ -191,7 +191,7 @@ def test_run_and_round_may_come_in_any_order(peer: Peer, host: Host, kit: Kit) -
         assert same(peer.reply(0, 1), plus(0.5, kit))
 
 
-def test_a_closed_or_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit) -> None:
+def test_an_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit) -> None:
     jobs: list[Job] = []
     submit = WorkerPool.submit
 
@@ -201,7 +201,7 @@ def test_a_closed_or_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit) 
 
     kit.monkeypatch.setattr(WorkerPool, "submit", noted)
     peer.say(peer.topics.run, kit.run())
-    peer.open("run-1", 5, kit.blob(), [0], phase="closed")
+    peer.open("run-1", 5, kit.blob(), [3])
     with host():
         peer.open("run-1", 4, kit.blob(), [0])
         peer.open("run-2", 6, kit.blob(), [0])

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from fedquilt_client import cli as module
-from fedquilt_client.agent import AgentSettings
+from fedquilt_client.settings import AgentSettings
 from fedquilt_common import cli
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import parse_clients

@@ -13,7 +13,7 @@ import pytest
 
 from fedquilt_client import hardware as board
 from fedquilt_client.capacity import LOWERED, RESERVE, free_capacity, lower_limit, oom_kills, read_limit
-from fedquilt_client.reports import too_much
+from fedquilt_client.reports import out_of_memory_message
 from fedquilt_client.store import RunStore
 from fedquilt_client.worker_pool import (
     JobEvent,
@@ -21,7 +21,6 @@ from fedquilt_client.worker_pool import (
     JobFinished,
     JobOutOfMemory,
     JobProgress,
-    WorkerEvent,
     WorkerPool,
 )
 from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
@@ -106,8 +105,8 @@ def test_a_limit_is_kept_and_only_ever_lowered(kit: Kit) -> None:
     assert lower_limit(RunStore(kit.folder / "run-1", kit.run()).limit, 800) == 720
 
 
-def test_what_was_too_much_is_said_in_words(kit: Kit) -> None:
-    said = too_much(kit.job(kit.run()), 10 * MIB, 8 * MIB)
+def test_what_was_out_of_memory_message_is_said_in_words(kit: Kit) -> None:
+    said = out_of_memory_message(kit.job(kit.run()), 10 * MIB, 8 * MIB)
     assert "10 MiB" in said
     assert "8 MiB" in said
 
@@ -116,13 +115,16 @@ class Driver:
     """A pool that believes ``kills`` of how often the system has killed for memory."""
 
     def __init__(self, oom_kills: Callable[[], int]) -> None:
-        self.posted: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
-        self.pool = WorkerPool(1, 1, self.posted.put, oom_kills)
+        self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.events: list[JobEvent] = []
+        self.pool = WorkerPool(1, 1, self.posted.put, self.events.append, oom_kills)
 
     def next(self) -> JobEvent:
         while True:
-            event = self.pool.handle(self.posted.get(timeout=40))
-            if event is not None and not isinstance(event, JobProgress):
+            while not self.events:
+                self.posted.get(timeout=40)()
+            event = self.events.pop(0)
+            if not isinstance(event, JobProgress):
                 return event
 
 

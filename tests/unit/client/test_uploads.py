@@ -75,7 +75,7 @@ class Bench:
         return StoredReply("run", client, number, 0, task, path.name, digest_file(path), path.stat().st_size)
 
     def receipt(self, reply: StoredReply, outcome: Outcome = "accepted") -> StoredReply | None:
-        return self.uploads.receipt(
+        return self.uploads.take_receipt(
             ReceiptMessage(
                 run="run", client=reply.client, round=reply.round, exchange=0, digest=reply.digest, outcome=outcome
             )
@@ -86,7 +86,7 @@ class Bench:
 
     def miss(self, reply: StoredReply, bitmap: str) -> None:
         fields = {"run": "run", "client": reply.client, "round": reply.round, "exchange": 0}
-        self.uploads.missing(MissingMessage.model_validate({**fields, "digest": reply.digest, "bitmap": bitmap}))
+        self.uploads.send_missing(MissingMessage.model_validate({**fields, "digest": reply.digest, "bitmap": bitmap}))
 
     def later(self, seconds: float) -> list[int]:
         """What is sent when so much time has passed."""
@@ -154,11 +154,11 @@ def test_nobody_asks_while_a_slow_link_is_still_sending(bench: Bench) -> None:
 
 
 def test_who_is_back_is_asked_at_once(bench: Bench) -> None:
-    bench.uploads.hurry()
+    bench.uploads.probe_now()
     bench.uploads.offer(bench.reply())
     bench.later(3)
     bench.later(6)
-    bench.uploads.hurry()
+    bench.uploads.probe_now()
     assert bench.line.take() == [CHUNKS - 1]
     assert bench.later(FIRST_PROBE_SECONDS) == [CHUNKS - 1]
 
@@ -206,7 +206,7 @@ def test_a_cut_line_is_tried_again_from_the_start(bench: Bench) -> None:
     assert bench.line.take() == [0, 1]
     assert bench.later(FIRST_PROBE_SECONDS) == []
     bench.line.room = 100
-    bench.uploads.hurry()
+    bench.uploads.probe_now()
     assert bench.line.take() == list(range(CHUNKS))
     assert bench.later(FIRST_PROBE_SECONDS) == [CHUNKS - 1]
 
@@ -216,7 +216,7 @@ def test_a_new_exchange_drops_what_has_not_been_sent(bench: Bench) -> None:
     for client in range(3):
         bench.uploads.offer(bench.reply(client))
     bench.line.take()
-    bench.uploads.leave_only(lambda reply: reply.round == 2)
+    bench.uploads.keep_only(lambda reply: reply.round == 2)
     bench.line.room = 100
     assert not bench.uploads.busy
     assert bench.later(1000) == []
@@ -229,7 +229,7 @@ def test_a_new_exchange_still_asks_what_became_of_a_sent_reply(bench: Bench) -> 
     for reply in (sent, dropped, kept):
         bench.uploads.offer(reply)
     bench.line.take()
-    bench.uploads.leave_only(lambda reply: reply.round == 2)
+    bench.uploads.keep_only(lambda reply: reply.round == 2)
     assert bench.later(FIRST_PROBE_SECONDS) == [CHUNKS - 1]
     assert bench.receipt(sent, "late") == sent
     assert bench.line.sent == [(2, 2, 0, chunk) for chunk in range(CHUNKS)]
@@ -240,7 +240,7 @@ def test_an_unsent_reply_gives_way_to_the_next(bench: Bench) -> None:
     bench.uploads.offer(bench.reply(0, 1))
     bench.uploads.offer(bench.reply(0, 2))
     bench.line.room = 100
-    bench.uploads.leave_only(lambda reply: reply.round == 2)
+    bench.uploads.keep_only(lambda reply: reply.round == 2)
     assert bench.line.sent == [(0, 2, 0, chunk) for chunk in range(CHUNKS)]
 
 
@@ -258,9 +258,9 @@ def test_a_damaged_reply_is_sent_again_but_not_for_ever(bench: Bench) -> None:
         run="run", client=0, round=1, exchange=0, digest=reply.digest, outcome="rejected", reason="cut", damaged=True
     )
     for _ in range(DAMAGES):
-        assert bench.uploads.receipt(hurt) is None
+        assert bench.uploads.take_receipt(hurt) is None
         assert bench.line.take() == list(range(CHUNKS))
-    assert bench.uploads.receipt(hurt) == reply
+    assert bench.uploads.take_receipt(hurt) == reply
     assert (bench.line.take(), bench.uploads.busy) == ([], False)
 
 
@@ -269,6 +269,6 @@ def test_a_round_that_begins_anew_may_ask_for_a_settled_reply_again(bench: Bench
     bench.uploads.offer(reply)
     bench.receipt(reply)
     bench.line.take()
-    bench.uploads.leave_only(lambda _: True)
+    bench.uploads.keep_only(lambda _: True)
     bench.uploads.offer(reply)
     assert bench.line.take() == list(range(CHUNKS))

@@ -17,7 +17,8 @@ import numpy as np
 import psutil
 import pytest
 
-from fedquilt_client.worker import Job, JobResult, Worker
+from fedquilt_client.worker import Job, Worker
+from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
@@ -49,10 +50,11 @@ def do(job: Job) -> dict[str, Any]:
     return last
 
 
-def done(job: Job) -> JobResult:
+def done(job: Job) -> JobFinished:
     said = do(job)
-    assert said["event"] == "done", said
-    return JobResult.model_validate(said)
+    assert said.pop("event") == "done", said
+    del said["number"]
+    return JobFinished(job, **said)
 
 
 def experiment_of(run: RunMessage) -> Experiment:
@@ -227,7 +229,7 @@ AGENT = """
 import sys, time
 from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_client.worker import Job
-pool = WorkerPool(1, 1, lambda event: None)
+pool = WorkerPool(1, 1, lambda call: None, lambda event: None)
 pool.submit(Job.model_validate_json(sys.stdin.read()))
 time.sleep(600)
 """

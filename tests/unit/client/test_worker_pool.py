@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fedquilt_client import worker_pool as pool_module
-from fedquilt_client.worker_pool import ATTEMPTS, JobEvent, JobFailed, JobFinished, JobProgress, WorkerEvent, WorkerPool
+from fedquilt_client.worker_pool import ATTEMPTS, JobEvent, JobFailed, JobFinished, JobProgress, WorkerPool
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
@@ -30,23 +30,24 @@ class Driver:
     """A pool, and the thread that handles what its processes say."""
 
     def __init__(self, workers: int) -> None:
-        self.posted: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
-        self.pool = WorkerPool(workers, 1, self.posted.put)
+        self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.events: list[JobEvent] = []
+        self.pool = WorkerPool(workers, 1, self.posted.put, self.events.append)
 
     def next(self) -> JobEvent:
         """The next event that means something, but progress."""
         while True:
-            event = self.pool.handle(self.posted.get(timeout=20))
-            if event is not None and not isinstance(event, JobProgress):
+            while not self.events:
+                self.posted.get(timeout=20)()
+            event = self.events.pop(0)
+            if not isinstance(event, JobProgress):
                 return event
 
     def handle_all(self) -> list[JobEvent]:
-        """All that has been posted by now."""
-        found = []
+        """All that follows from what has been posted by now, and was not taken before."""
         while not self.posted.empty():
-            event = self.pool.handle(self.posted.get())
-            found += [event] if event is not None else []
-        return found
+            self.posted.get()()
+        return self.events
 
 
 def workers_of_this_process() -> list[psutil.Process]:
@@ -79,8 +80,8 @@ def test_a_job_is_done(driver: Driver, kit: Kit) -> None:
     event = driver.next()
     assert isinstance(event, JobFinished)
     assert event.job == job
-    assert not event.done.memory
-    assert (event.done.digest, event.done.size) == (digest_file(job.reply), job.reply.stat().st_size)
+    assert not event.memory
+    assert (event.digest, event.size) == (digest_file(job.reply), job.reply.stat().st_size)
     reply = FileArrays(job.reply)
     for name, x in FileArrays(kit.blob().path).items():
         assert np.array_equal(reply[name], x + np.float32(0.5))
@@ -235,7 +236,7 @@ def test_what_a_library_prints_does_no_harm(driver: Driver, kit: Kit) -> None:
     driver.pool.submit(job)
     event = driver.next()
     assert isinstance(event, JobFinished)
-    assert event.done.digest == digest_file(job.reply)
+    assert event.digest == digest_file(job.reply)
 
 
 def test_a_job_that_fails_says_why_and_the_next_is_done(driver: Driver, kit: Kit) -> None:
@@ -250,7 +251,7 @@ def test_a_job_that_fails_says_why_and_the_next_is_done(driver: Driver, kit: Kit
 
 def test_threads_are_limited(kit: Kit, seen: Path) -> None:
     driver = Driver(1)
-    driver.pool = WorkerPool(1, 3, driver.posted.put)
+    driver.pool = WorkerPool(1, 3, driver.posted.put, driver.events.append)
     code = "Path(os.environ['SEEN'], os.environ['OMP_NUM_THREADS'] + os.environ['OPENBLAS_NUM_THREADS']).touch()"
     driver.pool.submit(kit.job(kit.run(algorithm={"name": kit.package("counting", code)}), allowed=["counting"]))
     assert isinstance(driver.next(), JobFinished)

@@ -1,0 +1,36 @@
+"""The settings of one agent, as the command line and the configuration file give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Settings of one agent.
+
+    Attributes:
+        name: unique in its federation.
+        clients: the clients that it hosts.
+        state: folder of what must survive a restart.
+        workers: training processes at a time, with ``threads`` threads each.
+        memory: bytes of memory that the board reports; None reports what it has.
+        budget: bytes that training may take; None allows what is free.
+        private: report nothing about the board's resources.
+        allow_import: packages from which an experiment may import models, algorithms and data sets.
+        once: leave when the run has ended.
+    """
+
+    name: str
+    clients: tuple[int, ...]
+    state: Path
+    federation: str = "default"
+    kind: str = "generic"
+    workers: int = 1
+    threads: int = 1
+    memory: int | None = None
+    budget: int | None = None
+    private: bool = False
+    allow_import: tuple[str, ...] = ()
+    once: bool = False
