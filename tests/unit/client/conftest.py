@@ -1,4 +1,4 @@
-"""What the client half's tests share: a broker, somebody who plays the coordinator, an agent in a thread, jobs."""
+"""Fixtures for the agent's tests: a broker, a peer that plays the coordinator, an agent in a thread, jobs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ARRAYS = {"weight": np.arange(600, dtype=np.float32), "bias": np.linspace(-1, 1,
 
 
 def wait_for(done: Callable[[], Any], what: str = "it", seconds: float = PATIENCE) -> Any:
-    """Poll until ``done`` gives something true, and return that."""
+    """Poll until ``done`` returns a true value, and return that value."""
     end = time.monotonic() + seconds
     while not (found := done()):
         assert time.monotonic() < end, f"waited {seconds} seconds for {what}"
@@ -53,7 +53,7 @@ def wait_for_fixture() -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def running_broker(folder: Path, port: int) -> Iterator[int]:
-    """A Mosquitto on ``port`` for a while."""
+    """Run a Mosquitto on ``port`` inside the ``with`` block."""
     with subprocess.Popen(broker_command(folder, port)) as child:
         try:
             wait_listening("127.0.0.1", port, timeout=10)
@@ -64,19 +64,19 @@ def running_broker(folder: Path, port: int) -> Iterator[int]:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Callable[[int], contextlib.AbstractContextManager[int]]:
-    """A Mosquitto when and where the test wants it."""
+    """Starts a Mosquitto on the port that the test chooses."""
     return lambda port: running_broker(tmp_path / "broker", port)
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a Mosquitto; tests keep apart by their federation."""
+    """The port of a Mosquitto; each test uses a federation of its own."""
     with running_broker(tmp_path_factory.mktemp("broker"), free_port()) as port:
         yield port
 
 
 class Peer:
-    """Plays the coordinator with raw messages, and remembers all that agents say."""
+    """Plays the coordinator with raw messages, and records all messages of the agents."""
 
     def __init__(self, port: int, federation: str, folder: Path) -> None:
         self.topics = Topics(federation)
@@ -106,7 +106,7 @@ class Peer:
         assert self._transport.publish(topic, payload, header=header, retain=retain)
 
     def tell(self, agent: str, words: Words | bytes) -> None:
-        """To an agent's inbox."""
+        """Publish to an agent's inbox."""
         self.say(self.topics.inbox(agent), words, retain=False)
 
     def fill(self, slot: int, blob: Blob, chunk: int = 1024, leave_out: frozenset[int] = frozenset()) -> PatchMessage:
@@ -128,11 +128,11 @@ class Peer:
         return message
 
     def said(self, kind: str) -> list[MqttMessage]:
-        """All messages of one kind so far."""
+        """Return all messages of one kind so far."""
         return [message for message in self.heard if self.topics.parse(message.topic).kind == kind]
 
     def chunks(self, client: int, number: int) -> list[tuple[ChunkHeader, bytes]]:
-        """The chunks of a reply in the order of arrival, repetitions included."""
+        """Return the chunks of a reply in the order of arrival, repetitions included."""
         found = []
         for message in self.said("replies"):
             address = self.topics.parse(message.topic)
@@ -147,7 +147,7 @@ class Peer:
         self.tell("board", ReceiptMessage.model_validate({**fields, "outcome": "accepted"}))
 
     def reply(self, client: int, number: int, *, accept: bool = True) -> FileArrays:
-        """Wait for a whole reply, put it together and accept it."""
+        """Wait for a whole reply, assemble it and accept it."""
 
         def whole() -> dict[int, bytes] | None:
             parts = {header.index: payload for header, payload in self.chunks(client, number)}
@@ -163,13 +163,13 @@ class Peer:
 
 @pytest.fixture
 def meet(tmp_path: Path) -> Callable[[int, str], contextlib.AbstractContextManager[Peer]]:
-    """A peer at the broker and in the federation that the test wants."""
+    """Makes a peer at the broker and in the federation that the test chooses."""
     return lambda port, federation: contextlib.closing(Peer(port, federation, tmp_path))
 
 
 @pytest.fixture
 def peer(broker: int, tmp_path: Path) -> Iterator[Peer]:
-    """Somebody in a federation of its own."""
+    """A peer in a federation of its own."""
     with contextlib.closing(Peer(broker, f"test-{next(FEDERATIONS)}", tmp_path)) as peer:
         yield peer
 
@@ -204,7 +204,7 @@ class Hosted:
 
 @contextlib.contextmanager
 def hosted(peer: Peer, clients: tuple[int, ...] = (0, 1), **changes: Any) -> Iterator[Hosted]:
-    """An agent ``board`` that is online; its state stays in the peer's folder from one to the next."""
+    """Run an agent ``board`` until the block ends; the next one finds its state in the peer's folder."""
     fields = {"federation": peer.topics.federation, "state": peer.folder / "state", **changes}
     host = Hosted(AgentSettings("board", clients, **fields))
     before = len(peer.said("presence"))
@@ -237,7 +237,7 @@ class Kit:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self, name: str = "run-1", partition: str | None = None, **changes: Any) -> RunMessage:
-        """A run of Echo unless ``changes`` of the experiment say otherwise."""
+        """Return a run of Echo, with ``changes`` to the experiment."""
         raw = {
             "name": "test",
             "data": {"set": "digits", "clients": 4},
@@ -250,11 +250,11 @@ class Kit:
         return RunMessage(run=name, experiment=experiment.model_dump(mode="json"), partition=partition)
 
     def blob(self, arrays: Mapping[str, NDArray[Any]] = ARRAYS, name: str = "patch") -> Blob:
-        """Arrays on disk as they are sent."""
+        """Write arrays to disk in the format in which they are sent."""
         return write_arrays(self.folder / f"{name}.safetensors", arrays)
 
     def job(self, run: RunMessage, client: int = 0, patches: list[Path] | None = None, **changes: Any) -> Job:
-        """A job with paths of its own."""
+        """Return a job with paths of its own."""
         number = next(self.numbers)
         run_file = self.folder / f"{run.run}.json"
         if not run_file.exists():
@@ -269,14 +269,14 @@ class Kit:
         return Job.model_validate(fields)
 
     def package(self, name: str, code: str) -> str:
-        """A user's own algorithm ``name:Own`` whose ``work`` has the body ``code``; returns that."""
+        """Write a user's algorithm whose ``work`` has the body ``code``; return its name ``name:Own``."""
         place = self.folder / "packages"
         place.mkdir(exist_ok=True)
         body = "\n".join(f"        {line}" for line in code.splitlines())
         (place / f"{name}.py").write_text(
             "import os, signal, sys, time\nfrom pathlib import Path\n"
             "from fedquilt_common.algorithms.echo import Echo\nfrom fedquilt_common.algorithm_api import Reply\n"
-            f"class Own(Echo):\n    def work(self, task, site):\n{body}\n        return super().work(task, site)\n"
+            f"class Own(Echo):\n    def work(self, task, ctx):\n{body}\n        return super().work(task, ctx)\n"
         )
         self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
         self.monkeypatch.syspath_prepend(place)

@@ -168,7 +168,7 @@ def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit
 
 
 def test_a_stopped_client_works_no_more(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
-    code = "Path(os.environ['PIDS'], str(site.client)).write_text(str(os.getpid()))\ntime.sleep(600)"
+    code = "Path(os.environ['PIDS'], str(ctx.client)).write_text(str(os.getpid()))\ntime.sleep(600)"
     kit.monkeypatch.setenv("PIDS", str(kit.folder))
     kit.monkeypatch.setattr("fedquilt_client.worker_pool.CANCEL_SECONDS", 0.5)
     peer.say(peer.topics.run, kit.run(algorithm={"name": kit.package("stoppable", code)}))

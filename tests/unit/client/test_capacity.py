@@ -1,4 +1,4 @@
-"""What a board can bear: control groups, budgets, and what follows when the system kills for memory all the same."""
+"""How much memory training can take: control groups, budgets, and what follows when training runs out of memory."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_limit_is_kept_and_only_ever_lowered(kit: Kit) -> None:
     file = RunStore(kit.folder / "run-1", kit.run()).limit
     assert read_limit(file) is None
     assert lower_limit(file, 1000) == int(LOWERED * 1000) == read_limit(file)
-    assert lower_limit(file, 1000) == 900  # begun before there was a limit: it teaches nothing new
+    assert lower_limit(file, 1000) == 900  # began before there was a limit, so it does not lower it
     assert lower_limit(RunStore(kit.folder / "run-1", kit.run()).limit, 800) == 720
 
 
@@ -141,7 +141,7 @@ def drive() -> Iterator[Callable[[Callable[[], int]], Driver]]:
         driver.pool.close()
 
 
-KILLED = "if not site.client: site.on_need(1 << 30)\nos.kill(os.getpid(), signal.SIGKILL)"
+KILLED = "if not ctx.client: ctx.on_need(1 << 30)\nos.kill(os.getpid(), signal.SIGKILL)"
 
 
 def job(kit: Kit, code: str, client: int = 0, **changes: Any) -> Any:
@@ -179,15 +179,15 @@ def test_without_an_estimate_nothing_can_be_made_smaller(drive: Any, kit: Kit) -
 )  # fmt: skip
 def test_an_error_of_memory_is_the_same_as_being_killed(drive: Any, kit: Kit, error: str) -> None:
     driver = drive(lambda: 0)
-    for client in (0, 1):  # the second waits while the first is at it
-        driver.pool.submit(job(kit, f"if not site.client: site.on_need(5)\nraise {error}", client))
+    for client in (0, 1):  # the second job waits while the first one trains
+        driver.pool.submit(job(kit, f"if not ctx.client: ctx.on_need(5)\nraise {error}", client))
     assert isinstance(event := driver.next(), JobOutOfMemory)
     assert event.need == 5
     assert isinstance(driver.next(), JobFailed)
 
 
 def small_cgroup(limit: int) -> Path | None:
-    """A control group of our own below the one we are in; None where we may not make any."""
+    """Make a control group for the test; return None without the right to make one."""
     top = Path("/sys/fs/cgroup/memory")
     group = top / f"fedquilt-test-{os.getpid()}"
     try:
@@ -206,7 +206,7 @@ def test_the_kernels_own_kill_is_recognised(drive: Any, kit: Kit) -> None:
         )
     driver = drive(oom_kills)
     try:
-        code = f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nsite.on_need(1 << 29)\n"
+        code = f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nctx.on_need(1 << 29)\n"
         given = job(kit, code + "x = bytearray(1 << 29)")
         driver.pool.submit(given)
         assert driver.next() == JobOutOfMemory(given, 1 << 29)

@@ -128,7 +128,7 @@ def test_progress_is_told_between_0_and_1(kit: Kit, model: Path, monkeypatch: py
 
 
 def test_private_memory_is_handed_on(kit: Kit) -> None:
-    code = "site.memory['count'] = site.memory.get('count', task.arrays['bias'][:1] * 0) + 1"
+    code = "ctx.memory['count'] = ctx.memory.get('count', task.arrays['bias'][:1] * 0) + 1"
     run = kit.run(algorithm={"name": kit.package("remembering", code)})
     first = kit.job(run, allowed=["remembering"])
     assert done(first).memory

@@ -110,7 +110,7 @@ def test_two_processes_work_at_the_same_time(driver: Driver, kit: Kit, seen: Pat
 
 
 def test_a_killed_process_is_replaced_and_the_job_done(driver: Driver, kit: Kit, seen: Path) -> None:
-    code = COUNT + f"if site.client == 0 and n < {ATTEMPTS - 1}: os.kill(os.getpid(), signal.SIGKILL)"
+    code = COUNT + f"if ctx.client == 0 and n < {ATTEMPTS - 1}: os.kill(os.getpid(), signal.SIGKILL)"
     run = kit.run(algorithm={"name": kit.package("mortal", code)})
     job, behind = kit.job(run, allowed=["mortal"]), kit.job(run, 1, allowed=["mortal"])
     driver.pool.submit(job)
@@ -187,9 +187,7 @@ def test_a_worker_that_does_not_leave_a_cancelled_job_is_ended(
 
 def test_a_worker_leaves_a_cancelled_job_and_stays_warm(driver: Driver, kit: Kit, seen: Path, wait_for: Wait) -> None:
     """Starting torch again for every round that a slow board misses would make it miss the next one too."""
-    code = (
-        "Path(os.environ['SEEN'], str(os.getpid())).touch()\nwhile True:\n  time.sleep(0.01)\n  site.on_progress(0.5)"
-    )
+    code = "Path(os.environ['SEEN'], str(os.getpid())).touch()\nwhile True:\n  time.sleep(0.01)\n  ctx.on_progress(0.5)"
     endless = kit.job(kit.run(algorithm={"name": kit.package("endless", code)}), 0, allowed=["endless"])
     driver.pool.submit(endless)
     pid = int(wait_for(lambda: list(seen.iterdir()))[0].name)
@@ -240,7 +238,7 @@ def test_what_a_library_prints_does_no_harm(driver: Driver, kit: Kit) -> None:
 
 
 def test_a_job_that_fails_says_why_and_the_next_is_done(driver: Driver, kit: Kit) -> None:
-    run = kit.run(algorithm={"name": kit.package("failing", "if site.client == 0: raise RuntimeError('no luck')")})
+    run = kit.run(algorithm={"name": kit.package("failing", "if ctx.client == 0: raise RuntimeError('no luck')")})
     driver.pool.submit(kit.job(run, 0, allowed=["failing"]))
     driver.pool.submit(kit.job(run, 1, allowed=["failing"]))
     failed, done = driver.next(), driver.next()
