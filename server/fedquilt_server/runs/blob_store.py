@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.codec import FileArrays, write_arrays
-from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
 from fedquilt_common.types import Arrays, ClientId, Precision
+from fedquilt_common.wire.chunks import Blob
+from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
 
 

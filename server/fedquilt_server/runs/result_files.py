@@ -6,15 +6,12 @@ import csv
 import io
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from fedquilt_common.wire.codec import wire_dtype_of
 from fedquilt_common.files.durable import replace_durably, write_atomically
-from fedquilt_common.types import ClientId, Precision
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch

@@ -98,7 +98,12 @@ class Run:
         )
         last = self.checkpoints.last
         return Machine(
-            self.workbench.algorithm(), policy, self.checkpoints.read(), self._context, self.folder.blobs.reply, last.round
+            self.workbench.algorithm(),
+            policy,
+            self.checkpoints.read(),
+            self._context,
+            self.folder.blobs.reply,
+            last.round,
         )
 
     def _context(self, round: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:

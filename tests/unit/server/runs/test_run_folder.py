@@ -85,7 +85,11 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_a_new_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    assert (inspect_folder(folder).begun, inspect_folder(folder).experiment, inspect_folder(folder).finished) == (False, None, False)
+    assert (inspect_folder(folder).begun, inspect_folder(folder).experiment, inspect_folder(folder).finished) == (
+        False,
+        None,
+        False,
+    )
     with opened(folder, resume=False) as run:
         assert (run.folder.epoch, run.machine.done, run.folder.finished, run.folder.closed) == (1, 0, False, False)
         assert run.folder.run.startswith("bench-round-")

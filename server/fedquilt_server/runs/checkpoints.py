@@ -1,0 +1,63 @@
+"""Checkpoints of a run: the state after each finished round, durable on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from fedquilt_common.algorithm_api import State
+from fedquilt_common.wire.chunks import Blob
+from fedquilt_server.runs import clock
+from fedquilt_server.runs.journal import StoredCheckpoint, Traffic
+from fedquilt_server.runs.run_folder import RunFolder
+
+_NO_ARRAYS: Final = ""
+"""Stands for the digest of a state without extra arrays."""
+
+
+class Checkpoints:
+    """The checkpoints of one run folder; a new folder gets one for round 0 with the initial state.
+
+    Args:
+        folder: the opened run folder.
+        first_state: makes the state before round 1; called only in a new folder.
+
+    Attributes:
+        last: the newest checkpoint.
+    """
+
+    def __init__(self, folder: RunFolder, first_state: Callable[[], State]) -> None:
+        self._journal, self._blobs = folder.journal, folder.blobs
+        self._down = folder.experiment.wire.down
+        self.last = self._journal.last_checkpoint() or self._begin(first_state())
+
+    def _begin(self, state: State) -> StoredCheckpoint:
+        arrays, extra = self.write(state)
+        start = StoredCheckpoint(0, 0, arrays.digest, extra, clock.now(), "", None, Traffic())
+        self._journal.save(start)
+        return start
+
+    def read(self) -> State:
+        """Return the state of the newest checkpoint; its arrays are read from disk when they are used."""
+        extra = self._blobs.arrays(self.last.extra) if self.last.extra != _NO_ARRAYS else {}
+        return State(self._blobs.arrays(self.last.arrays), extra)
+
+    def write(self, state: State, published: Blob | None = None) -> tuple[Blob, str]:
+        """Write a state's arrays durably; returns the blob of the global model and the digest of the extra arrays.
+
+        Args:
+            published: the global model as it was published, if it was: in fp32 those bytes are the checkpoint's.
+        """
+        extra = self._blobs.put(state.extra).digest if len(state.extra) else _NO_ARRAYS
+        model = published if self._down == "fp32" else None
+        return model or self._blobs.put(state.arrays), extra
+
+    def published_model(self, state: State, model: Blob) -> Blob:
+        """Return the global model as it travels: in fp32 the checkpoint's own blob."""
+        return model if self._down == "fp32" else self._blobs.put(state.arrays, self._down)
+
+    def save(self, checkpoint: StoredCheckpoint, keep: Collection[str]) -> None:
+        """Commit a checkpoint, then delete the replies and every blob whose digest is not in ``keep``."""
+        self.last = checkpoint
+        self._journal.save(checkpoint)
+        self._blobs.clean({checkpoint.arrays, checkpoint.extra, *keep})

@@ -1,0 +1,124 @@
+"""The folder of a run: its lock, experiment, journal, blobs and identity."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.experiment.experiment import Experiment, dump_experiment
+from fedquilt_common.files.durable import write_durably
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_server.runs import clock
+from fedquilt_server.runs.blob_store import BlobStore
+from fedquilt_server.runs.journal import Journal, peek_meta
+
+_FRESH = "fresh"
+"""Key of the journal: "yes" until a broker has accepted the coordinator."""
+
+
+@dataclass(frozen=True)
+class FolderState:
+    """What a folder holds before it is opened.
+
+    Attributes:
+        begun: whether a broker has accepted the coordinator of this run.
+        experiment: the resolved experiment as YAML; None in a folder without a run.
+        finished: whether all results are written.
+    """
+
+    begun: bool
+    experiment: str | None
+    finished: bool
+
+
+def inspect_folder(path: Path) -> FolderState:
+    """Read the state of a folder without opening it; another process may be writing to it.
+
+    Raises:
+        RunFolderError: the journal is damaged.
+    """
+    journal = path / "journal.sqlite"
+    begun = journal.exists() and peek_meta(journal, _FRESH) != "yes"
+    return FolderState(begun, peek_meta(journal, "experiment"), peek_meta(journal, "finished") is not None)
+
+
+class RunFolder:
+    """One run on disk: created, or opened again if ``resume`` is set and the folder holds this experiment's run.
+
+    Attributes:
+        journal: events and checkpoints.
+        blobs: states, patches and replies.
+        run: identifier of the run.
+        epoch: number of starts of the coordinator on this folder, from 1.
+        started_at: Unix time in seconds at which the run was created.
+
+    Raises:
+        RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run.
+        FolderInUseError: another process works in the folder.
+    """
+
+    def __init__(self, experiment: Experiment, path: Path, *, resume: bool) -> None:
+        self.experiment = experiment
+        self.path = path
+        self._yaml = dump_experiment(experiment)
+        before = inspect_folder(path)
+        _check_folder(path, before, self._yaml, resume=resume)
+        with ExitStack() as undo:
+            self._lock = undo.enter_context(lock_folder(path))
+            write_durably(path / "experiment.yaml", self._yaml)
+            self.journal = undo.enter_context(closing(Journal(path / "journal.sqlite")))
+            if not before.begun:
+                self.journal.set_meta(_FRESH, "yes")
+            self.blobs = BlobStore(path / "blobs")
+            self.run, self.epoch, self.started_at = self._identify()
+            undo.pop_all()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all results are written."""
+        return self.journal.meta("finished") is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end is published and the broker retains nothing of the run."""
+        return self.journal.meta("closed") is not None
+
+    def claim(self) -> None:
+        """Record that the folder belongs to this experiment; called once the experiment is known to start."""
+        self.journal.set_meta("experiment", self._yaml)
+
+    def begin(self) -> None:
+        """Record that a broker has accepted the coordinator: from now on others may know of the run."""
+        self.journal.set_meta(_FRESH, "no")
+
+    def finish(self) -> None:
+        """Record that all results are written."""
+        self.journal.set_meta("finished", "yes")
+
+    def close(self) -> None:
+        """Record that the end is published."""
+        self.journal.set_meta("closed", "yes")
+
+    def release(self) -> None:
+        """Let another process work in the folder."""
+        self.journal.close()
+        self._lock.close()
+
+    def _identify(self) -> tuple[str, int, float]:
+        journal = self.journal
+        run = journal.meta("run") or f"{self.experiment.name[:40]}-{secrets.token_hex(4)}"
+        epoch = int(journal.meta("epoch") or 0) + 1
+        started = float(journal.meta("started_at") or clock.now())
+        for key, value in (("run", run), ("epoch", epoch), ("started_at", started)):
+            journal.set_meta(key, str(value))
+        return run, epoch, started
+
+
+def _check_folder(path: Path, before: FolderState, yaml: str, *, resume: bool) -> None:
+    if before.begun and not resume:
+        raise RunFolderError(f"{path} already holds a run: resume it with --resume, or choose another --out")
+    if before.experiment is not None and before.experiment != yaml:
+        raise RunFolderError(f"{path} holds a run of another experiment: choose another --out")
