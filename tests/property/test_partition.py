@@ -171,9 +171,9 @@ def test_each_person_has_one_client(clients: int, persons: list[int]) -> None:
 @pytest.mark.parametrize(
     ("scheme", "words"),
     [
-        (Scheme("subject"), "does not say whose"),
+        (Scheme("subject"), "does not list its samples' persons"),
         (Scheme("subject", subjects=np.zeros(60, int)), "need as many persons; there are 1"),
-        (Scheme("per-class", per_class=20), "want 40 samples of class 0, there are 10"),
+        (Scheme("per-class", per_class=20), "need 40 samples of class 0, but there are 10"),
         (Scheme("per-class", per_class=1, classes=(2, 9)), "has 6 classes"),
     ],
 )

@@ -110,10 +110,10 @@ class FedReb(FedAvg):
 
     def rebalance(self, ctx: ClientContext) -> RebalancedExamples:
         """Return the client's rebalanced data set, the same in every round."""
-        from fedquilt_common.augment import augmentation
+        from fedquilt_common.augment import choose_augmentation
 
         threshold = class_threshold(class_counts(ctx), self.threshold, self.rounding, distinct=self.distinct)
-        augment = augmentation(self.augmentation, ctx.data.x)
+        augment = choose_augmentation(self.augmentation, ctx.data.x)
         return rebalance_examples(ctx.data, threshold, augment, np.random.default_rng(ctx.lasting_seed))
 
     def phases(

@@ -1,8 +1,8 @@
-"""AutoAugment for images, with the policy that was found for CIFAR-10.
+"""AutoAugment for images, with the policy that its authors found for CIFAR-10.
 
-Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data", CVPR 2019, table 7 of the appendix: one of 25
-sub-policies for each image, two operations each, with a probability and a magnitude from 0 to 9. Operations on values
-are defined for bytes; here the batch's least value is 0 and its greatest 255.
+Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data", CVPR 2019, table 7 of the appendix. Each image
+gets one of 25 sub-policies. A sub-policy is two operations, each with a probability and a magnitude from 0 to 9.
+Operations on values are defined for bytes; here the batch's least value counts as 0 and its greatest as 255.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.augment.images import (
-    affine,
-    blended,
-    brightened,
-    contrasted,
+    adjust_brightness,
+    adjust_contrast,
+    adjust_saturation,
+    blend,
     rotation,
-    saturated,
-    sheared,
-    translated,
+    shearing,
+    transform_affine,
+    translation,
 )
 
 Images = NDArray[Any]
@@ -62,21 +62,42 @@ POLICY: Final = tuple(
 
 
 def auto_augment(x: Images, rng: np.random.Generator) -> Images:
-    """Each image under a sub-policy drawn for it."""
+    """Change each image by a sub-policy that is drawn for it.
+
+    Args:
+        x: floating-point images of shape (n, channels, height, width).
+        rng: draws sub-policies, operations and directions.
+
+    Returns:
+        New images in the shape and dtype of ``x``.
+    """
     x, drawn = x.copy(), rng.integers(len(POLICY), size=len(x))
     for number, steps in enumerate(POLICY):
         for name, probability, magnitude in steps:
             chosen = np.flatnonzero((drawn == number) & (rng.random(len(x)) < probability))
             if len(chosen):
-                x[chosen] = apply(name, magnitude, x[chosen], rng, (float(x.min()), float(x.max())))
+                x[chosen] = apply_operation(name, magnitude, x[chosen], rng, (float(x.min()), float(x.max())))
     return x
 
 
-def apply(name: str, magnitude: int, x: Images, rng: np.random.Generator, span: tuple[float, float]) -> Images:
-    """One operation on all images; those with a direction take either at random. ``span``: black and white."""
+def apply_operation(
+    name: str, magnitude: int, x: Images, rng: np.random.Generator, span: tuple[float, float]
+) -> Images:
+    """Apply one operation to all images; one with a direction takes either at random.
+
+    Args:
+        name: of ``OPERATIONS``.
+        magnitude: from 0 to 9.
+        x: floating-point images of shape (n, channels, height, width).
+        rng: draws the direction for each image.
+        span: the values of black and of white.
+
+    Returns:
+        New images in the shape and dtype of ``x``.
+    """
     part, sign = magnitude / 9, rng.choice((-1.0, 1.0), len(x))
     if name in _MAPS:
-        return affine(x, _MAPS[name](part, sign, x))
+        return transform_affine(x, _MAPS[name](part, sign, x))
     if name in _BLENDS:
         return _BLENDS[name](x, 1 + sign * 0.9 * part)
     width = (span[1] - span[0]) or 1.0
@@ -84,29 +105,32 @@ def apply(name: str, magnitude: int, x: Images, rng: np.random.Generator, span: 
     return (_ON_BYTES[name](values, magnitude) / _BYTES * width + span[0]).astype(x.dtype)
 
 
-def _sharpened(x: Images, factor: Numbers) -> Images:
-    """0 gives the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13, its border as it is."""
+def _adjust_sharpness(x: Images, factor: Numbers) -> Images:
+    """Blend images with smoothed ones; factor 0 gives the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13.
+
+    The border stays as it is.
+    """
     smooth = x.copy()
     height, width = x.shape[2:]
     near = [x[:, :, i : height - 2 + i, j : width - 2 + j] for i in range(3) for j in range(3)]
     smooth[:, :, 1:-1, 1:-1] = (sum(near) + 4 * near[4]) / 13
-    return blended(x, smooth, factor)
+    return blend(x, smooth, factor)
 
 
 def _auto_contrast(values: NDArray[np.int64], magnitude: int) -> Numbers:
-    """Stretched to the whole range, channel by channel; a channel of one value stays as it is."""
+    """Stretch each channel to the whole range; a channel of a single value stays as it is."""
     low, high = values.min(axis=(2, 3), keepdims=True), values.max(axis=(2, 3), keepdims=True)
     spread = np.where(high > low, high - low, 1)
     return np.asarray(np.where(high > low, np.rint((values - low) * (_BYTES / spread)), values), np.float64)
 
 
 def _equalize(values: NDArray[np.int64], magnitude: int) -> NDArray[np.int64]:
-    """Channel by channel, so that all values are about as frequent."""
+    """Change the values of each channel so that all are about as frequent."""
     flat = values.reshape(-1, values.shape[2] * values.shape[3])
-    return np.stack([_equalized(channel) for channel in flat]).reshape(values.shape)
+    return np.stack([_equalize_channel(channel) for channel in flat]).reshape(values.shape)
 
 
-def _equalized(channel: NDArray[np.int64]) -> NDArray[np.int64]:
+def _equalize_channel(channel: NDArray[np.int64]) -> NDArray[np.int64]:
     counts = np.bincount(channel, minlength=_BYTES + 1)
     step = (counts.sum() - counts[counts > 0][-1]) // _BYTES
     if step == 0:
@@ -122,7 +146,7 @@ def _solarize(values: NDArray[np.int64], magnitude: int) -> NDArray[np.int64]:
 
 
 def _posterize(values: NDArray[np.int64], magnitude: int) -> NDArray[np.int64]:
-    """The upper 8 to 4 bits."""
+    """Keep the upper 8 to 4 bits of each value."""
     lost = round(magnitude / (9 / 4))
     return (values >> lost) << lost
 
@@ -130,13 +154,14 @@ def _posterize(values: NDArray[np.int64], magnitude: int) -> NDArray[np.int64]:
 _Maps = Callable[[float, Numbers, Images], Numbers]
 _MAPS: Final[dict[str, _Maps]] = {
     "rotate": lambda part, sign, x: rotation(30 * part * sign),
-    "shear-x": lambda part, sign, x: sheared(0.3 * part * sign, 0 * sign),
-    "shear-y": lambda part, sign, x: sheared(0 * sign, 0.3 * part * sign),
-    "translate-x": lambda part, sign, x: translated(np.trunc(150 / 331 * x.shape[3] * part * sign), 0 * sign),
-    "translate-y": lambda part, sign, x: translated(0 * sign, np.trunc(150 / 331 * x.shape[2] * part * sign)),
+    "shear-x": lambda part, sign, x: shearing(0.3 * part * sign, 0 * sign),
+    "shear-y": lambda part, sign, x: shearing(0 * sign, 0.3 * part * sign),
+    "translate-x": lambda part, sign, x: translation(np.trunc(150 / 331 * x.shape[3] * part * sign), 0 * sign),
+    "translate-y": lambda part, sign, x: translation(0 * sign, np.trunc(150 / 331 * x.shape[2] * part * sign)),
 }
 _BLENDS: Final[dict[str, Callable[[Images, Numbers], Images]]] = {
-    "brightness": brightened, "contrast": contrasted, "color": saturated, "sharpness": _sharpened,
+    "brightness": adjust_brightness, "contrast": adjust_contrast,
+    "color": adjust_saturation, "sharpness": _adjust_sharpness,
 }  # fmt: skip
 _ON_BYTES: Final[dict[str, Callable[[NDArray[np.int64], int], NDArray[Any]]]] = {
     "auto-contrast": _auto_contrast, "equalize": _equalize, "invert": lambda values, _: _BYTES - values,

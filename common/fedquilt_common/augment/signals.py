@@ -1,8 +1,9 @@
-"""Time series, shape (n, channels, time), and tabular samples, shape (n, features).
+"""Augmentation of time series, shape (n, channels, time), and tabular samples, shape (n, features).
 
 Jitter, scaling, rotation, permutation and magnitude warp of Um et al., "Data Augmentation of Wearable Sensor Data for
-Parkinson's Disease Monitoring using Convolutional Neural Networks", ICMI 2017. Sizes are relative to the spread of
-each channel over the batch, so that they suit data of any unit.
+Parkinson's Disease Monitoring using Convolutional Neural Networks", ICMI 2017. The size of the jitter is relative to
+the spread of each channel over the batch, so it suits data of any unit. Samples are floating-point arrays; all
+functions keep their shape and dtype.
 """
 
 from __future__ import annotations
@@ -16,48 +17,60 @@ Series = NDArray[Any]
 Numbers = NDArray[np.float64]
 
 NOISE: Final = 0.05
-"""Standard deviation of the jitter, of the channel's own."""
+"""Standard deviation of the jitter, as a part of the channel's own."""
 SCALING: Final = 0.1
 """Standard deviation of the factor around 1."""
 ROTATION: Final = 15.0
-"""Degrees, to either side, about a random axis."""
+"""Greatest angle in degrees, to either side, about a random axis."""
 SEGMENTS: Final = 4
+"""Pieces that a permutation exchanges."""
 WARP, KNOTS = 0.2, 4
-"""Standard deviation of the smooth curve around 1, and its inner knots."""
-APPLIED: Final = 0.5
-"""Probability of each of the last three."""
+"""Standard deviation of the smooth curve around 1, and the number of its inner knots."""
+STEP_PROBABILITY: Final = 0.5
+"""Probability of rotation, permutation and magnitude warp."""
 
 
-def time_series(x: Series, rng: np.random.Generator) -> Series:
-    """Jitter and scaling for every series; rotation, permutation and magnitude warp for half of them each."""
+def augment_series(x: Series, rng: np.random.Generator) -> Series:
+    """Apply jitter and scaling to every series; rotation, permutation and magnitude warp each to half of them.
+
+    Args:
+        x: time series of shape (n, channels, time).
+        rng: draws what changes, and how.
+    """
     count, channels, time = x.shape
-    changed = scaled(jittered(x, rng), rng)
-    for step, possible in ((rotated, channels > 1), (permuted, time >= SEGMENTS), (warped, time > 1)):
+    changed = scale(add_noise(x, rng), rng)
+    for step, possible in ((rotate, channels > 1), (permute, time >= SEGMENTS), (warp, time > 1)):
         if possible:
-            chosen = np.flatnonzero(rng.random(count) < APPLIED)
+            chosen = np.flatnonzero(rng.random(count) < STEP_PROBABILITY)
             changed[chosen] = step(changed[chosen], rng)
     return changed
 
 
-def tabular(x: Series, rng: np.random.Generator) -> Series:
-    """Jitter and scaling: features have no order to be warped, permuted or rotated."""
-    return scaled(jittered(x[..., None], rng), rng)[..., 0]
+def augment_table(x: Series, rng: np.random.Generator) -> Series:
+    """Apply jitter and scaling to tabular samples, shape (n, features).
+
+    The other steps need an order, which features do not have.
+    """
+    return scale(add_noise(x[..., None], rng), rng)[..., 0]
 
 
-def jittered(x: Series, rng: np.random.Generator) -> Series:
-    """Plus normal noise, independent for each value."""
+def add_noise(x: Series, rng: np.random.Generator) -> Series:
+    """Add normal noise to each value of ``x``, shape (n, channels, time)."""
     spread = x.std(axis=(0, 2), keepdims=True)
     return np.asarray(x + NOISE * spread * rng.standard_normal(x.shape), x.dtype)
 
 
-def scaled(x: Series, rng: np.random.Generator) -> Series:
-    """Each channel of each series times a factor of its own."""
+def scale(x: Series, rng: np.random.Generator) -> Series:
+    """Multiply each channel of each series by a random factor; ``x`` has shape (n, channels, time)."""
     return (x * rng.normal(1.0, SCALING, (*x.shape[:2], 1))).astype(x.dtype)
 
 
-def rotated(x: Series, rng: np.random.Generator) -> Series:
-    """Turned in space: all triples of channels alike where there are triples (the axes of inertial sensors), else the
-    plane of two channels at random."""
+def rotate(x: Series, rng: np.random.Generator) -> Series:
+    """Rotate each series, shape (channels, time), in space.
+
+    If the number of channels is a multiple of 3, all triples turn alike: they are the axes of inertial sensors.
+    Otherwise the plane of two random channels turns.
+    """
     channels = x.shape[1]
     angle = np.deg2rad(rng.uniform(-ROTATION, ROTATION, len(x)))
     if channels % 3 == 0:
@@ -68,7 +81,12 @@ def rotated(x: Series, rng: np.random.Generator) -> Series:
 
 
 def about_axes(axis: Numbers, angle: Numbers) -> Numbers:
-    """Rotation matrices, shape (n, 3, 3), by Rodrigues' formula; ``axis`` (n, 3) of length 1, ``angle`` (n,)."""
+    """Rotation matrices, float64 of shape (n, 3, 3), by Rodrigues' formula.
+
+    Args:
+        axis: unit vectors, shape (n, 3).
+        angle: in radians, shape (n,).
+    """
     x, y, z = axis.T
     zero = np.zeros_like(x)
     cross = np.stack([np.stack(row, -1) for row in ([zero, -z, y], [z, zero, -x], [-y, x, zero])], -2)
@@ -77,13 +95,14 @@ def about_axes(axis: Numbers, angle: Numbers) -> Numbers:
 
 
 def _directions(count: int, rng: np.random.Generator) -> Numbers:
-    found = rng.standard_normal((count, 3))
-    unit: Numbers = found / np.linalg.norm(found, axis=1, keepdims=True)
+    """Random unit vectors, shape (count, 3)."""
+    vectors = rng.standard_normal((count, 3))
+    unit: Numbers = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return unit
 
 
 def _planes(channels: int, angle: Numbers, rng: np.random.Generator) -> Numbers:
-    """Rotation matrices, shape (n, channels, channels), in the plane of two channels each."""
+    """Rotation matrices, shape (n, channels, channels), each in the plane of two random channels."""
     which = np.argsort(rng.random((len(angle), channels)), axis=1)[:, :2]
     first, second, every = which[:, 0], which[:, 1], np.arange(len(angle))
     turn = np.tile(np.eye(channels), (len(angle), 1, 1))
@@ -92,8 +111,11 @@ def _planes(channels: int, angle: Numbers, rng: np.random.Generator) -> Numbers:
     return turn
 
 
-def permuted(x: Series, rng: np.random.Generator) -> Series:
-    """Cut into ``SEGMENTS`` pieces of equal length (the last may be longer), which change places."""
+def permute(x: Series, rng: np.random.Generator) -> Series:
+    """Cut each series, shape (channels, time), into ``SEGMENTS`` pieces and put them in random order.
+
+    The pieces have the same length, except for the last, which may be longer.
+    """
     time = x.shape[2]
     bounds = np.arange(SEGMENTS) * (time // SEGMENTS)
     pieces = np.split(np.arange(time), bounds[1:])
@@ -102,9 +124,12 @@ def permuted(x: Series, rng: np.random.Generator) -> Series:
     return np.take_along_axis(x, index[:, None, :], axis=2)
 
 
-def warped(x: Series, rng: np.random.Generator) -> Series:
-    """Times a smooth curve for each channel: a cubic spline through random values around 1."""
-    from scipy.interpolate import CubicSpline  # not at the top: a board that only waits has no use for it
+def warp(x: Series, rng: np.random.Generator) -> Series:
+    """Multiply each channel by a smooth curve: a cubic spline through random values around 1.
+
+    ``x`` has shape (n, channels, time).
+    """
+    from scipy.interpolate import CubicSpline  # not at the top: it would cost an idle agent memory
 
     count, channels, time = x.shape
     values = rng.normal(1.0, WARP, (KNOTS + 2, count, channels))

@@ -23,20 +23,28 @@ FOLDER_VARIABLE = "FEDQUILT_DATA"
 
 
 def load_dataset(name: str, folder: Path | None = None, allowed: Collection[str] = ()) -> Dataset:
-    """The data set called ``name``, from its own folder below ``folder`` (default: the variable
-    FEDQUILT_DATA).
+    """Load a data set; it stays in memory for later calls.
 
-    It is kept, so that later calls cost nothing, and its arrays are read-only. A user's own
-    ``package:factory`` is called with the folder, or None. Raises UnknownNameError, ForbiddenImportError,
-    DataUnavailableError.
+    Args:
+        name: of ``DATASETS``, or a user's own ``package:factory``, which is called with the folder or None.
+        folder: contains a folder for each data set; None: the environment variable FEDQUILT_DATA.
+        allowed: packages from which a user's own factory may come.
+
+    Returns:
+        The data set, with read-only arrays.
+
+    Raises:
+        UnknownNameError: there is no data set of this name.
+        ForbiddenImportError: the factory's package is not allowed.
+        DataUnavailableError: files are missing or damaged.
     """
     return _load(name, folder or data_folder(), tuple(sorted(allowed)))
 
 
 def data_folder() -> Path | None:
-    """Where the data sets' folders are, if the environment says so."""
-    said = os.environ.get(FOLDER_VARIABLE)
-    return Path(said) if said else None
+    """Folder that contains the data sets' folders, from the environment variable FEDQUILT_DATA; None if it is unset."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return Path(folder) if folder else None
 
 
 @functools.lru_cache(maxsize=3)

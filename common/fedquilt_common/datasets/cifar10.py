@@ -1,8 +1,8 @@
 """CIFAR-10: 50,000 + 10,000 colour images of 32 x 32 in ten classes (Krizhevsky, 2009).
 
 Reads the binary version in ``<FEDQUILT_DATA>/cifar10``: ``data_batch_1.bin`` to ``data_batch_5.bin`` and
-``test_batch.bin``, records of one label byte and three planes of 1024 bytes: red, green, blue. Of files that hold only
-some of a batch, such as ``data_batch_1.first4000.bin``, all are taken, in the order of their names.
+``test_batch.bin``. A record is one label byte and three planes of 1024 bytes: red, green, blue. Files that hold only a
+part of a batch, such as ``data_batch_1.first4000.bin``, are read too, in the order of their names.
 """
 
 from __future__ import annotations
@@ -20,27 +20,31 @@ CLASSES = 10
 SHAPE = (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
 _MOST = 10_000
-"""Records of a file."""
+"""Greatest number of records in a file."""
 
 
 def load(folder: Path | None = None) -> Dataset:
-    """``x`` float32 of shape (n, 3, 32, 32) from 0 to 1, ``y`` int64. Raises DataUnavailableError."""
+    """Load CIFAR-10: ``x`` float32 of shape (n, 3, 32, 32) from 0 to 1, ``y`` int64 of shape (n,) from 0 to 9.
+
+    Raises:
+        DataUnavailableError: a file is missing or damaged.
+    """
     place = dataset_folder(folder, NAME)
-    return Dataset(NAME, _part(place, "data_batch"), _part(place, "test_batch"), CLASSES)
+    return Dataset(NAME, _read_part(place, "data_batch"), _read_part(place, "test_batch"), CLASSES)
 
 
-def _part(place: Path, prefix: str) -> Examples:
+def _read_part(place: Path, prefix: str) -> Examples:
     files = sorted(path for suffix in SUFFIXES for path in place.glob(f"{prefix}*.bin{suffix}"))
     if not files:
         raise DataUnavailableError(
-            f"{place / prefix}*.bin: there is no such file, nor one ending in {', '.join(SUFFIXES[1:])}; put the "
-            "binary version of CIFAR-10 there"
+            f"{place / prefix}*.bin: there is no such file, and none that also ends in {', '.join(SUFFIXES[1:])}; "
+            "put the binary version of CIFAR-10 there"
         )
-    parts = [_examples(path) for path in files]
+    parts = [_read_examples(path) for path in files]
     return Examples(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
 
 
-def _examples(path: Path) -> Examples:
+def _read_examples(path: Path) -> Examples:
     with open_packed(path) as stream:
         records = read_records(stream, _RECORD, _MOST, path)
     y = records[:, 0].astype(np.int64)

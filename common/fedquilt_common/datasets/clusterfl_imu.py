@@ -2,8 +2,8 @@
 
 The IMU data of Ouyang et al., "ClusterFL: A Similarity-Aware Federated Learning System for Human Activity
 Recognition", MobiSys 2021, min-max scaled by its authors. Reads the folder ``imu_data_7`` as they publish it, in
-``<FEDQUILT_DATA>/clusterfl-imu``: a file for each person and activity, such as ``hsh_1_walk_nor.txt``. Where only their
-``server_x_test.txt`` is there, its 70 windows are the data set, of nobody in particular.
+``<FEDQUILT_DATA>/clusterfl-imu``: a file for each person and activity, such as ``hsh_1_walk_nor.txt``. If there is only
+the authors' ``server_x_test.txt``, its 70 windows are the data set, without persons.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find
+from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file
 from fedquilt_common.datasets.tables import read_table, read_whole_numbers, split_each_person
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
@@ -25,41 +25,42 @@ _FOLDER = "imu_data_7"
 
 
 def load(folder: Path | None = None) -> Dataset:
-    """``x`` float32 of shape (n, 9, 100) from 0 to 1: axes, times; ``y`` int64 from 0 to 2.
+    """Load the windows: ``x`` float32 of shape (n, 9 axes, 100 times) from 0 to 1, ``y`` int64 of shape (n,), 0 to 2.
 
-    Raises DataUnavailableError.
+    Raises:
+        DataUnavailableError: a file is missing or damaged.
     """
     place = dataset_folder(folder, NAME)
     if (place / _FOLDER).is_dir():
-        return _whole(place / _FOLDER)
+        return _load_persons(place / _FOLDER)
     if any((place / f"server_x_test.txt{suffix}").is_file() for suffix in SUFFIXES):
-        return _servers(place)
+        return _load_server_test(place)
     raise DataUnavailableError(f"{place / _FOLDER}: there is no such folder; put the authors' files there")
 
 
-def _whole(place: Path) -> Dataset:
-    found, labels, persons = [], [], []
+def _load_persons(place: Path) -> Dataset:
+    parts, labels, persons = [], [], []
     for person, prefix in enumerate(PERSONS):
         for kind, activity in enumerate(ACTIVITIES):
-            windows = _windows(find(place, f"{prefix}_{activity}_nor.txt"), ",")
-            found.append(windows)
+            windows = _read_windows(find_file(place, f"{prefix}_{activity}_nor.txt"), ",")
+            parts.append(windows)
             labels += [kind] * len(windows)
             persons += [person] * len(windows)
-    return split_each_person(NAME, np.concatenate(found), np.array(labels), np.array(persons), len(ACTIVITIES))
+    return split_each_person(NAME, np.concatenate(parts), np.array(labels), np.array(persons), len(ACTIVITIES))
 
 
-def _servers(place: Path) -> Dataset:
-    files = [find(place, f"server_{kind}_test.txt") for kind in "xy"]
-    x, y = _windows(files[0], None), read_whole_numbers(files[1], 0, len(ACTIVITIES) - 1)
+def _load_server_test(place: Path) -> Dataset:
+    files = [find_file(place, f"server_{kind}_test.txt") for kind in "xy"]
+    x, y = _read_windows(files[0], None), read_whole_numbers(files[1], 0, len(ACTIVITIES) - 1)
     if len(x) != len(y):
         raise DataUnavailableError(
             f"{files[0]}: has {len(x)} windows, {files[1].name} {len(y)} labels; fetch both again"
         )
     split = split_each_person(NAME, x, y, np.zeros(len(y), dtype=np.int64), len(ACTIVITIES))
-    note = f"clusterfl-imu: {_FOLDER} is not there, so this is but the {len(y)} windows of server_x_test.txt"
+    note = f"clusterfl-imu: {_FOLDER} is missing, so the data set is only the {len(y)} windows of server_x_test.txt"
     return Dataset(NAME, split.train, split.test, split.classes, None, note)
 
 
-def _windows(path: Path, delimiter: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _read_windows(path: Path, delimiter: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     rows = read_table(path, TIMES * AXES, delimiter)
     return np.ascontiguousarray(rows.reshape(-1, TIMES, AXES).transpose(0, 2, 1))

@@ -1,4 +1,4 @@
-"""Depth: five hand gestures seen by a depth camera, 36 x 36 pixels, in three places.
+"""Depth: images of five hand gestures from a depth camera, 36 x 36 pixels, in three places.
 
 Ouyang et al., "ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition", MobiSys 2021.
 Reads the folders as the authors publish them, in ``<FEDQUILT_DATA>/depth``: ``outdoor``, ``indoor_normal`` and
@@ -26,34 +26,40 @@ _WHITE = np.float32(255)
 
 
 def load(folder: Path | None = None) -> Dataset:
-    """``x`` float32 of shape (n, 1, 36, 36) from 0 to 1, ``y`` int64 from 0 to 4. Raises DataUnavailableError."""
+    """Load the images: ``x`` float32 of shape (n, 1, 36, 36) from 0 to 1, ``y`` int64 of shape (n,) from 0 to 4.
+
+    Raises:
+        DataUnavailableError: a file is missing or damaged, or Pillow is not installed.
+    """
     place = dataset_folder(folder, NAME)
     nodes = [node for name in PLACES for node in sorted((place / name).glob("Node*")) if node.is_dir()]
-    found, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
+    x, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
     for person, node in enumerate(nodes):
         for kind, gesture in enumerate(GESTURES):
-            images = [_image(path) for path in sorted((node / gesture).glob("*.png"))]
-            found += images
+            images = [_read_image(path) for path in sorted((node / gesture).glob("*.png"))]
+            x += images
             labels += [kind] * len(images)
             persons += [person] * len(images)
-    if not found:
+    if not x:
         raise DataUnavailableError(f"{place}: holds no images such as outdoor/Node0/good/*.png; put them there")
-    return split_each_person(NAME, np.stack(found), np.array(labels), np.array(persons), len(GESTURES))
+    return split_each_person(NAME, np.stack(x), np.array(labels), np.array(persons), len(GESTURES))
 
 
-def _image(path: Path) -> NDArray[np.float32]:
+def _read_image(path: Path) -> NDArray[np.float32]:
     try:
         from PIL import Image
     except ImportError as error:
         raise DataUnavailableError(
-            "the data set 'depth' is made of PNG images, for which Pillow is needed; pip install 'fedquilt[vision]'"
+            "the data set 'depth' consists of PNG images, which need Pillow; run pip install 'fedquilt[vision]'"
         ) from error
     try:
         with Image.open(path, formats=("PNG",)) as image:
-            if image.size != (SIDE, SIDE):  # known from its head, before any pixel is unpacked
-                raise DataUnavailableError(f"{path}: has {image.size} pixels instead of {SIDE} x {SIDE}")
+            if image.size != (SIDE, SIDE):  # the file's header has the size, so no pixel is unpacked
+                raise DataUnavailableError(
+                    f"{path}: has {image.size} pixels instead of {SIDE} x {SIDE}; fetch it again"
+                )
             pixels = np.asarray(image.convert("L"), dtype=np.float32)
     except (OSError, SyntaxError, ValueError) as error:
-        raise DataUnavailableError(f"{path}: is no PNG image that can be read: {error}; fetch it again") from None
+        raise DataUnavailableError(f"{path}: is no PNG image that Pillow can read: {error}; fetch it again") from None
     scaled: NDArray[np.float32] = pixels[None] / _WHITE
     return scaled

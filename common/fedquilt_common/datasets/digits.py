@@ -1,7 +1,7 @@
 """Handwritten digits of 8 x 8 pixels, which come with scikit-learn: no download.
 
-Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998; the
-test part of it, 1,797 digits. It has no official split: here a fixed fifth of each class is the test set.
+Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998: the 1,797
+digits of its test part. There is no official split; here a fixed fifth of each class is the test set.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ _DARKEST = np.float32(16)
 
 
 def load(folder: Path | None = None) -> Dataset:
-    """``x`` float32 of shape (n, 1, 8, 8) from 0 to 1, ``y`` int64; ``folder`` is not used.
+    """Load the digits: ``x`` float32 of shape (n, 1, 8, 8) from 0 to 1, ``y`` int64 of shape (n,) from 0 to 9.
 
-    Raises DataUnavailableError where scikit-learn is not installed.
+    Args:
+        folder: not used.
+
+    Raises:
+        DataUnavailableError: scikit-learn is not installed.
     """
-    x, y = _samples()
+    x, y = _read_samples()
     test = np.concatenate([np.flatnonzero(y == digit)[::5] for digit in range(CLASSES)])
     held_out = np.isin(np.arange(len(y)), test)
     examples = Examples(x, y)
@@ -36,18 +40,19 @@ def load(folder: Path | None = None) -> Dataset:
     )
 
 
-def _samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    table = np.loadtxt(_file(), delimiter=",", dtype=np.float32)
+def _read_samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    table = np.loadtxt(_find_table(), delimiter=",", dtype=np.float32)
     return table[:, :-1].reshape(-1, 1, 8, 8) / _DARKEST, table[:, -1].astype(np.int64)
 
 
-def _file() -> Path:
-    """In scikit-learn's package, which is not imported: that would cost a board seconds and 75 MB for one table."""
+def _find_table() -> Path:
+    """Find the table without importing scikit-learn, which would cost a board seconds and 75 MB."""
     package = importlib.util.find_spec("sklearn")
     for folder in (package and package.submodule_search_locations) or ():
         file = Path(folder, "datasets", "data", "digits.csv.gz")
         if file.exists():
             return file
     raise DataUnavailableError(
-        "the data set 'digits' comes with scikit-learn, not there, or not whole: pip install 'fedquilt[client]'"
+        "the data set 'digits' comes with scikit-learn, which is missing or incomplete; "
+        "run pip install 'fedquilt[client]'"
     )

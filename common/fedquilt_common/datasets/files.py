@@ -1,4 +1,4 @@
-"""Data files as published, or packed with gzip, xz or zip; read as streams, never further than needed."""
+"""Read data files as streams: as published, or packed with gzip, xz or zip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.
 
 
 def dataset_folder(folder: Path | None, name: str) -> Path:
-    """The data set's own folder below ``folder``. Raises DataUnavailableError where there is none."""
+    """Folder of the data set ``name`` below ``folder``.
+
+    Raises:
+        DataUnavailableError: ``folder`` is None, or there is no such folder.
+    """
     if folder is None:
         raise DataUnavailableError(
             f"the data set '{name}' needs a folder of data sets; set FEDQUILT_DATA to the one that holds '{name}/'"
@@ -34,22 +38,26 @@ def dataset_folder(folder: Path | None, name: str) -> Path:
     return folder / name
 
 
-def find(folder: Path, name: str) -> Path:
-    """The file ``name`` in ``folder``, or the same packed. Raises DataUnavailableError."""
+def find_file(folder: Path, name: str) -> Path:
+    """Find the file ``name`` in ``folder``, plain or packed.
+
+    Raises:
+        DataUnavailableError: there is none.
+    """
     for suffix in SUFFIXES:
         if (folder / (name + suffix)).is_file():
             return folder / (name + suffix)
     raise DataUnavailableError(
-        f"{folder / name}: there is no such file, nor one ending in {', '.join(SUFFIXES[1:])}; put it there"
+        f"{folder / name}: there is no such file, and none that also ends in {', '.join(SUFFIXES[1:])}; put it there"
     )
 
 
 @contextlib.contextmanager
 def open_packed(path: Path) -> Iterator[IO[bytes]]:
-    """The unpacked bytes of ``path`` as a stream, so that nothing is unpacked before it is asked for.
+    """Open a file, plain or packed, as a stream of its unpacked bytes, which are unpacked as they are read.
 
-    Raises DataUnavailableError for a file that cannot be read, is cut short or is not packed as its name
-    says.
+    Raises:
+        DataUnavailableError: the file cannot be read, is truncated, or is not packed as its name suggests.
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -63,27 +71,33 @@ def open_packed(path: Path) -> Iterator[IO[bytes]]:
 def _open(path: Path, stack: contextlib.ExitStack) -> IO[bytes]:
     if path.suffix == ".gz":
         file = stack.enter_context(gzip.open(path, "rb"))  # noqa: SIM115 - the stack closes it
-        return cast("IO[bytes]", file)  # which it is in all but its annotations
+        return cast("IO[bytes]", file)  # its annotations lack that
     if path.suffix == ".xz":
         return stack.enter_context(lzma.open(path, "rb"))
     if path.suffix == ".zip":
         archive = stack.enter_context(zipfile.ZipFile(path))
-        return stack.enter_context(archive.open(_member(archive, path)))
+        return stack.enter_context(archive.open(_member_name(archive, path)))
     return stack.enter_context(path.open("rb"))
 
 
-def _member(archive: zipfile.ZipFile, path: Path) -> str:
-    """The archive's only file, or the one that is called like the archive."""
+def _member_name(archive: zipfile.ZipFile, path: Path) -> str:
+    """Name of the archive's only file, or of the one that is named like the archive."""
     files = [info.filename for info in archive.infolist() if not info.is_dir()]
     named = [name for name in files if PurePosixPath(name).name == path.stem]
-    found = named or files
-    if len(found) != 1:
-        raise DataUnavailableError(f"{path}: holds {len(files)} files and no one called '{path.stem}'; repack it")
-    return found[0]
+    candidates = named or files
+    if len(candidates) != 1:
+        raise DataUnavailableError(
+            f"{path}: holds {len(files)} files, not a single one and not one named '{path.stem}'; repack it"
+        )
+    return candidates[0]
 
 
 def read_exactly(stream: IO[bytes], size: int, path: Path) -> bytes:
-    """The next ``size`` bytes. Raises DataUnavailableError where the file ends before them."""
+    """Read the next ``size`` bytes.
+
+    Raises:
+        DataUnavailableError: the file ends before them.
+    """
     parts: list[bytes] = []
     missing = size
     while missing and (part := stream.read(missing)):
@@ -95,14 +109,30 @@ def read_exactly(stream: IO[bytes], size: int, path: Path) -> bytes:
 
 
 def check_end(stream: IO[bytes], path: Path) -> None:
-    """Raises DataUnavailableError where something follows, which also checks a packed file's checksum."""
+    """Check that the file ends here, which also checks a packed file's checksum.
+
+    Raises:
+        DataUnavailableError: more bytes follow, or the checksum is wrong.
+    """
     if stream.read(1):
         raise DataUnavailableError(f"{path}: has bytes after the last record; fetch the file again")
 
 
 def read_records(stream: IO[bytes], size: int, most: int, path: Path) -> NDArray[np.uint8]:
-    """All records of ``size`` bytes, shape (n, size). Raises DataUnavailableError for none, more than ``most``, or a
-    file that ends within one."""
+    """Read all records of a file.
+
+    Args:
+        stream: of the file.
+        size: bytes of a record.
+        most: greatest number of records.
+        path: of the file, for errors.
+
+    Returns:
+        uint8 of shape (n, size).
+
+    Raises:
+        DataUnavailableError: there is no record, there are more than ``most``, or the last one is incomplete.
+    """
     parts: list[bytes] = []
     while part := stream.read(size * most + 1 - sum(map(len, parts))):
         parts.append(part)
@@ -110,6 +140,6 @@ def read_records(stream: IO[bytes], size: int, most: int, path: Path) -> NDArray
     count, rest = divmod(len(data), size)
     if rest or not 1 <= count <= most:
         raise DataUnavailableError(
-            f"{path}: has {len(data)} bytes, or more, where 1 to {most} records of {size} should be; fetch it again"
+            f"{path}: has {len(data)} bytes or more, which is not 1 to {most} records of {size} bytes; fetch it again"
         )
     return np.frombuffer(data, np.uint8).reshape(count, size)

@@ -2,8 +2,8 @@
 
 Ouyang et al., "ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition", MobiSys 2021.
 Reads the folder ``large_scale_HARBox`` as its authors publish it, in ``<FEDQUILT_DATA>/harbox``: a folder for each
-person with files such as ``Walk_train.txt``, a row for each instant: milliseconds and nine axes, 100 rows a window.
-Persons may lack activities.
+person with files such as ``Walk_train.txt``. A row is an instant: milliseconds and nine axes; a window has 100 rows.
+Some persons lack some activities.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find
+from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file
 from fedquilt_common.datasets.tables import read_table, split_each_person
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
@@ -25,25 +25,31 @@ _FOLDER = "large_scale_HARBox"
 
 
 def load(folder: Path | None = None) -> Dataset:
-    """``x`` float32 of shape (n, 9, 100): axes, times; ``y`` int64 from 0 to 4. Raises DataUnavailableError."""
+    """Load the windows: ``x`` float32 of shape (n, 9 axes, 100 times), ``y`` int64 of shape (n,) from 0 to 4.
+
+    Raises:
+        DataUnavailableError: a file is missing or damaged.
+    """
     place = dataset_folder(folder, NAME)
     place = place / _FOLDER if (place / _FOLDER).is_dir() else place
     people = sorted((p for p in place.iterdir() if p.is_dir() and p.name.isdigit()), key=lambda p: int(p.name))
-    found, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
+    parts, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
     for person in people:
         for kind, activity in enumerate(ACTIVITIES):
             if any((person / f"{activity}_train.txt{suffix}").is_file() for suffix in SUFFIXES):
-                windows = _windows(find(person, f"{activity}_train.txt"))
-                found.append(windows)
+                windows = _read_windows(find_file(person, f"{activity}_train.txt"))
+                parts.append(windows)
                 labels += [kind] * len(windows)
                 persons += [int(person.name)] * len(windows)
-    if not found:
-        raise DataUnavailableError(f"{place}: holds no folder of a person such as 1/Walk_train.txt; put them there")
-    return split_each_person(NAME, np.concatenate(found), np.array(labels), np.array(persons), len(ACTIVITIES))
+    if not parts:
+        raise DataUnavailableError(
+            f"{place}: holds no folder of a person with files such as 1/Walk_train.txt; put them there"
+        )
+    return split_each_person(NAME, np.concatenate(parts), np.array(labels), np.array(persons), len(ACTIVITIES))
 
 
-def _windows(path: Path) -> NDArray[np.float32]:
-    """What does not fill a last window is left out."""
+def _read_windows(path: Path) -> NDArray[np.float32]:
+    """Read the full windows of a file, shape (n, axes, times); rows that do not fill a window are left out."""
     rows = read_table(path, 1 + AXES)[:, 1:]
     whole = len(rows) // TIMES * TIMES
     return np.ascontiguousarray(rows[:whole].reshape(-1, TIMES, AXES).transpose(0, 2, 1))

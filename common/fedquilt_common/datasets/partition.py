@@ -1,16 +1,16 @@
-"""Who gets which samples.
+"""Partition a data set's samples among clients.
 
-``dirichlet`` is scheme #1 of FedAIoT (Alam et al., 2023): each client draws a distribution over the classes
-from Dir(alpha), and the clients' sizes come from Dir(alpha) too. The paper leaves open what happens where
-the two ask for more of a class than there is; here each class is shared out in proportion to (size of the
-client) x (its probability of the class), so that every sample is used once.
+``dirichlet`` is scheme #1 of FedAIoT (Alam et al., 2023): each client draws a distribution over the classes from
+Dir(alpha), and the clients' sizes come from Dir(alpha) too. The paper does not define the case that both together need
+more samples of a class than there are. Here each class is divided in proportion to (size of the client) x (its
+probability of the class), so that every sample is used once.
 
-``dirichlet-per-class`` is that of Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks",
-ICML 2019, which the FedReb thesis takes: for each class the clients' parts come from Dir(alpha), and a client that has
-its equal share of all samples gets nothing of the classes that follow.
+``dirichlet-per-class`` is the scheme of Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
+Networks", ICML 2019, which the FedReb thesis uses. For each class the clients' parts come from Dir(alpha). A client
+that has its equal share of all samples gets nothing of the following classes.
 
-``per-class`` is that of the FedAKD thesis (section 3.7.3): equally many samples of each class that a client has, and
-some clients have fewer classes. ``subject`` keeps each person's samples together.
+``per-class`` is the scheme of the FedAKD thesis (section 3.7.3): a client has equally many samples of each of its
+classes, and some clients have fewer classes. ``subject`` keeps each person's samples together.
 """
 
 from __future__ import annotations
@@ -30,9 +30,15 @@ _TRIES = 100
 
 @dataclass(frozen=True)
 class Scheme:
-    """How samples are shared out: the fields of the experiment's section, and what the data set knows of its samples.
+    """How samples are divided: the fields of the experiment's ``data.partition``, and the samples' persons.
 
-    ``subjects``: whose each sample is, shape (n,), if the data set says so.
+    Attributes:
+        name: of the scheme, such as dirichlet.
+        alpha: parameter of the Dirichlet distributions, above 0.
+        min_samples: least number of samples of a client.
+        per_class: samples of each class that a client has; for ``per-class``.
+        classes: least and greatest number of classes of a client; None: all. For ``per-class``.
+        subjects: the person of each sample, shape (n,); None if the data set does not have them.
     """
 
     name: str
@@ -44,26 +50,47 @@ class Scheme:
 
 
 def partition_by(scheme: Scheme, labels: NDArray[np.integer], clients: int, seed: int) -> list[NDArray[np.int64]]:
-    """For each client the sorted indices of its samples, disjoint. ``labels`` has shape (n,).
+    """Divide samples among clients by a scheme; the same arguments give the same result on every machine.
 
-    The same arguments give the same shares on every machine. Raises ExperimentError.
+    Args:
+        scheme: name and parameters.
+        labels: of the samples, shape (n,).
+        clients: how many.
+        seed: of the random draws.
+
+    Returns:
+        For each client the sorted indices of its samples, int64 of shape (samples,); no sample has two clients.
+
+    Raises:
+        ExperimentError: the scheme does not suit the data set or the number of clients.
     """
     if scheme.name == "subject":
-        return _by_subject(scheme.subjects, clients)
+        return _share_persons(scheme.subjects, clients)
     if scheme.name == "per-class":
         _check(labels, clients, 1)
         _check_classes(labels, scheme.name)
-        return _per_class(scheme, labels, clients, np.random.Generator(np.random.PCG64(seed)))
+        return _share_classes(scheme, labels, clients, np.random.Generator(np.random.PCG64(seed)))
     return partition(labels, clients, scheme.name, scheme.alpha, scheme.min_samples, seed)
 
 
 def partition(
     labels: NDArray[np.integer], clients: int, scheme: str, alpha: float | None, min_samples: int, seed: int
 ) -> list[NDArray[np.int64]]:
-    """For each client the sorted indices of its samples: disjoint, and together all of them.
+    """Divide all samples among clients; the same arguments give the same result on every machine.
 
-    ``labels`` has shape (n,). Each client gets at least ``min_samples``, or n // ``clients`` where there are
-    not enough for that. The same arguments give the same shares on every machine. Raises ExperimentError.
+    Args:
+        labels: of the samples, shape (n,).
+        clients: how many.
+        scheme: uniform, dirichlet or dirichlet-per-class.
+        alpha: parameter of the Dirichlet distributions, above 0.
+        min_samples: least number of samples of a client, or n // ``clients`` if there are too few.
+        seed: of the random draws.
+
+    Returns:
+        For each client the sorted indices of its samples, int64 of shape (samples,); each sample has one client.
+
+    Raises:
+        ExperimentError: an argument is out of range, or the data set has no classes or too few samples.
     """
     _check(labels, clients, min_samples)
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -75,7 +102,9 @@ def partition(
         raise ExperimentError(f"data.partition.alpha = {alpha}: must be a number above 0")
     _check_classes(labels, scheme)
     least = min(min_samples, len(labels) // clients)
-    return _dirichlet(labels, clients, least, rng, lambda per_class: _DRAWS[scheme](per_class, clients, alpha, rng))
+    return _share_dirichlet(
+        labels, clients, least, rng, lambda per_class: _DRAWS[scheme](per_class, clients, alpha, rng)
+    )
 
 
 def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
@@ -85,7 +114,7 @@ def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
         )
     if clients > len(labels):
         raise ExperimentError(
-            f"data.clients = {clients}: the data set has {len(labels)} samples, which is too few; have fewer clients"
+            f"data.clients = {clients}: the data set has {len(labels)} samples, which is too few; use fewer clients"
         )
 
 
@@ -94,48 +123,51 @@ def _check_classes(labels: NDArray[np.integer], scheme: str) -> None:
         raise ExperimentError(f"data.partition.scheme = {scheme}: the data set has no classes; choose 'uniform'")
 
 
-def _by_subject(subjects: NDArray[np.integer] | None, clients: int) -> list[NDArray[np.int64]]:
-    """Whole persons, dealt out in their order."""
+def _share_persons(subjects: NDArray[np.integer] | None, clients: int) -> list[NDArray[np.int64]]:
+    """Deal persons to the clients in their order, each with all of its samples."""
     where = "data.partition.scheme = subject"
     if subjects is None:
-        raise ExperimentError(f"{where}: the data set does not say whose samples they are; choose another scheme")
+        raise ExperimentError(f"{where}: the data set does not list its samples' persons; choose another scheme")
     persons = np.unique(subjects)
     if len(persons) < clients:
         raise ExperimentError(
-            f"{where}: {clients} clients (data.clients) need as many persons; there are {len(persons)}"
+            f"{where}: {clients} clients (data.clients) need as many persons; there are {len(persons)}, "
+            "so use fewer clients"
         )
     return [np.flatnonzero(np.isin(subjects, persons[client::clients])) for client in range(clients)]
 
 
-def _per_class(
+def _share_classes(
     scheme: Scheme, labels: NDArray[np.integer], clients: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
     kinds = np.unique(labels)
     each = int(scheme.per_class or 1)
     least, most = scheme.classes or (len(kinds), len(kinds))
     if most > len(kinds):
-        raise ExperimentError(f"data.partition.classes = [{least}, {most}]: the data set has {len(kinds)} classes")
+        raise ExperimentError(
+            f"data.partition.classes = [{least}, {most}]: the data set has {len(kinds)} classes; choose a smaller range"
+        )
     has = np.zeros((clients, len(kinds)), dtype=bool)
     for client in range(clients):
         has[client, rng.permutation(len(kinds))[: rng.integers(least, most + 1)]] = True
     shares: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
     for kind, owners in zip(kinds, has.T, strict=True):
-        there, wanted = rng.permutation(np.flatnonzero(labels == kind)), int(owners.sum()) * each
-        if wanted > len(there):
+        members, needed = rng.permutation(np.flatnonzero(labels == kind)), int(owners.sum()) * each
+        if needed > len(members):
             raise ExperimentError(
-                f"data.partition.per_class = {each}: {int(owners.sum())} clients want {wanted} samples of class "
-                f"{kind}, there are {len(there)}; ask for fewer"
+                f"data.partition.per_class = {each}: {int(owners.sum())} clients need {needed} samples of class "
+                f"{kind}, but there are {len(members)}; choose a smaller number"
             )
         for place, client in enumerate(np.flatnonzero(owners).tolist()):
-            shares[client].append(there[place * each : (place + 1) * each])
+            shares[client].append(members[place * each : (place + 1) * each])
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def _dirichlet(
+def _share_dirichlet(
     labels: NDArray[np.integer], clients: int, least: int, rng: np.random.Generator, draw: Callable[[Counts], Counts]
 ) -> list[NDArray[np.int64]]:
     _, labels, per_class = np.unique(labels, return_inverse=True, return_counts=True)
-    counts = _best(least, lambda: draw(per_class))
+    counts = _draw_counts(least, lambda: draw(per_class))
     _top_up(counts, least)
     shares: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
     for kind, column in enumerate(counts.T):
@@ -145,8 +177,11 @@ def _dirichlet(
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def _best(least: int, draw: Callable[[], Counts]) -> Counts:
-    """Samples by client and class; of 100 draws the first that gives each client enough, else the best."""
+def _draw_counts(least: int, draw: Callable[[], Counts]) -> Counts:
+    """Draw sample counts of shape (clients, classes), up to 100 times until each client has ``least``.
+
+    Returns the first draw that succeeds, else the one whose smallest client is largest.
+    """
     best, best_least = np.zeros((0, 0), dtype=np.int64), -1
     for _ in range(_TRIES):
         counts = draw()
@@ -158,13 +193,13 @@ def _best(least: int, draw: Callable[[], Counts]) -> Counts:
     return best
 
 
-def _by_client(per_class: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+def _share_by_client(per_class: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
     sizes = rng.dirichlet(np.full(clients, alpha))
     classes = rng.dirichlet(np.full(len(per_class), alpha), size=clients)
     return _share_out(per_class, np.nan_to_num(sizes[:, None] * classes))
 
 
-def _by_class(per_class: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+def _share_by_class(per_class: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
     counts = np.zeros((clients, len(per_class)), dtype=np.int64)
     fair = int(per_class.sum()) / clients
     for kind, number in enumerate(per_class):
@@ -174,7 +209,7 @@ def _by_class(per_class: Counts, clients: int, alpha: float, rng: np.random.Gene
 
 
 def _share_out(per_class: Counts, weights: NDArray[np.float64]) -> Counts:
-    """Each class in proportion to ``weights`` (clients, classes), rounded by largest remainder."""
+    """Divide each class in proportion to ``weights``, shape (clients, classes), rounded by largest remainder."""
     total = weights.sum(axis=0)
     weights = np.where(total > 0, weights, 1.0)
     quota = weights / weights.sum(axis=0) * per_class
@@ -185,14 +220,14 @@ def _share_out(per_class: Counts, weights: NDArray[np.float64]) -> Counts:
 
 
 def _top_up(counts: Counts, least: int) -> None:
-    """Move samples from the largest client's largest class to whoever has fewer than ``least``."""
+    """Move samples from the largest client's largest class to each client that has fewer than ``least``, in place."""
     sizes = counts.sum(axis=1)
     for poor in np.flatnonzero(sizes < least):
         while sizes[poor] < least:
             rich = int(sizes.argmax())
             kind = int(counts[rich].argmax())
             moved = min(int(least - sizes[poor]), int(sizes[rich]) - least, int(counts[rich, kind]))
-            moved = max(1, moved // 2)  # by halves, so that one client does not pay for all
+            moved = max(1, moved // 2)  # half of them, so that one client does not give them all
             counts[rich, kind] -= moved
             counts[poor, kind] += moved
             sizes[rich] -= moved
@@ -200,5 +235,5 @@ def _top_up(counts: Counts, least: int) -> None:
 
 
 _DRAWS: Final[Mapping[str, Callable[[Counts, int, float, np.random.Generator], Counts]]] = {
-    "dirichlet": _by_client, "dirichlet-per-class": _by_class,
+    "dirichlet": _share_by_client, "dirichlet-per-class": _share_by_class,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The public set: samples without labels that coordinator and boards share, so that they can speak of the same ones."""
+"""The public set: samples without labels that coordinator and boards both have, for soft labels."""
 
 from __future__ import annotations
 
@@ -19,83 +19,102 @@ from fedquilt_common.types import Dataset
 
 
 def public_set(experiment: Experiment, dataset: Dataset, allowed: Collection[str] = ()) -> NDArray[Any]:
-    """The samples, shape (n, *input_shape), read-only.
+    """Load the public set of an experiment; the same on every machine.
 
-    Raises ExperimentError where the experiment has none, or not for this data set; DataUnavailableError for a data set
-    or a file that is not there, or is not what it should be.
+    Args:
+        experiment: its ``data.public`` names the samples.
+        dataset: the experiment's data set.
+        allowed: packages from which a user's own data set may come.
+
+    Returns:
+        Read-only samples of shape (n, *input_shape), in the dtype of the data set.
+
+    Raises:
+        ExperimentError: the experiment has no public set, or one that does not fit the data set.
+        DataUnavailableError: its data set or file is missing or damaged.
     """
     public = experiment.data.public
     if public is None:
         raise ExperimentError(
-            f"data.public: is missing; '{experiment.algorithm.name}' exchanges what clients think of samples that all "
-            "of them have; try {samples: 100}"
+            f"data.public: is missing; '{experiment.algorithm.name}' exchanges predictions on public samples that all "
+            "clients have; try {samples: 100}"
         )
     if public.set is None and public.file is None:
-        return _sealed(dataset.train.x[own_public(experiment, dataset)])
-    x = _of_file(public.file) if public.file is not None else load_dataset(str(public.set), None, allowed).train.x
+        return _make_read_only(dataset.train.x[own_public(experiment, dataset)])
+    x = _read_file(public.file) if public.file is not None else load_dataset(str(public.set), None, allowed).train.x
     if tuple(x.shape[1:]) != dataset.input_shape or x.dtype.kind not in "biuf":
         raise ExperimentError(
             f"data.public: its samples are {x.dtype} of shape {tuple(x.shape[1:])}, those of '{dataset.name}' have "
-            f"shape {dataset.input_shape}; choose others"
+            f"shape {dataset.input_shape}; choose a public set of numbers of this shape"
         )
-    found = np.asarray(x[_drawn(experiment, public, len(x))], dtype=dataset.train.x.dtype)
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
-        raise DataUnavailableError(f"data.public: {public.file or public.set} holds numbers that are not finite")
-    return _sealed(found)
+    samples = np.asarray(x[_draw_indices(experiment, public, len(x))], dtype=dataset.train.x.dtype)
+    if samples.dtype.kind == "f" and not np.isfinite(samples).all():
+        raise DataUnavailableError(
+            f"data.public: {public.file or public.set} holds numbers that are not finite; repair it"
+        )
+    return _make_read_only(samples)
 
 
 def own_public(experiment: Experiment, dataset: Dataset) -> NDArray[np.int64]:
-    """The indices of those training samples that are public, ascending; none where the public set is another.
+    """Indices of the training samples that are public, ascending; none if the public set is another.
 
-    Raises ExperimentError.
+    Returns:
+        int64 of shape (n,).
+
+    Raises:
+        ExperimentError: the experiment names more public samples than there are.
     """
     public = experiment.data.public
     if public is None or public.set is not None or public.file is not None:
         return np.zeros(0, dtype=np.int64)
-    return _drawn(experiment, public, len(dataset.train))
+    return _draw_indices(experiment, public, len(dataset.train))
 
 
 def digest_of(x: NDArray[Any]) -> str:
-    """SHA-256 in hex of the samples, of their shape and kind of number."""
+    """SHA-256 in hex of the samples ``x``, their shape and their dtype."""
     total = hashlib.sha256(f"{x.dtype.str}{x.shape}".encode())
     total.update(np.ascontiguousarray(x).data)
     return total.hexdigest()
 
 
-def _drawn(experiment: Experiment, public: Public, count: int) -> NDArray[np.int64]:
-    """The same on every machine."""
-    wanted = count if public.samples is None else public.samples
+def _draw_indices(experiment: Experiment, public: Public, count: int) -> NDArray[np.int64]:
+    """Draw the indices of the public samples, ascending; the same on every machine."""
+    samples = count if public.samples is None else public.samples
     if count == 0:
-        raise DataUnavailableError(f"data.public: {public.file or public.set or 'the training set'} has no samples")
-    if wanted > count:
-        raise ExperimentError(f"data.public.samples = {wanted}: there are only {count} samples; ask for fewer")
+        raise DataUnavailableError(
+            f"data.public: {public.file or public.set or 'the training set'} has no samples; choose another"
+        )
+    if samples > count:
+        raise ExperimentError(f"data.public.samples = {samples}: there are only {count} samples; choose fewer")
     rng = np.random.Generator(np.random.PCG64(derive_seed(experiment.seed, "public")))
-    return np.sort(rng.permutation(count)[:wanted])
+    return np.sort(rng.permutation(count)[:samples])
 
 
-def _of_file(name: str) -> NDArray[Any]:
-    """A memory map: what is not asked for is not read."""
+def _read_file(name: str) -> NDArray[Any]:
+    """Open the file as a memory map, of which only the drawn samples are read."""
     folder = data_folder()
     if folder is None:
-        raise DataUnavailableError(f"data.public.file = {name}: set {FOLDER_VARIABLE} to the folder that it is in")
+        raise DataUnavailableError(f"data.public.file = {name}: set {FOLDER_VARIABLE} to the folder that contains it")
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise ExperimentError(f"data.public.file = {name}: must lie below {FOLDER_VARIABLE}")
-    return _mapped(path)
+        raise ExperimentError(f"data.public.file = {name}: must lie below the folder in {FOLDER_VARIABLE}")
+    return _map_file(path)
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def _map_file(path: Path) -> NDArray[Any]:
     try:
         x: NDArray[Any] = np.lib.format.open_memmap(str(path), mode="r")
     except FileNotFoundError:
         raise DataUnavailableError(f"{path}: there is no such file; put the public samples there") from None
     except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
-        raise DataUnavailableError(f"{path}: is no array of numpy's that can be read: {error}") from None
+        raise DataUnavailableError(
+            f"{path}: is no .npy file that numpy can read: {error}; save it with numpy.save"
+        ) from None
     if x.ndim < 1:
-        raise DataUnavailableError(f"{path}: must hold one array, with the samples along its first axis")
+        raise DataUnavailableError(f"{path}: holds a single number; save an array of samples along its first axis")
     return x
 
 
-def _sealed(x: NDArray[Any]) -> NDArray[Any]:
+def _make_read_only(x: NDArray[Any]) -> NDArray[Any]:
     x.setflags(write=False)
     return x

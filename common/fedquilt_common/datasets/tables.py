@@ -1,4 +1,4 @@
-"""Numbers in text files, and how samples without an official split are split."""
+"""Read numbers from text files, and split data sets that have no official split."""
 
 from __future__ import annotations
 
@@ -13,21 +13,32 @@ from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
 MOST_BYTES = 2 << 30
-"""Of a text file, unpacked: a small archive must not fill a board's memory."""
+"""Greatest size of a text file, unpacked, so that a small archive cannot fill a board's memory."""
 _READ = 1 << 20
 
 
 def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArray[np.float32]:
-    """All rows of ``columns`` numbers, shape (n, columns); ``delimiter`` None means blanks.
+    """Read a table of numbers.
 
-    Raises DataUnavailableError for a file that is damaged, empty, not of numbers, or of another number of columns.
+    Args:
+        path: of the text file, plain or packed.
+        columns: numbers in a row.
+        delimiter: between numbers; None: blanks.
+
+    Returns:
+        float32 of shape (n, columns).
+
+    Raises:
+        DataUnavailableError: the file is damaged or empty, does not hold finite numbers, or has other columns.
     """
     with open_packed(path) as stream:
         data = stream.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise DataUnavailableError(f"{path}: has more than {MOST_BYTES} bytes; it cannot be this data set's file")
+        raise DataUnavailableError(
+            f"{path}: has more than {MOST_BYTES} bytes, so it is not this data set's file; fetch it again"
+        )
     if not data.strip():
-        raise DataUnavailableError(f"{path}: is empty where there should be {columns} columns; fetch it again")
+        raise DataUnavailableError(f"{path}: is empty, but should have {columns} columns; fetch it again")
     try:
         table = np.loadtxt(io.BytesIO(data), dtype=np.float64, delimiter=delimiter, ndmin=2)
     except (ValueError, UnicodeDecodeError) as error:
@@ -40,10 +51,22 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArra
 
 
 def read_whole_numbers(path: Path, least: int, most: int) -> NDArray[np.int64]:
-    """One whole number a line, shape (n,). Raises DataUnavailableError, also for one out of bounds."""
-    found = read_table(path, 1)[:, 0]
-    numbers: NDArray[np.int64] = found.astype(np.int64)
-    if (numbers != found).any() or numbers.min() < least or numbers.max() > most:
+    """Read one whole number from each line.
+
+    Args:
+        path: of the text file, plain or packed.
+        least: smallest number that may appear.
+        most: greatest number that may appear.
+
+    Returns:
+        int64 of shape (n,).
+
+    Raises:
+        DataUnavailableError: as ``read_table``, or a number is not whole or out of bounds.
+    """
+    column = read_table(path, 1)[:, 0]
+    numbers: NDArray[np.int64] = column.astype(np.int64)
+    if (numbers != column).any() or numbers.min() < least or numbers.max() > most:
         raise DataUnavailableError(f"{path}: must hold whole numbers from {least} to {most} only; fetch it again")
     return numbers
 
@@ -51,12 +74,22 @@ def read_whole_numbers(path: Path, least: int, most: int) -> NDArray[np.int64]:
 def split_each_person(
     name: str, x: NDArray[np.float32], y: NDArray[np.int64], person: NDArray[np.int64], classes: int
 ) -> Dataset:
-    """A data set without an official split: of each person and class, 3 of each 10 samples in turn are for testing.
+    """Split samples: of each person and class, the last 3 of each 10 samples are for testing.
 
     That is the ratio of the FedAKD thesis's Table 4.2.
+
+    Args:
+        name: of the data set.
+        x: samples, float32 of shape (n, ...).
+        y: classes, int64 of shape (n,).
+        person: of each sample, shape (n,).
+        classes: how many there are.
+
+    Returns:
+        The data set, with the persons of its training samples as subjects.
     """
     test = np.zeros(len(y), dtype=bool)
     for key in np.unique(np.stack([person, y], axis=1), axis=0):
-        mine = np.flatnonzero((person == key[0]) & (y == key[1]))
-        test[mine[np.arange(len(mine)) % 10 >= 7]] = True
+        own = np.flatnonzero((person == key[0]) & (y == key[1]))
+        test[own[np.arange(len(own)) % 10 >= 7]] = True
     return Dataset(name, Examples(x[~test], y[~test]), Examples(x[test], y[test]), classes, person[~test])

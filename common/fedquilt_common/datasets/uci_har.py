@@ -2,8 +2,8 @@
 
 Anguita et al., "A Public Domain Dataset for Human Activity Recognition Using Smartphones", ESANN 2013; UCI Machine
 Learning Repository. Reads the text files as they are published, in ``<FEDQUILT_DATA>/uci-har`` or the folder
-``UCI HAR Dataset`` in it. The official test samples are those of nine persons. Where their features are not there,
-the last six persons of the training part are held out instead, and the data set says so in its note.
+``UCI HAR Dataset`` in it. The official test samples are those of nine persons. If the files do not include their
+features, the last six persons of the training part are the test samples, and the data set's note reports that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find
+from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file
 from fedquilt_common.datasets.tables import read_table, read_whole_numbers
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
@@ -26,27 +26,28 @@ _INNER = "UCI HAR Dataset"
 
 
 def load(folder: Path | None = None) -> Dataset:
-    """``x`` float32 of shape (n, 561) from -1 to 1 as published, ``y`` int64 from 0 to 5.
+    """Load the windows: ``x`` float32 of shape (n, 561) from -1 to 1 as published, ``y`` int64 of shape (n,), 0 to 5.
 
-    Raises DataUnavailableError.
+    Raises:
+        DataUnavailableError: a file is missing or damaged.
     """
     place = dataset_folder(folder, NAME)
     place = place / _INNER if (place / _INNER).is_dir() else place
-    train, persons = _part(place, "train")
+    train, persons = _read_part(place, "train")
     if any((place / "test" / f"X_test.txt{suffix}").is_file() for suffix in SUFFIXES):
-        return Dataset(NAME, train, _part(place, "test")[0], CLASSES, persons)
-    out = np.unique(persons)[-HELD_OUT:]
-    held = np.isin(persons, out)
+        return Dataset(NAME, train, _read_part(place, "test")[0], CLASSES, persons)
+    test_persons = np.unique(persons)[-HELD_OUT:]
+    is_test = np.isin(persons, test_persons)
     note = (
-        "uci-har: test/X_test.txt is not there, so the test samples are not the official ones but those of persons "
-        f"{', '.join(map(str, out))} of the training part, whom no client has"
+        "uci-har: test/X_test.txt is missing, so the test samples are not the official ones; they are those of persons "
+        f"{', '.join(map(str, test_persons))} of the training part, which no client has"
     )
-    kept, test = (train.take(np.flatnonzero(one)) for one in (~held, held))
-    return Dataset(NAME, kept, test, CLASSES, persons[~held], note)
+    kept, test = (train.take(np.flatnonzero(chosen)) for chosen in (~is_test, is_test))
+    return Dataset(NAME, kept, test, CLASSES, persons[~is_test], note)
 
 
-def _part(place: Path, part: str) -> tuple[Examples, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    files = [find(place / part, f"{kind}_{part}.txt") for kind in ("X", "y", "subject")]
+def _read_part(place: Path, part: str) -> tuple[Examples, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    files = [find_file(place / part, f"{kind}_{part}.txt") for kind in ("X", "y", "subject")]
     x = read_table(files[0], FEATURES)
     y, persons = read_whole_numbers(files[1], 1, CLASSES) - 1, read_whole_numbers(files[2], 1, PERSONS)
     if not len(x) == len(y) == len(persons):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedquilt_common.augment.autoaugment import OPERATIONS, POLICY, apply, auto_augment
+from fedquilt_common.augment.autoaugment import OPERATIONS, POLICY, apply_operation, auto_augment
 
 SPAN = (0.0, 1.0)
 
@@ -17,7 +17,7 @@ def images(values: NDArray[np.int64]) -> NDArray[np.float32]:
 
 def after(name: str, magnitude: int, values: NDArray[np.int64], seed: int = 0) -> NDArray[np.int64]:
     """Bytes in, bytes out."""
-    found = apply(name, magnitude, images(values), np.random.default_rng(seed), SPAN)
+    found = apply_operation(name, magnitude, images(values), np.random.default_rng(seed), SPAN)
     return np.asarray(np.rint(found * 255), np.int64)
 
 
@@ -66,7 +66,7 @@ def test_equalize_spreads_a_ramp_that_is_crowded() -> None:
 def test_directions_are_drawn_for_each_image() -> None:
     x = np.zeros((40, 1, 9, 9), np.float32)
     x[:, :, :, 4] = 1.0
-    found = apply("translate-x", 9, x, np.random.default_rng(0), SPAN)
+    found = apply_operation("translate-x", 9, x, np.random.default_rng(0), SPAN)
     moved = found[:, 0, 4].argmax(axis=1) - 4
     assert set(moved) == {-4, 4}  # 150 / 331 of 9 pixels, whole
 
@@ -74,7 +74,7 @@ def test_directions_are_drawn_for_each_image() -> None:
 def test_sharpness_leaves_the_border_and_smooths_or_sharpens_the_rest() -> None:
     values = some(1, 40)
     x = images(values)
-    found = apply("sharpness", 9, x, np.random.default_rng(0), SPAN)
+    found = apply_operation("sharpness", 9, x, np.random.default_rng(0), SPAN)
     assert np.allclose(found[:, :, 0], x[:, :, 0])
     smooth = x[:, :, :-2, :-2] + x[:, :, :-2, 2:] + x[:, :, 2:, :-2] + x[:, :, 2:, 2:]
     smooth = (smooth + x[:, :, :-2, 1:-1] + x[:, :, 2:, 1:-1] + x[:, :, 1:-1, :-2] + x[:, :, 1:-1, 2:]
@@ -88,7 +88,7 @@ def test_sharpness_leaves_the_border_and_smooths_or_sharpens_the_rest() -> None:
 def test_every_operation_keeps_shape_dtype_and_range(name: str) -> None:
     for magnitude in (0, 9):
         x = images(some())
-        found = apply(name, magnitude, x, np.random.default_rng(1), SPAN)
+        found = apply_operation(name, magnitude, x, np.random.default_rng(1), SPAN)
         assert (found.shape, found.dtype) == (x.shape, x.dtype)
         assert -1e-6 <= found.min() <= found.max() <= 1 + 1e-6
 

@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 
 from fedquilt_common.augment import images
 from fedquilt_common.augment.images import (
-    affine,
-    brightened,
-    contrasted,
-    cropped,
+    adjust_brightness,
+    adjust_contrast,
+    adjust_saturation,
+    crop,
     five_steps,
-    flipped,
-    jittered,
+    flip,
+    jitter_colours,
     rotation,
-    saturated,
-    sheared,
-    translated,
+    shearing,
+    transform_affine,
+    translation,
 )
 
 ONE = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
@@ -35,7 +35,7 @@ def numbers(*values: float) -> NDArray[np.float64]:
 def test_flips_mirror_only_whom_they_are_told_to() -> None:
     x = batch()
     which = np.array([True, False, True, False, False, True])
-    found = flipped(x, which)
+    found = flip(x, which)
     assert (found[which] == x[which][:, :, :, ::-1]).all()
     assert (found[~which] == x[~which]).all()
 
@@ -45,12 +45,12 @@ def test_a_crop_of_the_padded_image(down: int, right: int) -> None:
     x = batch(side=6)
     padded = np.pad(x, ((0, 0), (0, 0), (4, 4), (4, 4)), constant_values=x.min())
     expected = padded[:, :, 4 + down : 10 + down, 4 + right : 10 + right]
-    assert (cropped(x, np.full(len(x), down), np.full(len(x), right)) == expected).all()
+    assert (crop(x, np.full(len(x), down), np.full(len(x), right)) == expected).all()
 
 
 def test_each_image_is_cropped_by_its_own_draw() -> None:
     x = np.concatenate([ONE, ONE])
-    found = cropped(x, np.array([0, 1]), np.array([0, 0]))
+    found = crop(x, np.array([0, 1]), np.array([0, 0]))
     assert (found[0] == ONE[0]).all()
     assert (found[1, 0, :3] == ONE[0, 0, 1:]).all()
 
@@ -58,48 +58,48 @@ def test_each_image_is_cropped_by_its_own_draw() -> None:
 @pytest.mark.parametrize("quarters", [0, 1, 2, 3, -1])
 def test_quarter_turns_are_exact(quarters: int) -> None:
     x = batch(side=7)
-    found = affine(x, rotation(np.full(len(x), 90.0 * quarters)))
+    found = transform_affine(x, rotation(np.full(len(x), 90.0 * quarters)))
     np.testing.assert_allclose(found, np.rot90(x, quarters, axes=(2, 3)), atol=1e-6)
 
 
 def test_whole_pixels_are_moved_and_black_comes_in() -> None:
-    found = affine(ONE, translated(numbers(1), numbers(-2)))
+    found = transform_affine(ONE, translation(numbers(1), numbers(-2)))
     expected = np.zeros((4, 4))
     expected[:2, 1:] = ONE[0, 0, 2:, :3]
     np.testing.assert_allclose(found[0, 0], expected, atol=1e-6)
 
 
 def test_half_a_pixel_is_the_mean_of_two() -> None:
-    found = affine(ONE, translated(numbers(0.5), numbers(0)))
+    found = transform_affine(ONE, translation(numbers(0.5), numbers(0)))
     np.testing.assert_allclose(found[0, 0, :, 1:], (ONE[0, 0, :, 1:] + ONE[0, 0, :, :-1]) / 2, atol=1e-6)
 
 
 def test_a_shear_moves_rows_by_their_distance_from_the_middle() -> None:
     x = np.zeros((1, 1, 5, 5), np.float32)
     x[0, 0, :, 2] = 1.0
-    found = affine(x, sheared(numbers(1), numbers(0)))
+    found = transform_affine(x, shearing(numbers(1), numbers(0)))
     np.testing.assert_allclose(found[0, 0], np.eye(5), atol=1e-6)
 
 
 def test_large_batches_go_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     x, maps = batch(), rotation(np.linspace(-30, 30, 6))
-    whole = affine(x, maps)
-    monkeypatch.setattr(images, "_AT_A_TIME", 4)
-    assert (affine(x, maps) == whole).all()
+    whole = transform_affine(x, maps)
+    monkeypatch.setattr(images, "_IMAGES_AT_A_TIME", 4)
+    assert (transform_affine(x, maps) == whole).all()
 
 
 def test_colours() -> None:
     x = batch()
     x[0, 0, 0, 0] = 0.0
     zero, one, half = np.zeros(6), np.ones(6), np.full(6, 0.5)
-    for step in (brightened, contrasted, saturated):
+    for step in (adjust_brightness, adjust_contrast, adjust_saturation):
         np.testing.assert_allclose(step(x, one), x, atol=1e-6)
-    np.testing.assert_allclose(brightened(x, half), x / 2, atol=1e-6)
+    np.testing.assert_allclose(adjust_brightness(x, half), x / 2, atol=1e-6)
     luma = 0.299 * x[:, 0] + 0.587 * x[:, 1] + 0.114 * x[:, 2]
     mean = luma.mean(axis=(1, 2))[:, None, None, None]
-    np.testing.assert_allclose(contrasted(x, zero), np.broadcast_to(mean, x.shape), atol=1e-5)
-    np.testing.assert_allclose(saturated(x, zero), np.broadcast_to(luma[:, None], x.shape), atol=1e-5)
-    assert (jittered(x, np.full(6, 9.0), one, one) <= x.max()).all()
+    np.testing.assert_allclose(adjust_contrast(x, zero), np.broadcast_to(mean, x.shape), atol=1e-5)
+    np.testing.assert_allclose(adjust_saturation(x, zero), np.broadcast_to(luma[:, None], x.shape), atol=1e-5)
+    assert (jitter_colours(x, np.full(6, 9.0), one, one) <= x.max()).all()
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
@@ -120,7 +120,7 @@ def test_grey_images_have_no_colour_jitter(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(images, "jittered", refuse)
+    monkeypatch.setattr(images, "jitter_colours", refuse)
     five_steps(batch(1), np.random.default_rng(0))
     with pytest.raises(AssertionError):
         five_steps(batch(3), np.random.default_rng(0))

@@ -117,7 +117,7 @@ packed = functools.partial(gzip.compress, mtime=0)  # the same bytes, hence the 
         (IMAGES, packed(struct.pack(">4I", 0x803, 5, 32, 28)), "sizes \\[32, 28\\]"),
         (IMAGES, packed(struct.pack(">4I", 0x803, 0xFFFFFFFF, 28, 28)), "announces 4294967295"),
         (IMAGES, packed(struct.pack(">4I", 0x803, 0, 28, 28)), "announces 0"),
-        (LABELS, packed(GOOD["t10k-labels-idx1-ubyte"]), "5 images where .* 3 labels"),
+        (LABELS, packed(GOOD["t10k-labels-idx1-ubyte"]), "5 images, but .* 3 labels"),
         (LABELS, packed(GOOD[LABELS][:-1] + b"\x0a"), "label 10"),
         (LABELS, b"", "too early"),
     ],

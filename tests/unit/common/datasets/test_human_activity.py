@@ -31,7 +31,7 @@ def test_uci_har_as_it_is_published(tmp_path: Path) -> None:
 def test_uci_har_without_the_official_test_features_says_so(tmp_path: Path) -> None:
     write_uci_har(tmp_path, "train", 80, list(range(1, 9)))
     found = uci_har.load(tmp_path)
-    assert "not the official ones but those of persons 3, 4, 5, 6, 7, 8" in found.note
+    assert "not the official ones; they are those of persons 3, 4, 5, 6, 7, 8" in found.note
     assert found.subjects is not None
     assert set(found.subjects) == {1, 2}
     assert (len(found.train), len(found.test)) == (20, 60)

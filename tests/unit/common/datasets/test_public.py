@@ -67,9 +67,9 @@ def test_a_file_of_samples(samples: int | None, count: int, tmp_path: Path, monk
         (np.zeros((5, 8, 8), np.float32), ExperimentError, "have shape"),
         (np.zeros((5, 1, 8, 8), np.complex64), ExperimentError, "complex64"),
         (np.full((5, 1, 8, 8), np.nan, np.float32), DataUnavailableError, "not finite"),
-        (np.array([{}], dtype=object), DataUnavailableError, "that can be read"),
-        (b"PK\x03\x04 no", DataUnavailableError, "that can be read"),
-        (b"", DataUnavailableError, "that can be read"),
+        (np.array([{}], dtype=object), DataUnavailableError, "that numpy can read"),
+        (b"PK\x03\x04 no", DataUnavailableError, "that numpy can read"),
+        (b"", DataUnavailableError, "that numpy can read"),
     ],
 )
 def test_a_file_that_is_no_public_set(
