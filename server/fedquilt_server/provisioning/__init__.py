@@ -1,1 +1,1 @@
-"""Identities: a federation's certificate authority, its broker's configuration, and what each board is given."""
+"""Provision a federation: its certificate authority, its broker's configuration and the identity of each board."""

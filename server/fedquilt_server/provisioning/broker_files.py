@@ -1,4 +1,4 @@
-"""What the broker of a federation reads: configuration and ACL, from the templates in ``broker/``."""
+"""Write the configuration and the ACL of a federation's broker, from templates, and reload the broker."""
 
 from __future__ import annotations
 
@@ -16,33 +16,39 @@ import psutil
 
 from fedquilt_common.errors import FederationError
 from fedquilt_common.wire.topics import ROOT
-from fedquilt_server.provisioning.record import Record
+from fedquilt_server.provisioning.record import FederationRecord
 
-INSTALLED: Final = "/etc/mosquitto/fedquilt"
+SYSTEM_FOLDER: Final = "/etc/mosquitto/fedquilt"
 CONFIG: Final = "mosquitto.conf"
 RELOAD_SECONDS: Final = 600.0
 _FILES: Final = ("cafile", "certfile", "keyfile", "crlfile", "acl_file")
 
 
 def acl(federation: str, revoked: Iterable[str]) -> str:
-    """The template's rules for this federation alone, and none for boards that have been revoked: what is denied to a
-    user comes before what is granted to all, also for a connection that is already there."""
+    """Return the access rules for one federation.
+
+    Revoked boards have deny rules. They override the rules for all users, also on a connection that is already open.
+
+    Args:
+        federation: name of the federation; the rules cover only its topics.
+        revoked: names of the revoked boards.
+    """
     template = _template("acl")
-    own = template.replace(f"{ROOT}/+/", f"{ROOT}/{federation}/").replace(f"{ROOT}/#", f"{ROOT}/{federation}/#")
+    rules = template.replace(f"{ROOT}/+/", f"{ROOT}/{federation}/").replace(f"{ROOT}/#", f"{ROOT}/{federation}/#")
     denied = "".join(f"\nuser {board}\ntopic deny {ROOT}/#\n" for board in sorted(revoked))
-    return own + ("\n# Revoked:\n" + denied.lstrip("\n") if denied else "")
+    return rules + ("\n# Revoked:\n" + denied.lstrip("\n") if denied else "")
 
 
-def installed_config(port: int) -> str:
-    """For a Mosquitto that the system runs, with its files in ``INSTALLED``."""
+def system_config(port: int) -> str:
+    """Return the configuration of a Mosquitto that the system runs, with its files in ``SYSTEM_FOLDER``."""
     return _template("mosquitto-tls.conf").replace("listener 8883", f"listener {port}")
 
 
-def own_config(folder: Path, port: int) -> str:
-    """For ``fedquilt federation broker``: everything in ``folder``."""
-    more = [
+def local_config(folder: Path, port: int) -> str:
+    """Return the configuration for ``fedquilt federation broker``, with all files in ``folder``."""
+    additions = [
         "",
-        "# `fedquilt federation broker` runs it from here.",
+        "# `fedquilt federation broker` runs the broker with this file.",
         "persistence true",
         f"persistence_location {folder}/",
         "log_dest stderr",
@@ -50,60 +56,70 @@ def own_config(folder: Path, port: int) -> str:
         "log_type warning",
         "log_type notice",
         "log_timestamp_format %Y-%m-%d %H:%M:%S",
-        "# Started by root, it would become another user, who cannot read the keys.",
+        "# Keep the user: if root starts Mosquitto, it would change to a user who cannot read the keys.",
         f"user {getpass.getuser()}",
     ]
-    return _settled(installed_config(port), folder) + "\n".join(more) + "\n"
+    return _relocate(system_config(port), folder) + "\n".join(additions) + "\n"
 
 
-def broker_files(folder: Path) -> list[Path]:
-    """What the configuration in ``folder`` names, and Mosquitto does not start without."""
-    words = [line.split(maxsplit=1) for line in (folder / CONFIG).read_text(encoding="utf-8").splitlines()]
-    return [Path(word[1]) for word in words if len(word) == 2 and word[0] in _FILES]
+def required_files(folder: Path) -> list[Path]:
+    """List the files that the configuration in ``folder`` names and Mosquitto requires."""
+    lines = [line.split(maxsplit=1) for line in (folder / CONFIG).read_text(encoding="utf-8").splitlines()]
+    return [Path(words[1]) for words in lines if len(words) == 2 and words[0] in _FILES]
 
 
-def _settled(config: str, folder: Path) -> str:
-    """With other places for its files; comments stay as they are."""
-    lines = [line if line.startswith("#") else line.replace(INSTALLED, str(folder)) for line in config.splitlines()]
+def _relocate(config: str, folder: Path) -> str:
+    """Replace the folder of the files, but not in comments."""
+    lines = [line if line.startswith("#") else line.replace(SYSTEM_FOLDER, str(folder)) for line in config.splitlines()]
     return "\n".join([*lines, ""])
 
 
-def reload_broker(folder: Path, record: Record) -> str:
-    """Make the broker read ACL and revocations again; says what was done.
+def reload_broker(folder: Path, record: FederationRecord) -> str:
+    """Make the broker reload its ACL and its revocation list.
 
-    Raises FederationError where the record's command fails.
+    Args:
+        folder: the broker's folder.
+        record: the federation; its ``reload`` command is run if it has one.
+
+    Returns:
+        What was done, or what the user must do.
+
+    Raises:
+        FederationError: the command failed, or the broker belongs to another user.
     """
     if record.reload:
-        return _run(record.reload)
+        return _run_reload_command(record.reload)
     pid = running_broker(folder)
     if pid is not None:
         try:
             os.kill(pid, signal.SIGHUP)
         except PermissionError:
-            words = f"the files are written, but the broker (process {pid}) is another user's: sudo kill -HUP {pid}"
-            raise FederationError(words) from None
-        return f"the broker (process {pid}) reads its files again"
+            raise FederationError(
+                f"the files are written, but the broker (process {pid}) belongs to another user; reload it: "
+                f"sudo kill -HUP {pid}"
+            ) from None
+        return f"the broker (process {pid}) reloads its files"
     return (
-        f"no broker runs from {folder}: copy acl and revoked.crl from there to where yours reads them, and make it "
-        "read them again (sudo systemctl reload mosquitto)"
+        f"no broker runs from {folder}: copy acl and revoked.crl from there to your broker's folder, and reload it "
+        "(sudo systemctl reload mosquitto)"
     )
 
 
-def _run(command: str) -> str:
+def _run_reload_command(command: str) -> str:
     try:
-        done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=RELOAD_SECONDS, check=False)  # noqa: S603 - the federation's owner wrote the command
+        done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=RELOAD_SECONDS, check=False)  # noqa: S603 - the federation's owner chose the command
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise FederationError(f"the files are written, but the broker was not reloaded: {error}") from None
+        raise FederationError(f"the files are written, but `{command}` did not reload the broker: {error}") from None
     if done.returncode:
         raise FederationError(
-            f"the files are written, but the broker was not reloaded: `{command}` ended with {done.returncode}: "
-            f"{done.stderr.strip()[-500:]}"
+            f"the files are written, but `{command}` did not reload the broker. It ended with exit code "
+            f"{done.returncode}: {done.stderr.strip()[-500:]}"
         )
-    return f"`{command}` is done"
+    return f"`{command}` succeeded"
 
 
 def running_broker(folder: Path) -> int | None:
-    """The process of a Mosquitto that runs with the configuration in ``folder``."""
+    """Return the process id of the Mosquitto that runs with the configuration in ``folder``; None without one."""
     config = str(folder / CONFIG)
     for process in psutil.process_iter(["name", "cmdline"]):
         if "mosquitto" in (process.info["name"] or "") and config in (process.info["cmdline"] or []):

@@ -1,6 +1,7 @@
-"""What a card holds for its first start: files for cloud-init, the software, the unit; as pure data.
+"""Build the files of a card for a board's first start: those of cloud-init, the software and the systemd unit.
 
-cloud-init's own pages say how these files are read: NoCloud data source, cloud-config, network configuration version 2.
+The files are plain data here; ``flash`` writes them. cloud-init's documentation describes its files: NoCloud data
+source, cloud-config, network configuration version 2.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ from fedquilt_common.files.yaml_text import dump_yaml_1_1, load_yaml, read_text
 from fedquilt_server.provisioning.names import hostname_of
 
 FOLDER: Final = "fedquilt"
-"""In the boot partition."""
+"""Folder in the boot partition."""
 IDENTITY: Final = ("agent.yaml", "ca.crt", "tls.crt", "tls.key")
 ON_BOARD: Final = "/etc/fedquilt"
 _COUNTRY: Final = "cfg80211.ieee80211_regdom="
 
 
 class Wifi(BaseModel):
-    """A wireless network: a YAML file with these keys. ``password``: 8 to 63 printable ASCII characters, or a key of 64
-    hexadecimal digits (IEEE 802.11i). ``country``: two letters, which radio rules hold."""
+    """A wireless network, from a YAML file with these keys.
+
+    Args:
+        ssid: name of the network.
+        password: 8 to 63 printable ASCII characters, or a key of 64 hexadecimal digits (IEEE 802.11i).
+        country: country code of two letters, for the radio rules.
+        hidden: whether the network hides its name.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,8 +44,16 @@ class Wifi(BaseModel):
 
 @dataclass(frozen=True)
 class Card:
-    """``bundle``: the board's folder with its ``IDENTITY``. ``wheels``: the folder of a wheelhouse, if there is one.
-    ``keys``: public SSH keys of those who may log in as ``user``."""
+    """The card of one board.
+
+    Args:
+        board: name of the board.
+        bundle: folder with the board's ``IDENTITY`` files.
+        wifi: wireless network, if any.
+        wheels: folder of a wheelhouse, if any.
+        user: the user who can log in over SSH.
+        keys: public SSH keys of that user.
+    """
 
     board: str
     bundle: Path
@@ -50,117 +65,141 @@ class Card:
 
     @property
     def hostname(self) -> str:
-        """The board's name as far as it can be one."""
+        """The board's host name."""
         return hostname_of(self.board)
 
     def identity(self) -> dict[str, str]:
-        """Name and text of each file. Raises FederationError where one is missing."""
+        """Return the text of each identity file by name.
+
+        Raises:
+            FederationError: a file is missing.
+        """
         try:
             return {name: (self.bundle / name).read_text(encoding="utf-8") for name in IDENTITY}
         except OSError as error:
-            raise FederationError(f"the identity of {self.board} is not whole: {error}; provision it anew") from None
+            raise FederationError(
+                f"the identity of {self.board} is incomplete: {error}; run `fedquilt provision {self.board} --renew`"
+            ) from None
 
     def user_data(self, firstboot: str) -> str:
-        """cloud-config that puts the identity in place and runs ``install.sh`` from ``firstboot``, the folder as the
-        board sees it."""
+        """Return the cloud-config that installs the identity and runs ``install.sh``.
+
+        Args:
+            firstboot: folder on the board where the boot partition is mounted.
+        """
         files = [
             {"path": f"{ON_BOARD}/{name}", "content": text, "permissions": "0600" if name.endswith("key") else "0644"}
             for name, text in self.identity().items()
         ]
-        said: dict[str, Any] = {"hostname": self.hostname, "manage_etc_hosts": True, "ssh_pwauth": False}
+        config: dict[str, Any] = {"hostname": self.hostname, "manage_etc_hosts": True, "ssh_pwauth": False}
         if self.keys:
-            said["users"] = [{
+            config["users"] = [{
                 "name": self.user, "groups": ["sudo"], "sudo": "ALL=(ALL) NOPASSWD:ALL", "shell": "/bin/bash",
                 "lock_passwd": True, "ssh_authorized_keys": list(self.keys),
             }]  # fmt: skip
-        login = [["sh", "-c", "systemctl enable --now ssh || true"]] if self.keys else []  # Raspberry Pi OS has it off
-        said |= {"write_files": files, "runcmd": [*login, ["sh", "-c", _find_and_run(firstboot)]]}
-        return "#cloud-config\n# Written by fedquilt flash: who this board is.\n" + dump_yaml_1_1(said)
+        login = [["sh", "-c", "systemctl enable --now ssh || true"]] if self.keys else []  # off in Raspberry Pi OS
+        config |= {"write_files": files, "runcmd": [*login, ["sh", "-c", _install_command(firstboot)]]}
+        return "#cloud-config\n# Written by fedquilt flash: the identity of this board.\n" + dump_yaml_1_1(config)
 
     def meta_data(self) -> str:
-        """The serial of its certificate makes the instance: a card that is flashed anew is set up anew."""
+        """Return cloud-init's meta-data.
+
+        The instance id contains the certificate's serial number. After a card is flashed with a new certificate,
+        cloud-init therefore sets the board up again.
+        """
         from cryptography import x509
 
         serial = x509.load_pem_x509_certificate(self.identity()["tls.crt"].encode()).serial_number
         return dump_yaml_1_1({"instance-id": f"fedquilt-{self.hostname}-{serial:x}", "local-hostname": self.hostname})
 
     def network_config(self) -> str:
-        """Addresses by DHCP, by cable and, if there is a ``wifi``, without; a start does not wait for either."""
-        said: dict[str, Any] = {
+        """Return the network configuration: DHCP by cable and, if set, ``wifi``. The start waits for neither."""
+        config: dict[str, Any] = {
             "version": 2, "ethernets": {"eth0": {"match": {"name": "e*"}, "dhcp4": True, "optional": True}},
         }  # fmt: skip
         if self.wifi is not None:
             point: dict[str, Any] = {"password": self.wifi.password} if self.wifi.password else {}
             point |= {"hidden": True} if self.wifi.hidden else {}
-            said["wifis"] = {"wlan0": {"dhcp4": True, "optional": True, "access-points": {self.wifi.ssid: point}}}
+            config["wifis"] = {"wlan0": {"dhcp4": True, "optional": True, "access-points": {self.wifi.ssid: point}}}
             if self.wifi.country:
-                said["wifis"]["wlan0"]["regulatory-domain"] = self.wifi.country.upper()
-        return dump_yaml_1_1(said)
+                config["wifis"]["wlan0"]["regulatory-domain"] = self.wifi.country.upper()
+        return dump_yaml_1_1(config)
 
     def cmdline(self, old: str) -> str:
-        """The kernel's command line with the radio's country, which network configuration cannot always give."""
+        """Return the kernel's command line with the radio's country.
+
+        The network configuration alone does not set the country on every system.
+        """
         if self.wifi is None or self.wifi.country is None:
             return old
         words = [word for word in old.split() if not word.startswith(_COUNTRY)]
         return " ".join([*words, _COUNTRY + self.wifi.country.upper()]) + "\n"
 
-    def texts(self) -> dict[str, str]:
-        """Path in the boot partition and text of all files but the wheels."""
+    def text_files(self) -> dict[str, str]:
+        """Return the text of each file except the wheels, by its path in the boot partition."""
         return {
             "user-data": self.user_data("/boot/firmware"),
             "meta-data": self.meta_data(),
             "network-config": self.network_config(),
-            **self.software(),
+            **self.software_files(),
         }
 
-    def software(self) -> dict[str, str]:
-        """What installs the agent and keeps it running."""
+    def software_files(self) -> dict[str, str]:
+        """Return the installer and the systemd unit."""
         names = ("install.sh", "fedquilt-agent.service")
         return {f"{FOLDER}/{name}": _resource(name) for name in names}
 
-    def container(self) -> dict[str, str]:
-        """What makes an image of the agent on the board, where its own Python is too old."""
+    def container_files(self) -> dict[str, str]:
+        """Return the Dockerfile that builds an image of the agent on a board whose own Python is too old."""
         return {f"{FOLDER}/Dockerfile": _resource("Dockerfile.jetson")}
 
     def wheel_files(self) -> dict[str, Path]:
-        """Path in the boot partition and source of each file of the wheelhouse."""
+        """Return the source of each file of the wheelhouse, by its path in the boot partition."""
         if self.wheels is None:
             return {}
         return {f"{FOLDER}/wheels/{path.name}": path for path in sorted(self.wheels.iterdir()) if path.is_file()}
 
 
-def _find_and_run(boot: str) -> str:
-    """Where the boot partition is mounted differs between releases."""
+def _install_command(boot: str) -> str:
+    """Return the command that runs the installer. Releases mount the boot partition in different folders."""
     return f"for b in {boot} /boot; do if [ -d $b/{FOLDER} ]; then exec sh $b/{FOLDER}/install.sh; fi; done; exit 1"
 
 
 def read_wifi(path: Path) -> Wifi:
-    """Raises ExperimentError for a file that does not say which network."""
+    """Read a wireless network from a YAML file.
+
+    Raises:
+        ExperimentError: the file cannot be read, or its keys are wrong.
+    """
     values = load_yaml(read_text(path), str(path))
     if not isinstance(values, dict):
-        raise ExperimentError(f"{path}: must hold ssid, password and country, one to a line")
+        raise ExperimentError(f"{path}: write the keys ssid, password and country, one per line")
     try:
         return Wifi.model_validate(values)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {_words(one)}" for one in error.errors())
-        raise ExperimentError(f"{path}: {wrong}") from None  # without the values: one of them is a password
+        details = "; ".join(f"{'.'.join(map(str, item['loc']))}: {_wifi_error(item)}" for item in error.errors())
+        raise ExperimentError(f"{path}: {details}") from None  # without the values: one of them is a password
 
 
-def _words(error: Any) -> str:
-    """What is wrong with a value, without it."""
+def _wifi_error(error: Any) -> str:
+    """Describe what is wrong with a value, without the value."""
     if error["input"] is None:
         return "is empty"
     if error["type"] == "string_type":
-        return "put it in quotes, or YAML takes it for something else than text"
+        return "put it in quotes; without them, YAML does not read it as text"
     if error["loc"] == ("password",) and error["type"] == "string_pattern_mismatch":
-        return "neither 8 to 63 printable ASCII characters nor a key of 64 hexadecimal digits"
+        return "must be 8 to 63 printable ASCII characters, or a key of 64 hexadecimal digits"
     return str(error["msg"])
 
 
 def read_wheels(folder: Path) -> Path:
-    """The folder itself. Raises FederationError where it is no wheelhouse."""
+    """Check that ``folder`` is a wheelhouse and return it.
+
+    Raises:
+        FederationError: it is not a wheelhouse.
+    """
     if not (folder / "requirements.txt").is_file() or not list(folder.glob("pip-*.whl")):
-        raise FederationError(f"{folder} is no wheelhouse: make one with `make wheelhouse` (docs/deploy.md)")
+        raise FederationError(f"{folder} is not a wheelhouse: build one with `make wheelhouse` (docs/deploy.md)")
     return folder
 
 

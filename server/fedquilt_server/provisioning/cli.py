@@ -1,4 +1,4 @@
-"""``fedquilt federation``, ``provision``, ``revoke`` and ``boards``."""
+"""The commands ``fedquilt federation``, ``provision``, ``revoke`` and ``boards``."""
 
 from __future__ import annotations
 
@@ -17,69 +17,71 @@ from rich.table import Table
 
 from fedquilt_common.doctor.broker import WARN_DAYS
 from fedquilt_common.errors import FederationError
-from fedquilt_server.provisioning.broker_files import broker_files, running_broker
+from fedquilt_server.provisioning.broker_files import required_files, running_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.kinds import KINDS
-from fedquilt_server.provisioning.record import Board
+from fedquilt_server.provisioning.record import BoardRecord
 from fedquilt_server.simulate.mosquitto import find_mosquitto
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-group = typer.Typer(no_args_is_help=True, help="Make a federation's certificates, broker files and ACL.")
+group = typer.Typer(no_args_is_help=True, help="Create a federation, renew its certificates, and run its broker.")
 app.add_typer(group, name="federation")
 
 FOLDER_VARIABLE = "FEDQUILT_FEDERATION"
 Folder = Annotated[
-    Path, typer.Option("--folder", envvar=FOLDER_VARIABLE, help="The federation's folder, with all its secrets.")
+    Path, typer.Option("--folder", envvar=FOLDER_VARIABLE, help="Folder of the federation. It holds all its keys.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Days = Annotated[int, typer.Option(min=1, max=7300, help="Days for which the certificate is good.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Days = Annotated[int, typer.Option(min=1, max=7300, help="Validity of the certificate in days.")]
 HERE = Path("federation")
 
 
 @group.command()
 def init(
     folder: Folder = HERE,
-    name: Annotated[str, typer.Option(help="Name of the federation, a level of its topics.")] = "default",
+    name: Annotated[str, typer.Option(help="Name of the federation; a level of its topics.")] = "default",
     broker: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address of the broker's machine; repeatable, boards use the first."),
+        typer.Option(help="Name or address of the broker's machine; repeatable. Boards use the first one."),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The broker's port.")] = 8883,
     reload: Annotated[
-        str, typer.Option(help="Command that makes a broker elsewhere read its files again, after a revocation.")
+        str, typer.Option(help="Command that makes a broker elsewhere reload its files after a revocation.")
     ] = "",
     json_: Json = False,
 ) -> None:
-    """Make a certificate authority, the broker's TLS configuration and ACL, and identities of the workstation."""
+    """Create a certificate authority, the broker's TLS configuration and ACL, and the workstation's identities."""
     made = make_federation(folder, name, broker or own_hosts(), port, reload)
     record = made.record
     if json_:
         typer.echo(json.dumps({"folder": str(folder), "federation": name, "broker": record.url, "hosts": record.hosts}))
         return
-    typer.echo(f"Made the federation {name!r} in {folder}. Boards will look for the broker at {record.url}")
-    typer.echo(f"It is known as {', '.join(record.hosts)}; `fedquilt federation renew --broker NAME` changes that.")
+    typer.echo(f"Created the federation {name!r} in {folder}. Boards connect to the broker at {record.url}")
+    typer.echo(
+        f"Its certificate is for {', '.join(record.hosts)}; `fedquilt federation renew --broker NAME` changes that."
+    )
     typer.echo("Next:")
     where = "" if folder == HERE else f" --folder {folder}"
-    typer.echo(f"  fedquilt federation broker{where}          runs the broker here; or let Ansible install one")
+    typer.echo(f"  fedquilt federation broker{where}          to run the broker here, or install one with Ansible")
     typer.echo(f"  fedquilt provision BOARD --kind pi4{where}")
     typer.echo(f"  fedquilt coordinator EXPERIMENT.yaml {' '.join(coordinator_options(made))}")
 
 
 def coordinator_options(federation: Federation) -> list[str]:
-    """With which a coordinator on the broker's machine connects."""
-    record, own = federation.record, federation.folder / "coordinator"
+    """Return the options with which a coordinator on the broker's machine connects."""
+    record, identity = federation.record, federation.folder / "coordinator"
     return [
         "--broker", f"mqtts://localhost:{record.port}", "--federation", record.name,
-        "--ca", str(own / "ca.crt"), "--cert", str(own / "tls.crt"), "--key", str(own / "tls.key"),
+        "--ca", str(identity / "ca.crt"), "--cert", str(identity / "tls.crt"), "--key", str(identity / "tls.key"),
     ]  # fmt: skip
 
 
 def own_hosts() -> list[str]:
-    """Names and addresses of this machine, as boards may know it; what others reach best comes first."""
+    """List the IPv4 addresses and the host name of this machine, for boards: addresses first."""
     addresses = [
         address.address
-        for name, given in psutil.net_if_addrs().items()
-        for address in given
+        for name, interface in psutil.net_if_addrs().items()
+        for address in interface
         if address.family == socket.AF_INET and name not in ("lo", "lo0") and not name.startswith(("docker", "br-"))
     ]
     name = socket.gethostname()
@@ -89,92 +91,106 @@ def own_hosts() -> list[str]:
 @group.command()
 def renew(
     folder: Folder = HERE,
-    broker: Annotated[
-        list[str] | None, typer.Option(help="Names or addresses that the broker has now; repeatable.")
-    ] = None,
+    broker: Annotated[list[str] | None, typer.Option(help="New name or address of the broker; repeatable.")] = None,
     days: Days = DAYS,
-    reload: Annotated[str | None, typer.Option(help="Command that makes the broker read its files again.")] = None,
+    reload: Annotated[str | None, typer.Option(help="New command that makes the broker reload its files.")] = None,
 ) -> None:
-    """New certificates for the broker and the workstation's own users, such as after a change of address.
+    """Renew the certificates of the broker and of the workstation, for example after a change of address.
 
-    Boards keep theirs; those that look for another address than the first need `provision --renew`.
+    Boards keep their certificates. If the broker's first address changes, run `provision --renew` for each board.
     """
     federation = Federation(folder)
     federation.renew(broker or (), days, reload)
-    typer.echo(f"Start the broker anew. Boards that are provisioned from now on look for it at {federation.record.url}")
+    typer.echo(f"Restart the broker. Boards that you provision from now on connect to it at {federation.record.url}")
 
 
 @group.command()
 def broker(folder: Folder = HERE) -> None:
-    """Run the federation's broker in the foreground, with TLS and ACL. Ctrl-C ends it."""
+    """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it."""
     federation = Federation(folder)
-    print(f"Boards reach it at {federation.record.url}", file=sys.stderr)
+    print(f"Boards connect at {federation.record.url}", file=sys.stderr)
     pid = running_broker(federation.broker_folder)
     if pid is not None:
-        raise FederationError(f"the broker of {folder} runs already: process {pid}")
+        raise FederationError(f"the broker of {folder} is already running: process {pid}")
     federation.write_broker_config()  # the folder may have been moved
-    if missing := [path for path in broker_files(federation.broker_folder) if not path.exists()]:
-        raise FederationError(f"{missing[0]} is missing: `fedquilt federation renew` makes it anew")
+    if missing := [path for path in required_files(federation.broker_folder) if not path.exists()]:
+        raise FederationError(f"{missing[0]} is missing: `fedquilt federation renew` writes it again")
     program = str(find_mosquitto())
     os.execv(program, [program, "-c", str(federation.broker_folder / "mosquitto.conf")])  # noqa: S606
 
 
 @app.command()
 def provision(
-    board: Annotated[str, typer.Argument(help="Name of the board: of its certificate, agent and host.")],
-    kind: Annotated[str, typer.Option(help=f"What it is, such as {', '.join(KINDS)}.")] = "",
+    board: Annotated[str, typer.Argument(help="Name of the board, its certificate and its agent.")],
+    kind: Annotated[str, typer.Option(help=f"Kind of the board, such as {', '.join(KINDS)}.")] = "",
     folder: Folder = HERE,
-    clients: Annotated[str, typer.Option(help="Clients hosted there, such as 0-3; else the next free number.")] = "",
-    host: Annotated[str, typer.Option(help="Where Ansible finds it; else BOARD.local.")] = "",
-    user: Annotated[str, typer.Option(help="Who logs in there for Ansible; else what is usual for its kind.")] = "",
+    clients: Annotated[str, typer.Option(help="Clients to host, such as 0-3; default: the next free number.")] = "",
+    host: Annotated[str, typer.Option(help="Host name or address for Ansible; default: BOARD.local.")] = "",
+    user: Annotated[str, typer.Option(help="User for Ansible; default: the usual one for the kind.")] = "",
     days: Days = DAYS,
-    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Training processes at a time.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of each of them.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Memory that training may take; else what is free.")] = None,
-    profile: Annotated[str | None, typer.Option(help="open, or private: say nothing of the board's resources.")] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="A new certificate for a board that has one.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Number of training processes that run at the same time.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads per training process.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Memory for training, such as 512MiB; default: the free memory.")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="open, or private to publish nothing about the board's resources.")
+    ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Replace the certificate of a board that already has one.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Give a board an identity: certificate, agent configuration and an inventory entry."""
     federation = Federation(folder)
-    given = {"workers": workers, "threads": threads, "profile": profile, "budget": budget}
-    more = {key: value for key, value in given.items() if value is not None}
+    options = {"workers": workers, "threads": threads, "profile": profile, "budget": budget}
+    settings = {key: value for key, value in options.items() if value is not None}
     again = board in federation.record.boards
     if not again and not kind:
-        raise FederationError(f"--kind: say what {board} is, such as {', '.join(KINDS)}, or any word of your own")
+        raise FederationError(
+            f"--kind is missing: name the kind of {board}, such as {', '.join(KINDS)}, or your own word"
+        )
     if kind and kind not in KINDS:
-        typer.echo(f"Note: fedquilt knows nothing of the kind {kind!r}; it knows {', '.join(KINDS)}.", err=True)
-    made = federation.provision(board, kind, clients, host, user, days, renew, **more)
+        typer.echo(
+            f"Note: {kind!r} is treated as a plain Linux board. The supported kinds are {', '.join(KINDS)}.",
+            err=True,
+        )
+    made = federation.provision(board, kind, clients, host, user, days, renew, **settings)
     place = federation.board_folder(board)
-    said = federation.reload() if again else ""
+    reloaded = federation.reload() if again else ""
     if json_:
         typer.echo(json.dumps({**_row(board, made), "folder": str(place)}))
         return
     typer.echo(
-        f"{board} ({_label(made.kind)}) hosts clients {made.clients}; its identity is good until {made.until:%Y-%m-%d}"
+        f"{board} ({_label(made.kind)}) hosts clients {made.clients}; its identity is valid until {made.until:%Y-%m-%d}"
     )
-    typer.echo(f"Its files are in {place}. Put them onto the board with `fedquilt flash IMAGE --board {board}` before")
-    typer.echo("its first start, with Ansible once it runs, or by hand: fedquilt agent --config agent.yaml")
-    if said:
-        typer.echo(f"The old certificate is withdrawn. Now {said}.")
+    typer.echo(f"Its files are in {place}. To install them before the board's first start, run")
+    typer.echo(
+        f"`fedquilt flash IMAGE --board {board}`. On a running board, install them with Ansible, or copy them and run"
+    )
+    typer.echo("`fedquilt agent --config agent.yaml`.")
+    if reloaded:
+        typer.echo(f"The old certificate is withdrawn. Broker: {reloaded}.")
 
 
 @app.command()
 def revoke(
     board: Annotated[str, typer.Argument(help="Name of the board.")], folder: Folder = HERE, json_: Json = False
 ) -> None:
-    """Withdraw a board's certificate, and make the broker turn it away from now on."""
+    """Withdraw a board's certificate, so that the broker rejects the board from now on."""
     federation = Federation(folder)
-    said = federation.revoke(board)
+    reloaded = federation.revoke(board)
     if json_:
-        typer.echo(json.dumps({**_row(board, federation.board(board)), "broker": said}))
+        typer.echo(json.dumps({**_row(board, federation.board(board)), "broker": reloaded}))
         return
-    typer.echo(f"{board} is revoked: its certificate and its rights are withdrawn. Now {said}.")
+    typer.echo(f"{board} is revoked: its certificate and its access rights are withdrawn. Broker: {reloaded}.")
 
 
 @app.command()
 def boards(folder: Folder = HERE, json_: Json = False) -> None:
-    """List the boards that have an identity, and until when."""
+    """List the boards, their clients and the end of their certificates."""
     rows = [_row(name, board) for name, board in sorted(Federation(folder).record.boards.items())]
     if json_:
         typer.echo(json.dumps(rows, indent=2))
@@ -190,12 +206,11 @@ def boards(folder: Folder = HERE, json_: Json = False) -> None:
     console.print(table)
 
 
-def _row(name: str, board: Board) -> dict[str, Any]:
-    said = board.model_dump(mode="json")
-    return {"board": name, **said, "state": _state(board)}
+def _row(name: str, board: BoardRecord) -> dict[str, Any]:
+    return {"board": name, **board.model_dump(mode="json"), "state": _state(board)}
 
 
-def _state(board: Board) -> str:
+def _state(board: BoardRecord) -> str:
     if board.revoked is not None:
         return "revoked"
     left = board.until - datetime.now(timezone.utc)
@@ -207,5 +222,5 @@ def _label(kind: str) -> str:
 
 
 def run(arguments: list[str]) -> None:
-    """Entry of these commands."""
+    """Run these commands with the given arguments."""
     app(arguments, prog_name="fedquilt")

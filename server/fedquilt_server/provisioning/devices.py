@@ -1,4 +1,4 @@
-"""Block devices that an image may be written to: what they are is asked of Linux, and doubt is a no."""
+"""Check that a block device is a removable, unused disk before an image is written to it. When in doubt, refuse."""
 
 from __future__ import annotations
 
@@ -27,50 +27,52 @@ class Device:
 
 
 def removable_device(path: Path) -> Device:
-    """What is at ``path``, if an image may be written there.
+    """Return the removable disk at ``path``.
 
-    Raises ImageError for anything but a whole, removable disk of which nothing is mounted or in use.
+    Raises:
+        ImageError: it is not a whole, removable disk, or a part of it is mounted or in use.
     """
     try:
         real = path.resolve(strict=True)
         mode = real.stat().st_mode
     except OSError as error:
-        raise ImageError(f"{path}: {error.strerror}; `lsblk` lists the devices that there are") from None
+        raise ImageError(f"{path}: {error.strerror}; `lsblk` lists the devices") from None
     if not stat.S_ISBLK(mode):
-        raise ImageError(f"{path} is no block device; for an image file use --out")
-    return _checked(path, real.name)
+        raise ImageError(f"{path} is not a block device; for an image file, use --out")
+    return _check_disk(path, real.name)
 
 
-def _checked(path: Path, name: str) -> Device:
+def _check_disk(path: Path, name: str) -> Device:
     entry = SYS / name
     if not entry.is_dir() or (entry / "partition").exists():
-        raise ImageError(f"{path} is not a whole disk but a part of one; name the disk, such as /dev/sdX")
+        raise ImageError(f"{path} is not a whole disk; name the disk, such as /dev/sdX")
     if not _is_removable(entry):
-        raise ImageError(f"{path} is not removable: fedquilt writes cards and USB sticks only")
-    used = _in_use(name)
-    if used:
-        raise ImageError(f"{path} is in use ({', '.join(used)}); unmount it first: sudo umount {path}*")
-    size = int(_word(entry / "size") or 0) * _SECTOR
+        raise ImageError(f"{path} is not removable: fedquilt only writes cards and USB sticks")
+    users = _find_users(name)
+    if users:
+        raise ImageError(f"{path} is in use ({', '.join(users)}); unmount it first: sudo umount {path}*")
+    size = int(_read_text(entry / "size") or 0) * _SECTOR
     if not size:
-        raise ImageError(f"{path} is empty: is there a card in the reader?")
-    return Device(path, _word(entry / "device" / "model") or _word(entry / "device" / "name"), size)
+        raise ImageError(f"{path} is empty: insert a card into the reader")
+    return Device(path, _read_text(entry / "device" / "model") or _read_text(entry / "device" / "name"), size)
 
 
 def _is_removable(entry: Path) -> bool:
-    """Readers that are built in say that they are not, but an SD card (unlike soldered eMMC) can be taken out."""
-    return _word(entry / "removable") == "1" or _word(entry / "device" / "type") == "SD"
+    """Built-in readers are not marked as removable, but an SD card (unlike soldered eMMC) can be removed."""
+    return _read_text(entry / "removable") == "1" or _read_text(entry / "device" / "type") == "SD"
 
 
-def _in_use(name: str) -> list[str]:
-    """Where the disk or a partition of it is mounted, swap, or part of something else."""
-    parts = {name, *(entry.parent.name for entry in SYS.glob(f"{name}/{name}*/partition"))}
-    mounted = [where for device, where in _pairs(MOUNTS) if Path(device).resolve().name in parts]
-    swapped = ["swap" for device, _ in _pairs(SWAPS) if Path(device).name in parts]
-    held = [holder.name for part in parts for holder in (SYS / part / "holders").glob("*")]
+def _find_users(name: str) -> list[str]:
+    """List what uses the disk or its partitions: mount points, swap and other block devices."""
+    names = {name, *(entry.parent.name for entry in SYS.glob(f"{name}/{name}*/partition"))}
+    mounted = [where for device, where in _read_mounts(MOUNTS) if Path(device).resolve().name in names]
+    swapped = ["swap" for device, _ in _read_mounts(SWAPS) if Path(device).name in names]
+    held = [holder.name for part in names for holder in (SYS / part / "holders").glob("*")]
     return [*mounted, *swapped, *held]
 
 
-def _pairs(path: Path) -> Iterable[tuple[str, str]]:
+def _read_mounts(path: Path) -> Iterable[tuple[str, str]]:
+    """Read the device and the second column of each line; nothing if the file is missing."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -78,7 +80,7 @@ def _pairs(path: Path) -> Iterable[tuple[str, str]]:
     return [(words[0], words[1]) for words in map(str.split, lines) if len(words) > 1 and words[0].startswith("/")]
 
 
-def _word(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Files in a FAT file system inside an image, read and written with mtools: no root, no loop device, no mount."""
+"""Read and write files of a FAT partition inside an image, with mtools: without root, loop devices or mounts."""
 
 from __future__ import annotations
 
@@ -28,42 +28,46 @@ class FatPartition:
 
     @property
     def free(self) -> int:
-        """Bytes."""
-        found = _FREE.search(self._run("mdir", "::/").decode("utf-8", "replace"))
-        return int(re.sub(r"\s", "", found[1])) if found else 0
+        """Free space in bytes."""
+        match = _FREE.search(self._run_tool("mdir", "::/").decode("utf-8", "replace"))
+        return int(re.sub(r"\s", "", match[1])) if match else 0
 
     def names(self, folder: str = "/") -> set[str]:
-        """Files and folders directly in ``folder``, folders with a ``/`` at their end."""
-        listed = self._run("mdir", "-b", f"::{folder}").decode("utf-8", "replace").splitlines()
+        """List the files and folders in ``folder``. Names of folders end with ``/``."""
+        listed = self._run_tool("mdir", "-b", f"::{folder}").decode("utf-8", "replace").splitlines()
         return {line.removeprefix("::").removeprefix(folder).lstrip("/") for line in listed if line.strip()}
 
     def read(self, path: str) -> bytes:
-        return self._run("mtype", f"::/{path}")
+        """Return the content of a file."""
+        return self._run_tool("mtype", f"::/{path}")
 
     def write_text(self, path: str, text: str) -> None:
+        """Write ``text`` to ``path`` as UTF-8."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "file"
             source.write_bytes(text.encode("utf-8"))
             self.write_file(path, source)
 
     def write_file(self, path: str, source: Path) -> None:
-        """Replace ``path``; its folders are made."""
-        for folder in [*PurePosixPath(path).parents][-2::-1]:  # without ".", the outermost first
-            self._run("mmd", "-D", "s", f"::/{folder}", check=False)
-        self._run("mcopy", "-o", "-Q", str(source), f"::/{path}")
+        """Copy ``source`` to ``path``, replace an existing file, and make missing folders."""
+        for folder in [*PurePosixPath(path).parents][-2::-1]:  # the outermost folder first, without "."
+            self._run_tool("mmd", "-D", "s", f"::/{folder}", check=False)
+        self._run_tool("mcopy", "-o", "-Q", str(source), f"::/{path}")
 
     def remove_folder(self, path: str) -> None:
-        """With all that is in it; nothing where there is none."""
+        """Remove a folder and all its files, if it exists."""
         if f"{path}/" in self.names():
-            self._run("mdeltree", f"::/{path}")
+            self._run_tool("mdeltree", f"::/{path}")
 
-    def _run(self, tool: str, *arguments: str, check: bool = True) -> bytes:
+    def _run_tool(self, tool: str, *arguments: str, check: bool = True) -> bytes:
         program = shutil.which(tool)
         if program is None:
-            raise ImageError(f"there is no program {tool}: install mtools (sudo apt-get install mtools, or brew)")
+            raise ImageError(
+                f"the program {tool} is missing: install mtools (sudo apt-get install mtools, or brew install mtools)"
+            )
         place = f"{self.image}@@{self.partition.start}"
-        # mtools takes a partition for damaged if it is not as old systems cut disks; stock images are not.
-        done = subprocess.run(  # noqa: S603 - mtools, with what this module says
+        # Without MTOOLS_SKIP_CHECK, mtools rejects stock images, because their geometry is not that of old systems.
+        done = subprocess.run(  # noqa: S603 - mtools, with arguments of this module
             [program, "-i", place, *arguments],
             capture_output=True,
             timeout=_SECONDS,
@@ -72,11 +76,11 @@ class FatPartition:
             stdin=subprocess.DEVNULL,
         )
         if check and done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip()[-300:]
-            raise ImageError(f"{self.image}: {tool} could not work on its boot partition: {said}")
+            output = done.stderr.decode("utf-8", "replace").strip()[-300:]
+            raise ImageError(f"{self.image}: {tool} failed on its boot partition: {output}")
         return done.stdout
 
 
-def sizes(texts: Mapping[str, str], files: Mapping[str, Path]) -> int:
-    """Bytes that these take."""
+def total_size(texts: Mapping[str, str], files: Mapping[str, Path]) -> int:
+    """Return the total size of texts and files in bytes."""
     return sum(len(text.encode()) for text in texts.values()) + sum(path.stat().st_size for path in files.values())

@@ -1,11 +1,11 @@
-"""A federation's folder: authority, broker files, a bundle for each board, an Ansible inventory.
+"""Manage a federation's folder: authority, broker files, an identity for each board, an Ansible inventory.
 
-federation.yaml        what is known; everything below follows it
+federation.yaml        the record; all files below follow from it
 inventory.yml          for Ansible
-authority/             ca.crt, and ca.key: keep a copy elsewhere, and nobody else's eyes off it
-broker/                what Mosquitto reads
+authority/             ca.crt and ca.key: back them up, and keep ca.key secret
+broker/                the files of Mosquitto
 coordinator/, watch/   ca.crt, tls.crt, tls.key of the workstation's own users
-boards/BOARD/          the same of a board, and its agent.yaml
+boards/BOARD/          ca.crt, tls.crt, tls.key and agent.yaml of a board
 """
 
 from __future__ import annotations
@@ -25,78 +25,103 @@ from fedquilt_common.files.durable import new_private, sync, write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.wire.topics import RESERVED, check_name
-from fedquilt_server.provisioning.authority import Identity, expiry, issue, load_identity, make_authority
+from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
-from fedquilt_server.provisioning.broker_files import CONFIG, acl, installed_config, own_config, reload_broker
+from fedquilt_server.provisioning.broker_files import CONFIG, acl, local_config, reload_broker, system_config
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.kinds import kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
-from fedquilt_server.provisioning.record import RECORD, Board, Record, Withdrawn, read_record, write_record
+from fedquilt_server.provisioning.record import (
+    RECORD,
+    BoardRecord,
+    FederationRecord,
+    RevokedCertificate,
+    read_record,
+    write_record,
+)
 
 DAYS: Final = 5 * 365
-"""How long a certificate is good unless told otherwise."""
+"""Default validity of a certificate in days."""
 AUTHORITY, BROKER, BOARDS = "authority", "broker", "boards"
 LONGEST_NAME: Final = 48
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
-"""The broker is known as these, too: the coordinator runs beside it."""
+"""Further names of the broker, for the coordinator on the same machine."""
 _OURS: Final = frozenset({"broker", "id", "clients", "federation", "kind", "ca", "cert", "key"})
-"""Keys of an agent's configuration that follow from the record."""
+"""Keys of an agent's configuration that are set from the record."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """The folder of one, which must have been made."""
+    """A federation in its folder. ``make_federation`` creates one."""
 
     folder: Path
 
     @property
-    def record(self) -> Record:
-        """As it is now. Raises FederationError."""
+    def record(self) -> FederationRecord:
+        """The current record, read from its file.
+
+        Raises:
+            FederationError: there is no record, or it is not valid.
+        """
         return read_record(self.folder)
 
     @property
     def broker_folder(self) -> Path:
+        """The folder of the broker's files, as an absolute path."""
         return self.folder.absolute() / BROKER
 
     def board_folder(self, board: str) -> Path:
+        """Return the folder with the identity of a board."""
         return self.folder / BOARDS / board
 
-    def board(self, name: str) -> Board:
-        """Raises FederationError for one that has never been provisioned."""
+    def board(self, name: str) -> BoardRecord:
+        """Return the record of a board.
+
+        Raises:
+            FederationError: the board has never been provisioned.
+        """
         boards = self.record.boards
         if name not in boards:
-            known = ", ".join(sorted(boards)) or "none yet"
-            raise FederationError(f"there is no board {name!r} in {self.folder} (there are: {known})")
+            names = ", ".join(sorted(boards)) or "none yet"
+            raise FederationError(f"there is no board {name!r} in {self.folder} (boards: {names})")
         return boards[name]
 
     def provision(
         self, name: str, kind: str = "", clients: str = "", host: str = "", user: str = "", days: int = DAYS,
         renew: bool = False, **settings: Any,
-    ) -> Board:  # fmt: skip
-        """Give a board an identity, its configuration and a place in the inventory.
+    ) -> BoardRecord:  # fmt: skip
+        """Give a board an identity, an agent configuration and an entry in the inventory.
 
-        ``kind`` may be left out for a board that has one. ``clients`` that are empty are the next number that no other
-        board has, ``settings`` further keys of its
-        ``agent.yaml``, whose other keys stay as they are where there is one. With ``renew`` a board that has an
-        identity gets a new one, and the old one is withdrawn.
-        Raises FederationError, ExperimentError.
+        Args:
+            name: name of the board.
+            kind: kind of the board; can be empty for a board that already has one.
+            clients: clients to host, such as 0-3; if empty, those it had, or the next free number.
+            host: address for Ansible; if empty, the one it had, or BOARD.local.
+            user: user for Ansible; if empty, the one it had, or the usual one for the kind.
+            days: validity of the certificate.
+            renew: replace the identity of a board that already has one; the old certificate is withdrawn.
+            settings: further keys of its ``agent.yaml``; other keys of an existing file are kept.
+
+        Raises:
+            FederationError: the name, the host, the user or the clients cannot be used, or the board needs ``renew``.
+            ExperimentError: the agent configuration is not valid.
         """
-        with self._changing() as record:
+        with self._locked_record() as record:
             before = record.boards.get(name)
-            _check(record, name, renew, host, user)
+            _check_new_board(record, name, renew, host, user)
             kind = kind or (before.kind if before else "")
-            hosted = _hosted(record, name, clients or (before.clients if before else ""))
-            until = _until(days)
-            config = _config(record, name, kind, hosted, {**self._settings(name, before), **settings})
-            made = issue(self._authority(), name, until)
-            board = Board(
+            hosted = _choose_clients(record, name, clients or (before.clients if before else ""))
+            until = _expiry_after(days)
+            config = _make_config(record, name, kind, hosted, {**self._kept_settings(name, before), **settings})
+            made = issue_certificate(self._authority(), name, until)
+            board = BoardRecord(
                 kind=kind, clients=hosted, host=host or (before.host if before else f"{hostname_of(name)}.local"),
                 user=user or (before.user if before else kind_of(kind).user),
                 serial=f"{made.certificate.serial_number:x}", until=expiry(made.certificate),
             )  # fmt: skip
             self._write_bundle(self.board_folder(name), made, config)
-            gone = [_withdrawn(before, name)] if before is not None and before.revoked is None else []
-            self._settle(
+            gone = [_revocation(before, name)] if before is not None and before.revoked is None else []
+            self._write_files(
                 record.model_copy(update={
                     "boards": {**record.boards, name: board}, "withdrawn": (*record.withdrawn, *gone),
                 })
@@ -104,75 +129,98 @@ class Federation:
         return board
 
     def revoke(self, name: str) -> str:
-        """Withdraw a board's certificate and everything it may do; says what the broker made of it.
+        """Withdraw a board's certificate and its access rights, and reload the broker.
 
-        Raises FederationError for a board that there is not, or that is revoked already.
+        Returns:
+            The result of ``reload``.
+
+        Raises:
+            FederationError: there is no such board, it is already revoked, or the broker cannot be reloaded.
         """
-        with self._changing() as record:
+        with self._locked_record() as record:
             board = self.board(name)
             if board.revoked is not None:
-                raise FederationError(f"{name} is revoked since {board.revoked:%Y-%m-%d %H:%M} UTC")
+                raise FederationError(f"{name} was already revoked at {board.revoked:%Y-%m-%d %H:%M} UTC")
             gone = board.model_copy(update={"revoked": _now()})
-            self._settle(
+            self._write_files(
                 record.model_copy(update={
-                    "boards": {**record.boards, name: gone}, "withdrawn": (*record.withdrawn, _withdrawn(board, name)),
+                    "boards": {**record.boards, name: gone}, "withdrawn": (*record.withdrawn, _revocation(board, name)),
                 })
             )  # fmt: skip
         return self.reload()
 
     def reload(self) -> str:
-        """Make the broker read ACL and revocations again."""
+        """Make the broker reload its ACL and its revocation list.
+
+        Returns:
+            What was done, or what the user must do.
+
+        Raises:
+            FederationError: the broker cannot be reloaded.
+        """
         return reload_broker(self.broker_folder, self.record)
 
     def renew(self, hosts: Sequence[str] = (), days: int = DAYS, reload: str | None = None) -> None:
-        """New certificates for the broker, the coordinator and `watch`; the broker is known as ``hosts`` from then on,
-        if there are any, and ``reload`` the command that makes it read its files. It must be started anew."""
-        with self._changing() as record:
+        """Issue new certificates for the broker, the coordinator and ``watch``. The broker must then be restarted.
+
+        Args:
+            hosts: new names and addresses of the broker; empty keeps the old ones.
+            days: validity of the certificates.
+            reload: new command that makes the broker reload its files; None keeps the old one.
+
+        Raises:
+            FederationError: a host is not a name or an address.
+        """
+        with self._locked_record() as record:
             for host in hosts:
                 check_host(host)
             record = record.model_copy(update={"hosts": tuple(hosts)}) if hosts else record
             record = record if reload is None else record.model_copy(update={"reload": reload})
-            authority, until = self._authority(), _until(days)
+            authority, until = self._authority(), _expiry_after(days)
             names = list(dict.fromkeys((*record.hosts, *LOCAL)))
-            self._write_identity(self.broker_folder, issue(authority, record.hosts[0], until, names), "broker")
+            self._write_identity(
+                self.broker_folder, issue_certificate(authority, record.hosts[0], until, names), "broker"
+            )
             for user in RESERVED:
-                self._write_identity(self.folder / user, issue(authority, user, until), "tls")
+                self._write_identity(self.folder / user, issue_certificate(authority, user, until), "tls")
             self.write_broker_config()
-            self._settle(record)
+            self._write_files(record)
 
     def write_broker_config(self) -> None:
-        """Mosquitto's, for this folder where it is now and for the system's own."""
+        """Write two configurations of Mosquitto: for this folder at its current place, and for a system-wide broker."""
         port = self.record.port
-        write_durably(self.broker_folder / CONFIG, own_config(self.broker_folder, port))
-        write_durably(self.broker_folder / "mosquitto-tls.conf", installed_config(port))
+        write_durably(self.broker_folder / CONFIG, local_config(self.broker_folder, port))
+        write_durably(self.broker_folder / "mosquitto-tls.conf", system_config(port))
 
-    def _settings(self, name: str, before: Board | None) -> dict[str, Any]:
-        """What a board's configuration says beside who and where it is."""
+    def _kept_settings(self, name: str, before: BoardRecord | None) -> dict[str, Any]:
+        """Return the keys of a board's existing ``agent.yaml`` that do not come from the record."""
         path = self.board_folder(name) / "agent.yaml"
         if before is None or not path.exists():
             return {}
-        known = load_yaml(read_text(path), str(path))
-        return {key: value for key, value in known.items() if key not in _OURS} if isinstance(known, dict) else {}
+        values = load_yaml(read_text(path), str(path))
+        return {key: value for key, value in values.items() if key not in _OURS} if isinstance(values, dict) else {}
 
     def _authority(self) -> Identity:
         folder = self.folder / AUTHORITY
         try:
             texts = [(folder / f"ca.{kind}").read_text() for kind in ("crt", "key")]
         except OSError as error:
-            raise FederationError(f"the authority of {self.folder} cannot be read: {error}; restore it") from None
+            raise FederationError(
+                f"the authority of {self.folder} cannot be read: {error}; restore it from a backup"
+            ) from None
         return load_identity(texts[0], texts[1], str(folder))
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[Record]:
-        """One command at a time."""
-        _ = self.record  # before the lock makes a folder where there is none
+    def _locked_record(self) -> Iterator[FederationRecord]:
+        """Yield the record under a lock, so that only one command changes it at a time."""
+        _ = self.record  # raises before the lock creates a missing folder
         with lock_folder(self.folder):
             yield self.record
 
-    def _settle(self, record: Record) -> None:
-        """All files that follow from the record, and last the record itself."""
+    def _write_files(self, record: FederationRecord) -> None:
+        """Write all files that follow from the record, and the record itself last."""
         revoked = [name for name, board in record.boards.items() if board.revoked is not None]
-        serials = {int(one.serial, 16): one.at for one in record.withdrawn}
+        serials = {int(entry.serial, 16): entry.at for entry in record.withdrawn}
         write_durably(self.broker_folder / "revoked.crl", signed_list(self._authority(), serials, _now()))
         _write_private(self.broker_folder / "acl", acl(record.name, revoked))
         write_durably(self.folder / "inventory.yml", inventory(record))
@@ -180,8 +228,8 @@ class Federation:
 
     def _write_bundle(self, folder: Path, identity: Identity, config: AgentConfig) -> None:
         self._write_identity(folder, identity, "tls")
-        said = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
-        write_durably(folder / "agent.yaml", "# Written by fedquilt provision.\n" + dump_yaml(said))
+        values = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+        write_durably(folder / "agent.yaml", "# Written by fedquilt provision.\n" + dump_yaml(values))
 
     def _write_identity(self, folder: Path, identity: Identity, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -191,18 +239,26 @@ class Federation:
 
 
 def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8883, reload: str = "") -> Federation:
-    """A new federation in ``folder``. ``hosts``: what its broker is called, the first of them for the boards.
+    """Create a federation in ``folder``.
 
-    Raises FederationError where there is one already, or for a name that no topic can have.
+    Args:
+        folder: the new folder.
+        name: name of the federation; a level of its topics.
+        hosts: names and addresses of the broker; boards use the first one.
+        port: the broker's port.
+        reload: command that makes the broker reload its files.
+
+    Raises:
+        FederationError: the folder already holds a federation, or the name or a host cannot be used.
     """
     _check_name(name, "federation")
     if len(name) > LONGEST_NAME:
         raise FederationError(
-            f"federation {name!r}: has {len(name)} letters, {LONGEST_NAME} at most fit its certificate"
+            f"federation {name!r}: has {len(name)} characters; a certificate has room for {LONGEST_NAME} at most"
         )
     for host in hosts:
         check_host(host)
-    federation, record = Federation(folder), Record(name=name, hosts=tuple(hosts), port=port, reload=reload)
+    federation, record = Federation(folder), FederationRecord(name=name, hosts=tuple(hosts), port=port, reload=reload)
     with lock_folder(folder):
         if (folder / RECORD).exists():
             raise FederationError(
@@ -210,7 +266,7 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
             )
         folder.chmod(0o700)
         authority = make_authority(name, _now())
-        (folder / ".gitignore").write_text("*\n")  # it may lie in somebody's repository
+        (folder / ".gitignore").write_text("*\n")  # the folder may be inside a Git repository
         (folder / AUTHORITY).mkdir(exist_ok=True, mode=0o700)
         _write_private(folder / AUTHORITY / "ca.key", authority.key_pem)
         write_durably(folder / AUTHORITY / "ca.crt", authority.certificate_pem)
@@ -220,7 +276,7 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
 
 
 def _write_private(path: Path, text: str) -> None:
-    """For its owner's eyes only, from its first moment on."""
+    """Write a file durably that only its owner can read, also while it is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = new_private(path.with_name(f".{path.name}.new"))
     fresh.write_text(text, encoding="utf-8")
@@ -236,27 +292,30 @@ def _check_name(name: str, what: str) -> None:
         raise FederationError(str(error)) from None
 
 
-def _check(record: Record, name: str, renew: bool, host: str, user: str) -> None:
+def _check_new_board(record: FederationRecord, name: str, renew: bool, host: str, user: str) -> None:
     _check_name(name, "board")
     if host:
         check_host(host, "--host")
     check_user(user)
     if renew and name not in record.boards:
-        raise FederationError(f"there is no board {name!r} whose identity could be renewed; leave --renew out")
+        raise FederationError(f"there is no board {name!r} to renew; run the command without --renew")
     if name.lower() in (*RESERVED, *GROUPS):
-        raise FederationError(f"{name!r} has another meaning for the broker or for Ansible: choose another name")
+        raise FederationError(f"{name!r} is a reserved name of the broker or of Ansible: choose another name")
     alike = [other for other in record.boards if other != name and hostname_of(other) == hostname_of(name)]
-    if alike or not hostname_of(name):
+    if not hostname_of(name):
+        raise FederationError(f"{name!r}: no host name can be made of it: choose a name with letters or digits")
+    if alike:
         raise FederationError(
-            f"{name!r}: its host name {hostname_of(name)!r} is that of {alike or 'nobody'}: choose another"
+            f"{name!r}: its host name would be {hostname_of(name)!r}, the same as that of {', '.join(alike)}: "
+            "choose another name"
         )
     before = record.boards.get(name)
     if before is not None and before.revoked is None and not renew:
-        raise FederationError(f"{name} has an identity: --renew gives it a new one, and withdraws the old")
+        raise FederationError(f"{name} already has an identity: use --renew to replace it and withdraw the old one")
 
 
-def _hosted(record: Record, name: str, clients: str) -> str:
-    """The clients of a board, none of which another one has."""
+def _choose_clients(record: FederationRecord, name: str, clients: str) -> str:
+    """Return the clients of a board, and check that no other board hosts them."""
     taken = {
         client: other
         for other, board in record.boards.items()
@@ -267,11 +326,13 @@ def _hosted(record: Record, name: str, clients: str) -> str:
         return str(next(number for number in range(len(taken) + 1) if number not in taken))
     for client in parse_clients(clients):
         if client in taken:
-            raise FederationError(f"client {client} is that of {taken[client]}: give {name} others with --clients")
+            raise FederationError(
+                f"{taken[client]} already hosts client {client}: choose other clients for {name} with --clients"
+            )
     return clients
 
 
-def _config(record: Record, name: str, kind: str, clients: str, settings: dict[str, Any]) -> AgentConfig:
+def _make_config(record: FederationRecord, name: str, kind: str, clients: str, settings: dict[str, Any]) -> AgentConfig:
     values = {
         "broker": record.url, "id": name, "clients": clients, "federation": record.name, "kind": kind,
         "ca": "ca.crt", "cert": "tls.crt", "key": "tls.key", **settings,
@@ -279,15 +340,15 @@ def _config(record: Record, name: str, kind: str, clients: str, settings: dict[s
     try:
         return AgentConfig.model_validate(values)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
-        raise ExperimentError(f"board {name}: " + "; ".join(wrong)) from None
+        details = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
+        raise ExperimentError(f"board {name}: " + "; ".join(details)) from None
 
 
-def _withdrawn(board: Board, name: str) -> Withdrawn:
-    return Withdrawn(serial=board.serial, board=name, at=_now())
+def _revocation(board: BoardRecord, name: str) -> RevokedCertificate:
+    return RevokedCertificate(serial=board.serial, board=name, at=_now())
 
 
-def _until(days: int) -> datetime:
+def _expiry_after(days: int) -> datetime:
     return _now() + timedelta(days=days)
 
 

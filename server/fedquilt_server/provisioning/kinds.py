@@ -1,4 +1,4 @@
-"""Kinds of boards that fedquilt knows; any other name is a board like any Linux machine."""
+"""The kinds of boards that fedquilt supports. A board of any other kind is treated as a plain Linux machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from typing import Final
 
 @dataclass(frozen=True)
 class BoardKind:
-    """``memory``: MiB of RAM that the board is sold with. ``boot_partition``: whether its image has one in FAT, from
-    which cloud-init reads. ``user``: who logs in on a stock image, empty where nobody can know."""
+    """A kind of board.
+
+    Args:
+        label: the board's full name.
+        memory: RAM in MiB as sold; 0 if unknown.
+        boot_partition: whether its image has a FAT boot partition, which cloud-init reads.
+        user: the user who logs in on a stock image; empty if unknown.
+        jetson: whether it is an NVIDIA Jetson.
+    """
 
     label: str
     memory: int
@@ -36,5 +43,5 @@ ANY: Final = BoardKind("Linux board", 0, boot_partition=False, user="")
 
 
 def kind_of(name: str) -> BoardKind:
-    """What is known of a kind; ``ANY`` of those that are not in the table."""
+    """Return the kind with this name; ``ANY`` if it is not in the table."""
     return KINDS.get(name, ANY)

@@ -1,4 +1,4 @@
-"""Partition tables of disk images, MBR and GPT, as far as finding a FAT partition needs them."""
+"""Find the FAT boot partition of a disk image in its partition table, MBR or GPT."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EMPTY: Final = bytes(16)
 
 @dataclass(frozen=True)
 class DiskPartition:
-    """``start`` and ``size`` in bytes; ``label`` is that of the FAT file system."""
+    """A partition. ``start`` and ``size`` are in bytes; ``label`` is the label of its FAT file system."""
 
     number: int
     start: int
@@ -25,17 +25,18 @@ class DiskPartition:
 
 
 def boot_partition(image: Path) -> DiskPartition | None:
-    """The first partition of an image that holds a FAT file system; None where there is none.
+    """Return the first partition of an image that holds a FAT file system; None without one.
 
-    Raises ImageError for a file that is no disk image, or one that ends before its partitions do.
+    Raises:
+        ImageError: the file is not a disk image, or ends before its partitions end.
     """
     length = image.stat().st_size
     with image.open("rb") as file:
-        for number, start, size in _table(file, image):
+        for number, start, size in _read_partitions(file, image):
             if start + size > length:
                 raise ImageError(
-                    f"{image}: partition {number} reaches to byte {start + size}, but the file has {length}; "
-                    "it was cut off: fetch it again"
+                    f"{image}: partition {number} ends at byte {start + size}, but the file has only {length} bytes; "
+                    "the file is incomplete: download it again"
                 )
             label = _fat_label(file, start)
             if label is not None:
@@ -43,13 +44,14 @@ def boot_partition(image: Path) -> DiskPartition | None:
     return None
 
 
-def _table(file: BinaryIO, image: Path) -> list[tuple[int, int, int]]:
+def _read_partitions(file: BinaryIO, image: Path) -> list[tuple[int, int, int]]:
+    """Return the number, start and size of each partition, in bytes."""
     first = _read(file, 0, SECTOR)
     if len(first) < SECTOR or first[510:] != b"\x55\xaa":
-        raise ImageError(f"{image}: is no disk image (it has no partition table); unpack it first if it is an archive")
+        raise ImageError(f"{image}: is not a disk image (no partition table); if it is an archive, unpack it first")
     entries = [struct.unpack_from("<B3xB3xII", first, 446 + 16 * number) for number in range(4)]
     if any(kind == 0xEE for _, kind, _, _ in entries):
-        return _gpt(file, image)
+        return _read_gpt(file, image)
     return [
         (number, start * SECTOR, size * SECTOR)
         for number, (_, kind, start, size) in enumerate(entries, 1)
@@ -57,24 +59,24 @@ def _table(file: BinaryIO, image: Path) -> list[tuple[int, int, int]]:
     ]
 
 
-def _gpt(file: BinaryIO, image: Path) -> list[tuple[int, int, int]]:
+def _read_gpt(file: BinaryIO, image: Path) -> list[tuple[int, int, int]]:
     header = _read(file, SECTOR, SECTOR)
     if header[:8] != b"EFI PART":
-        raise ImageError(f"{image}: its partition table is damaged; fetch it again")
-    place, count, width = struct.unpack_from("<QII", header, 72)
+        raise ImageError(f"{image}: its partition table is damaged; download it again")
+    offset, count, width = struct.unpack_from("<QII", header, 72)
     if not 0 < count <= _MOST_ENTRIES or not 128 <= width <= 4096:
-        raise ImageError(f"{image}: its partition table is damaged; fetch it again")
-    found = []
+        raise ImageError(f"{image}: its partition table is damaged; download it again")
+    partitions = []
     for number in range(count):
-        entry = _read(file, place * SECTOR + number * width, 56)
+        entry = _read(file, offset * SECTOR + number * width, 56)
         if len(entry) == 56 and entry[:16] != _EMPTY:
             first, last = struct.unpack_from("<QQ", entry, 32)
-            found.append((number + 1, first * SECTOR, (last - first + 1) * SECTOR))
-    return found
+            partitions.append((number + 1, first * SECTOR, (last - first + 1) * SECTOR))
+    return partitions
 
 
 def _fat_label(file: BinaryIO, start: int) -> str | None:
-    """The volume label in the boot sector of a FAT12, 16 or 32; None for something else."""
+    """Return the volume label in the boot sector of a FAT12, FAT16 or FAT32; None for other file systems."""
     sector = _read(file, start, SECTOR)
     if len(sector) < SECTOR or sector[510:] != b"\x55\xaa":
         return None
@@ -84,6 +86,6 @@ def _fat_label(file: BinaryIO, start: int) -> str | None:
     return None
 
 
-def _read(file: BinaryIO, place: int, count: int) -> bytes:
-    file.seek(place)
+def _read(file: BinaryIO, offset: int, count: int) -> bytes:
+    file.seek(offset)
     return file.read(count)

@@ -1,4 +1,7 @@
-"""What is known of a federation's identities: ``federation.yaml``, which every other file of its folder follows."""
+"""Read and write ``federation.yaml``, the record of a federation's identities.
+
+All other files of the federation's folder follow from this record.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,24 @@ RECORD: Final = "federation.yaml"
 _HEAD: Final = "# Written by fedquilt; `fedquilt provision` and `revoke` change it.\n"
 
 
-class Entry(BaseModel):
+class RecordModel(BaseModel):
+    """Base of the record's sections: unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Board(Entry):
-    """A board with an identity. ``serial``: of its certificate, in hex. ``host``: where Ansible finds it."""
+class BoardRecord(RecordModel):
+    """A board with an identity.
+
+    Args:
+        kind: kind of the board, such as pi4.
+        clients: the clients that it hosts, such as 0-3.
+        host: its address for Ansible.
+        user: the user with whom Ansible logs in.
+        serial: serial number of its certificate, in hexadecimal.
+        until: end of the certificate's validity.
+        revoked: when it was revoked; None if it was not.
+    """
 
     kind: Name
     clients: str
@@ -33,50 +48,64 @@ class Board(Entry):
     revoked: datetime | None = None
 
 
-class Withdrawn(Entry):
-    """A certificate that no longer counts."""
+class RevokedCertificate(RecordModel):
+    """A certificate that was revoked, or replaced by a new one."""
 
     serial: str
     board: str
     at: datetime
 
 
-class Record(Entry):
-    """``hosts``: names and addresses of the broker, the first of them for the boards. ``reload``: a command that makes
-    the broker read its files again, where it does not run from this folder."""
+class FederationRecord(RecordModel):
+    """The record of a federation.
+
+    Args:
+        name: name of the federation.
+        hosts: names and addresses of the broker; boards use the first one.
+        port: the broker's port.
+        reload: command that makes the broker reload its files; needed if the broker does not run from this folder.
+        boards: the boards by name.
+        withdrawn: the certificates that were revoked or replaced.
+    """
 
     name: Name
     hosts: tuple[str, ...] = Field(min_length=1)
     port: int = Field(8883, ge=1, le=65535)
     reload: str = ""
-    boards: dict[Name, Board] = Field(default_factory=dict)
-    withdrawn: tuple[Withdrawn, ...] = ()
+    boards: dict[Name, BoardRecord] = Field(default_factory=dict)
+    withdrawn: tuple[RevokedCertificate, ...] = ()
 
     @property
     def url(self) -> str:
-        """The broker, as boards reach it."""
+        """The broker's URL for the boards."""
         host = self.hosts[0]
         return f"mqtts://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-def read_record(folder: Path) -> Record:
-    """Raises FederationError where there is none, or none that can be understood."""
+def read_record(folder: Path) -> FederationRecord:
+    """Read the record of the federation in ``folder``.
+
+    Raises:
+        FederationError: there is no record, or it is not valid.
+    """
     path = folder / RECORD
     if not path.exists():
         raise FederationError(
-            f"{folder} holds no federation: make one with `fedquilt federation init`, or name another --folder"
+            f"{folder} holds no federation: create one with `fedquilt federation init`, or choose another --folder"
         )
     try:
-        return Record.model_validate(load_yaml(read_text(path), str(path)))
+        return FederationRecord.model_validate(load_yaml(read_text(path), str(path)))
     except ExperimentError as error:
         raise FederationError(str(error)) from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise FederationError(f"{path}: {place}: {first['msg']}; repair it, or restore it from a backup") from None
+        raise FederationError(
+            f"{path}: {place}: {first['msg']}; correct it, or restore the file from a backup"
+        ) from None
 
 
-def write_record(folder: Path, record: Record) -> None:
-    """Replace what is there, whole."""
-    said: dict[str, Any] = record.model_dump(mode="json", exclude_defaults=True)
-    write_durably(folder / RECORD, _HEAD + dump_yaml(said))
+def write_record(folder: Path, record: FederationRecord) -> None:
+    """Write the record durably; it replaces an older one."""
+    values: dict[str, Any] = record.model_dump(mode="json", exclude_defaults=True)
+    write_durably(folder / RECORD, _HEAD + dump_yaml(values))

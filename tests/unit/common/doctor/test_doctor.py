@@ -25,7 +25,7 @@ from fedquilt_common.doctor.broker import _rights, broker_checks, cert_end, cert
 from fedquilt_common.doctor.check import Check, graded
 from fedquilt_common.doctor.training import torch
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
-from fedquilt_server.provisioning.authority import issue, load_identity
+from fedquilt_server.provisioning.authority import issue_certificate, load_identity
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.simulate.mosquitto import broker_command, find_mosquitto, free_port
 
@@ -155,7 +155,7 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
     authority = load_identity((ca / "ca.crt").read_text(), (ca / "ca.key").read_text(), "x")
 
     def mine(days: float) -> dict[str, str]:
-        identity = issue(authority, "pi", now + timedelta(days=days))
+        identity = issue_certificate(authority, "pi", now + timedelta(days=days))
         (tmp_path / "x.crt").write_text(identity.certificate_pem)
         (tmp_path / "x.key").write_text(identity.key_pem)
         return {"cert": str(tmp_path / "x.crt"), "key": str(tmp_path / "x.key")}
@@ -178,8 +178,10 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
         broken = broker_checks(address_of(made, own, key=str(own / "ca.crt")), "lab")
         assert (broken[-1].name, broken[-1].state) == ("TLS files", "fail")
     made.renew(["elsewhere.local"])
-    (made.broker_folder / "broker.crt").write_text(issue(authority, "b", now + timedelta(9), ["b"]).certificate_pem)
-    identity = issue(authority, "b", now + timedelta(days=9), ["b.local"])
+    (made.broker_folder / "broker.crt").write_text(
+        issue_certificate(authority, "b", now + timedelta(9), ["b"]).certificate_pem
+    )
+    identity = issue_certificate(authority, "b", now + timedelta(days=9), ["b.local"])
     (made.broker_folder / "broker.crt").write_text(identity.certificate_pem)
     (made.broker_folder / "broker.key").write_text(identity.key_pem)
     with broker_of(made):

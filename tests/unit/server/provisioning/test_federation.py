@@ -1,4 +1,4 @@
-"""Identities: the folder of a federation, and what a real Mosquitto makes of its certificates and its ACL."""
+"""Federations: the folder, and a real Mosquitto with its certificates and its ACL."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import Connected, Incoming
 from fedquilt_server.provisioning import federation as module
-from fedquilt_server.provisioning.authority import issue, load_identity, make_authority
-from fedquilt_server.provisioning.broker_files import INSTALLED, reload_broker
+from fedquilt_server.provisioning.authority import issue_certificate, load_identity, make_authority
+from fedquilt_server.provisioning.broker_files import SYSTEM_FOLDER, reload_broker
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.record import read_record
 from fedquilt_server.simulate.mosquitto import find_mosquitto, free_port
@@ -38,7 +38,7 @@ REPLY = "replies/3/1.0/0"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    """With two boards, and a port that is free."""
+    """A federation with two boards and a free port."""
     federation = make_federation(tmp_path_factory.mktemp("lab") / "federation", "lab", ["localhost"], free_port())
     for name in ("pi-1", "pi-2"):
         federation.provision(name, "pi4")
@@ -64,40 +64,40 @@ def bundle(federation: Federation, name: str) -> Path:
 
 
 class Knock:
-    """Somebody tries to get in; ``inside`` is whether the broker has let them."""
+    """An attempt to connect. ``inside``: whether the broker accepted it."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
-        self._told = threading.Event()
+        self._answered = threading.Event()
         self.inside = False
         client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="knock", protocol=mqtt.MQTTv5)
         if context is not None:
             client.tls_set_context(context)
         client.on_connect = self._on_connect
-        client.on_disconnect = lambda *_: self._told.set()
+        client.on_disconnect = lambda *_: self._answered.set()
         with contextlib.suppress(OSError):
             client.connect("localhost", port)
             client.loop_start()
-            assert self._told.wait(10)
+            assert self._answered.wait(10)
             client.disconnect()
             client.loop_stop()
 
     def _on_connect(self, _c: Any, _u: Any, _f: Any, reason: Any, _p: Any) -> None:
         self.inside = not reason.is_failure
-        self._told.set()
+        self._answered.set()
 
 
 def context(trusted: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    found = ssl.create_default_context(cafile=str(trusted))
+    settings = ssl.create_default_context(cafile=str(trusted))
     if certificate is not None:
-        found.load_cert_chain(str(certificate), str(key))
-    return found
+        settings.load_cert_chain(str(certificate), str(key))
+    return settings
 
 
-def of(folder: Path) -> ssl.SSLContext:
+def board_context(folder: Path) -> ssl.SSLContext:
     return context(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
 
 
-# -- what the broker lets in, and what each may say and hear ---------------------------------------------------
+# -- connections and access rights ---------------------------------------------------------------------------
 
 
 def test_a_board_writes_only_below_its_own_name(made: Federation, port: int) -> None:
@@ -140,25 +140,25 @@ def test_watch_reads_everything_and_says_nothing(made: Federation, port: int) ->
 
 
 def test_who_is_turned_away(made: Federation, port: int, tmp_path: Path) -> None:
-    """Without a certificate, with one of one's own, of another authority, or that has run out; and without TLS."""
+    """No TLS, or no certificate, or one that is self-signed, of another authority, expired, or a broker's."""
     own, other = bundle(made, "pi-1"), make_authority("lab", datetime.now(timezone.utc))
     soon = datetime.now(timezone.utc) + timedelta(days=9)
     authority = load_identity(
         (made.folder / "authority" / "ca.crt").read_text(), (made.folder / "authority" / "ca.key").read_text(), "x"
     )
     strangers = {
-        "self-signed": other, "of another authority": issue(other, "pi-1", soon),
-        "expired": issue(authority, "pi-1", datetime.now(timezone.utc) - timedelta(seconds=1)),
-        "a broker's": issue(authority, "pi-1", soon, ["localhost"]),
+        "self-signed": other, "of another authority": issue_certificate(other, "pi-1", soon),
+        "expired": issue_certificate(authority, "pi-1", datetime.now(timezone.utc) - timedelta(seconds=1)),
+        "a broker's": issue_certificate(authority, "pi-1", soon, ["localhost"]),
     }  # fmt: skip
-    assert Knock(port, of(own)).inside
+    assert Knock(port, board_context(own)).inside
     assert not Knock(port, None).inside
     assert not Knock(port, context(own / "ca.crt")).inside
     for name, identity in strangers.items():
         (tmp_path / "x.crt").write_text(identity.certificate_pem)
         (tmp_path / "x.key").write_text(identity.key_pem)
         assert not Knock(port, context(own / "ca.crt", tmp_path / "x.crt", tmp_path / "x.key")).inside, name
-    good = issue(authority, "pi-1", soon)
+    good = issue_certificate(authority, "pi-1", soon)
     (tmp_path / "x.crt").write_text(good.certificate_pem)
     (tmp_path / "x.key").write_text(good.key_pem)
     assert Knock(port, context(own / "ca.crt", tmp_path / "x.crt", tmp_path / "x.key")).inside
@@ -173,7 +173,7 @@ def test_there_is_no_plain_mqtt_at_all(made: Federation) -> None:
 
 
 def test_a_revoked_board_is_silenced_at_once_and_not_let_in_again(tmp_path: Path) -> None:
-    """Also on the connection that it has; the others notice nothing."""
+    """Also on its open connection. Other boards are not affected."""
     federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
     for name in ("bad", "good"):
         federation.provision(name, "pi4")
@@ -186,8 +186,8 @@ def test_a_revoked_board_is_silenced_at_once_and_not_let_in_again(tmp_path: Path
         for board in (bad, good):
             board.subscribe(f"{FED}/round")
         assert bad.publish(f"{FED}/agents/bad/presence") in DELIVERED
-        assert "reads its files again" in federation.revoke("bad")
-        while Knock(port, of(bundle(federation, "bad"))).inside:  # until the signal has been dealt with
+        assert "reloads its files" in federation.revoke("bad")
+        while Knock(port, board_context(bundle(federation, "bad"))).inside:  # until the broker has handled the signal
             pass
         assert bad.publish(f"{FED}/agents/bad/presence") == NOT_AUTHORIZED
         coordinator.publish(f"{FED}/round")
@@ -196,18 +196,18 @@ def test_a_revoked_board_is_silenced_at_once_and_not_let_in_again(tmp_path: Path
         assert good.publish(f"{FED}/agents/good/presence") in DELIVERED
         federation.provision("bad", "pi4")
         federation.reload()
-        while not Knock(port, of(bundle(federation, "bad"))).inside:
+        while not Knock(port, board_context(bundle(federation, "bad"))).inside:
             pass
-    with broker_of(federation) as port:  # a broker that starts anew knows it, too
-        assert Knock(port, of(bundle(federation, "bad"))).inside
+    with broker_of(federation) as port:  # also after the broker restarts
+        assert Knock(port, board_context(bundle(federation, "bad"))).inside
         federation.revoke("bad")
     with broker_of(federation) as port:
-        assert not Knock(port, of(bundle(federation, "bad"))).inside
-        assert Knock(port, of(bundle(federation, "good"))).inside
+        assert not Knock(port, board_context(bundle(federation, "bad"))).inside
+        assert Knock(port, board_context(bundle(federation, "good"))).inside
 
 
 def test_an_agents_own_configuration_leads_it_to_the_broker(made: Federation, port: int) -> None:
-    """As ``fedquilt agent --config`` reads it; the files are found beside it, wherever one stands."""
+    """As ``fedquilt agent --config`` reads it: file names are relative to the configuration."""
     config = AgentConfig.model_validate(read_agent_config(bundle(made, "pi-1") / "agent.yaml"))
     assert (config.id, config.kind, config.clients, config.federation) == ("pi-1", "pi4", "0", "lab")
     connected = threading.Event()
@@ -224,16 +224,18 @@ def test_an_agents_own_configuration_leads_it_to_the_broker(made: Federation, po
 
 
 def test_the_configuration_for_the_systems_own_mosquitto(made: Federation, tmp_path: Path) -> None:
-    """With its files elsewhere, as Ansible installs them."""
+    """With its files in another folder, as Ansible installs them."""
     text = (made.broker_folder / "mosquitto-tls.conf").read_text()
-    named = {line.split()[1] for line in text.splitlines() if INSTALLED in line and not line.startswith("#")}
-    assert named == {f"{INSTALLED}/{name}" for name in ("ca.crt", "broker.crt", "broker.key", "revoked.crl", "acl")}
+    named = {line.split()[1] for line in text.splitlines() if SYSTEM_FOLDER in line and not line.startswith("#")}
+    assert named == {f"{SYSTEM_FOLDER}/{name}" for name in ("ca.crt", "broker.crt", "broker.key", "revoked.crl", "acl")}
     other = free_port()
     config = tmp_path / "mosquitto.conf"
-    text = text.replace(INSTALLED, str(made.broker_folder)).replace(f"listener {made.record.port}", f"listener {other}")
+    text = text.replace(SYSTEM_FOLDER, str(made.broker_folder)).replace(
+        f"listener {made.record.port}", f"listener {other}"
+    )
     config.write_text(text + "user root\n")
     with running([str(find_mosquitto()), "-c", str(config)], other):
-        assert Knock(other, of(bundle(made, "pi-2"))).inside
+        assert Knock(other, board_context(bundle(made, "pi-2"))).inside
 
 
 # -- the folder ------------------------------------------------------------------------------------------------
@@ -268,11 +270,11 @@ def test_no_client_is_given_to_two_boards(tmp_path: Path) -> None:
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])
     assert federation.provision("a", "pi4", "0-1,3").clients == "0-1,3"
     assert [federation.provision(name, "pi4").clients for name in "bc"] == ["2", "4"]
-    with pytest.raises(FederationError, match="client 3 is that of a"):
+    with pytest.raises(FederationError, match="a already hosts client 3: choose other clients for d"):
         federation.provision("d", "pi4", "3-5")
     federation.revoke("a")
     assert federation.provision("d", "pi4", "3").clients == "3"
-    with pytest.raises(FederationError, match="client 3 is that of d"):
+    with pytest.raises(FederationError, match="d already hosts client 3"):
         federation.provision("a", "pi4")
 
 
@@ -282,15 +284,15 @@ def test_what_cannot_be_provisioned_changes_nothing(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in federation.folder.rglob("*") if path.is_file()}
     cases: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: federation.provision("a", "pi4"), FederationError, "--renew"),
-        (lambda: federation.provision("coordinator", "pi4"), FederationError, "another meaning"),
+        (lambda: federation.provision("coordinator", "pi4"), FederationError, "reserved name"),
         (
             lambda: federation.provision("Agents", "pi4"),
             FederationError,
-            "another meaning for the broker or for Ansible",
+            "reserved name of the broker or of Ansible",
         ),
-        (lambda: federation.provision("A", "pi4"), FederationError, "host name 'a' is that of"),
-        (lambda: make_federation(tmp_path / "g", "l" * 60, ["y"]), FederationError, "48 at most"),
-        (lambda: make_federation(tmp_path / "g", "lab", ["10.0.0.1:8883"]), FederationError, "and no port"),
+        (lambda: federation.provision("A", "pi4"), FederationError, "host name would be 'a', the same as that of a:"),
+        (lambda: make_federation(tmp_path / "g", "l" * 60, ["y"]), FederationError, "room for 48 at most"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["10.0.0.1:8883"]), FederationError, "without a port"),
         (lambda: make_federation(tmp_path / "g", "lab", ["b\u00fcro.local"]), FederationError, "must be a host name"),
         (lambda: federation.renew(["a b"]), FederationError, "must be a host name"),
         (lambda: federation.provision("../x", "pi4"), FederationError, "cannot be used in a topic"),
@@ -300,9 +302,9 @@ def test_what_cannot_be_provisioned_changes_nothing(tmp_path: Path) -> None:
         (lambda: federation.provision("b", "pi4", budget="much"), ExperimentError, "board b: budget"),
         (lambda: federation.provision("b", "pi4", host="a b"), FederationError, "--host 'a b'"),
         (lambda: federation.provision("b", "pi4", user="Me: x"), FederationError, "--user"),
-        (lambda: federation.provision("b", "pi4", renew=True), FederationError, "no board 'b' whose identity"),
+        (lambda: federation.provision("b", "pi4", renew=True), FederationError, "no board 'b' to renew"),
         (lambda: make_federation(tmp_path / "g", "lab", ["192.168.1.300"]), FederationError, "must be a host name"),
-        (lambda: federation.revoke("b"), FederationError, r"no board 'b' .*there are: a"),
+        (lambda: federation.revoke("b"), FederationError, r"no board 'b' .*boards: a"),
         (lambda: make_federation(federation.folder, "x", ["y"]), FederationError, "holds the federation 'lab'"),
         (lambda: make_federation(tmp_path / "g", "a/b", ["y"]), FederationError, "federation 'a/b'"),
     ]
@@ -319,11 +321,11 @@ def test_renewing_withdraws_the_old_certificate(tmp_path: Path) -> None:
     new = federation.provision("a", "pi4", renew=True, days=30)
     assert (new.clients, new.serial != old.serial) == ("7", True)
     assert timedelta(days=29) < new.until - datetime.now(timezone.utc) <= timedelta(days=30)
-    assert [one.serial for one in federation.record.withdrawn] == [old.serial]
+    assert [entry.serial for entry in federation.record.withdrawn] == [old.serial]
 
 
 def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None:
-    """Above all that a board is to say nothing of its resources, and what its owner has written by hand."""
+    """For example the private profile, and keys that the user added."""
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])
     federation.provision("a", "pi4", profile="private", workers=2, budget="64MiB")
     path = federation.board_folder("a") / "agent.yaml"
@@ -336,7 +338,7 @@ def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None
 
 
 def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> None:
-    """Ansible reads YAML 1.1, where ``on`` is true; and no host name has an underscore."""
+    """Ansible reads YAML 1.1, where ``on`` is true. Host names cannot have an underscore."""
     federation = make_federation(tmp_path / "f", "no", ["localhost"])
     for name in ("on", "living_room", "1_000"):
         federation.provision(name, "pi4")
@@ -344,7 +346,7 @@ def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> No
     assert set(found["children"]["agents"]["hosts"]) == {"on", "living_room", "1_000"}
     assert found["vars"]["fedquilt_federation"] == "no"
     assert found["children"]["agents"]["hosts"]["living_room"]["ansible_host"] == "living-room.local"
-    with pytest.raises(FederationError, match="host name 'living-room' is that of"):
+    with pytest.raises(FederationError, match="host name would be 'living-room', the same as that of living_room"):
         federation.provision("living-room", "pi4")
 
 
@@ -354,7 +356,7 @@ def test_a_folder_that_has_been_moved(tmp_path: Path) -> None:
     moved = Federation(federation.folder.rename(tmp_path / "g"))
     moved.write_broker_config()
     with broker_of(moved) as port:
-        assert Knock(port, of(moved.folder / "coordinator")).inside
+        assert Knock(port, board_context(moved.folder / "coordinator")).inside
 
 
 def test_the_broker_can_get_another_name(tmp_path: Path) -> None:
@@ -364,11 +366,11 @@ def test_the_broker_can_get_another_name(tmp_path: Path) -> None:
     assert federation.record.url == f"mqtts://box.local:{federation.record.port}"
     assert (federation.folder / "coordinator" / "tls.crt").read_text() != old
     with broker_of(federation) as port:
-        assert Knock(port, of(federation.folder / "coordinator")).inside
+        assert Knock(port, board_context(federation.folder / "coordinator")).inside
 
 
 def test_openssl_finds_no_fault_with_any_certificate(made: Federation) -> None:
-    """By its strictest rules, which newer Pythons go by."""
+    """With its strictest rules, which newer versions of Python use."""
     trusted, withdrawn = made.folder / "authority" / "ca.crt", made.broker_folder / "revoked.crl"
     ours = [bundle(made, name) / "tls.crt" for name in ("pi-1", "watch")] + [made.broker_folder / "broker.crt"]
     words = ["openssl", "verify", "-x509_strict", "-crl_check", "-CAfile", str(trusted), "-CRLfile", str(withdrawn)]
@@ -382,11 +384,11 @@ def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])
     (federation.folder / "authority" / "ca.key").write_text("nothing")
-    with pytest.raises(FederationError, match="is no certificate with a key"):
+    with pytest.raises(FederationError, match="cannot read the certificate and its key"):
         federation.provision("a", "pi4")
     other = make_authority("lab", datetime.now(timezone.utc))
     (federation.folder / "authority" / "ca.key").write_text(other.key_pem)
-    with pytest.raises(FederationError, match="the key is not that of the certificate"):
+    with pytest.raises(FederationError, match="the key does not belong to the certificate"):
         federation.provision("a", "pi4")
     (federation.folder / "authority" / "ca.key").unlink()
     with pytest.raises(FederationError, match="cannot be read"):
@@ -409,10 +411,14 @@ def test_a_command_of_ones_own_reloads_the_broker(tmp_path: Path) -> None:
     done = tmp_path / "done"
     federation = make_federation(tmp_path / "f", "lab", ["localhost"], reload=f"touch '{done}'")
     federation.provision("a", "pi4")
-    assert federation.revoke("a") == f"`touch '{done}'` is done"
+    assert federation.revoke("a") == f"`touch '{done}'` succeeded"
     assert done.exists()
     record = federation.record
-    for command, words in (("false", "ended with 1"), ("no-such-program", "No such file"), ("'", "quotation")):
+    for command, words in (
+        ("false", "ended with exit code 1"),
+        ("no-such-program", "No such file"),
+        ("'", "quotation"),
+    ):
         with pytest.raises(FederationError, match=words):
             reload_broker(federation.broker_folder, record.model_copy(update={"reload": command}))
 
@@ -420,6 +426,6 @@ def test_a_command_of_ones_own_reloads_the_broker(tmp_path: Path) -> None:
 def test_only_this_folders_broker_gets_the_signal(made: Federation, port: int, tmp_path: Path) -> None:
     other = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
     assert "no broker runs" in other.reload()
-    assert "reads its files again" in made.reload()
-    assert Knock(port, of(bundle(made, "pi-1"))).inside
-    assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 8  # it runs already
+    assert "reloads its files" in made.reload()
+    assert Knock(port, board_context(bundle(made, "pi-1"))).inside
+    assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 8  # it is already running

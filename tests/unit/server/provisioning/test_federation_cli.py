@@ -16,19 +16,19 @@ from fedquilt_server.provisioning.record import read_record
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def said(*words: str) -> Any:
+    def run_json(*words: str) -> Any:
         assert cli.run([*words, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    assert said("federation", "init", "--name", "lab", "--broker", "10.1.1.1", "--broker", "box")["broker"] == (
+    assert run_json("federation", "init", "--name", "lab", "--broker", "10.1.1.1", "--broker", "box")["broker"] == (
         "mqtts://10.1.1.1:8883"
     )
-    first = said("provision", "kitchen", "--kind", "pi4")
+    first = run_json("provision", "kitchen", "--kind", "pi4")
     assert (first["clients"], first["state"], first["folder"]) == ("0", "good", "federation/boards/kitchen")
-    said("provision", "desk", "--kind", "jetson-nano", "--clients", "5,6", "--profile", "private")
-    assert said("revoke", "kitchen")["state"] == "revoked"
-    assert [(row["board"], row["state"]) for row in said("boards")] == [("desk", "good"), ("kitchen", "revoked")]
-    assert said("provision", "desk", "--renew")["kind"] == "jetson-nano"
+    run_json("provision", "desk", "--kind", "jetson-nano", "--clients", "5,6", "--profile", "private")
+    assert run_json("revoke", "kitchen")["state"] == "revoked"
+    assert [(row["board"], row["state"]) for row in run_json("boards")] == [("desk", "good"), ("kitchen", "revoked")]
+    assert run_json("provision", "desk", "--renew")["kind"] == "jetson-nano"
     assert cli.run(["federation", "renew", "--broker", "other.local", "--reload", "true"]) == 0
     assert read_record(tmp_path / "federation").reload == "true"
     assert read_record(tmp_path / "federation").hosts == ("other.local",)
@@ -66,9 +66,9 @@ def test_a_broker_without_one_of_its_files_says_which(
 
 def test_init_alone_finds_names_for_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["federation", "init", "--folder", str(tmp_path / "f")]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     hosts = read_record(tmp_path / "f").hosts
     assert hosts
     assert not {"localhost", "127.0.0.1"} & set(hosts)
-    assert f"mqtts://{hosts[0]}:8883" in told
-    assert f"--cert {tmp_path}/f/coordinator/tls.crt" in told
+    assert f"mqtts://{hosts[0]}:8883" in output
+    assert f"--cert {tmp_path}/f/coordinator/tls.crt" in output

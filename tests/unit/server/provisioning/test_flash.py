@@ -1,4 +1,4 @@
-"""Flashing: a small image with a FAT partition is made a board's own, and every file is read back from it."""
+"""Flashing: a board's image is made from a small image with a FAT partition, and every file is verified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedquilt_server.provisioning.card import Card, Wifi, read_wheels, read_wifi
 from fedquilt_server.provisioning.devices import Device, removable_device
 from fedquilt_server.provisioning.fat import FatPartition
 from fedquilt_server.provisioning.federation import Federation, make_federation
-from fedquilt_server.provisioning.flash import Flashed, flash_device, flash_image, write_archive
+from fedquilt_server.provisioning.flash import FlashResult, flash_device, flash_image, write_archive
 from fedquilt_server.provisioning.partitions import boot_partition
 
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -58,9 +58,9 @@ def card(made: Federation, board: str = "pi_Kitchen.1", **changes: Any) -> Card:
 
 
 def inside(image: Path) -> FatPartition:
-    found = boot_partition(image)
-    assert found is not None
-    return FatPartition(image, found)
+    partition = boot_partition(image)
+    assert partition is not None
+    return FatPartition(image, partition)
 
 
 @pytest.mark.parametrize("label", ["dos", "gpt"])
@@ -70,8 +70,8 @@ def test_every_file_can_be_read_back(label: str, made: Federation, wheels: Path,
     before = image.read_bytes()
     wifi = Wifi(ssid="Lab: 'net'", password="secret pass", country="DE")  # noqa: S106
     mine = card(made, wifi=wifi, wheels=wheels, user="pi", keys=(KEY,))
-    told: list[tuple[str, int, int]] = []
-    done = flash_image(image, mine, tmp_path / "mine.img", lambda *now: told.append(now))
+    steps: list[tuple[str, int, int]] = []
+    done = flash_image(image, mine, tmp_path / "mine.img", lambda *now: steps.append(now))
     assert image.read_bytes() == before
     assert done.warnings == []
     partition = inside(tmp_path / "mine.img")
@@ -86,7 +86,7 @@ def test_every_file_can_be_read_back(label: str, made: Federation, wheels: Path,
     assert user_data["users"][0]["ssh_authorized_keys"] == [KEY]
     assert "install.sh" in user_data["runcmd"][-1][-1]
     assert "ssh" in user_data["runcmd"][0][-1]
-    assert (tmp_path / "mine.img").stat().st_mode & 0o077 == 0  # a key is in it
+    assert (tmp_path / "mine.img").stat().st_mode & 0o077 == 0  # it contains a key
     network = yaml.safe_load(partition.read("network-config"))
     assert network["wifis"]["wlan0"]["access-points"] == {"Lab: 'net'": {"password": "secret pass"}}
     meta = yaml.safe_load(partition.read("meta-data"))
@@ -100,7 +100,7 @@ def test_every_file_can_be_read_back(label: str, made: Federation, wheels: Path,
     assert partition.read("a") == b"1"
     assert set(done.files) == {"user-data", "meta-data", "network-config", "cmdline.txt", "fedquilt/install.sh",
                                "fedquilt/fedquilt-agent.service", *mine.wheel_files()}  # fmt: skip
-    assert {what for what, _, _ in told} >= {"unpacking stock.img", "writing files", "reading back"}
+    assert {what for what, _, _ in steps} >= {"unpacking stock.img", "writing files", "reading back"}
     start, size = BOOT[0] * SECTOR, BOOT[1] * SECTOR
     after = (tmp_path / "mine.img").read_bytes()
     assert (after[:start], after[start + size :]) == (before[:start], before[start + size :])
@@ -126,7 +126,7 @@ def test_flashing_anew_replaces_what_was_there(made: Federation, wheels: Path, t
     flash_image(image, card(made, wheels=wheels), tmp_path / "one.img", silent)
     first = flash_image(tmp_path / "one.img", card(made), tmp_path / "two.img", silent)
     assert "wheels/" not in inside(tmp_path / "two.img").names("/fedquilt")
-    assert any("no wheelhouse" in warning for warning in first.warnings)
+    assert any("has no wheelhouse" in warning for warning in first.warnings)
     again = flash_image(image, card(made), tmp_path / "two.img", silent)
     assert again.files == first.files
 
@@ -158,16 +158,16 @@ def test_images_that_cannot_be_used(made: Federation, wheels: Path, tmp_path: Pa
     stock(tmp_path / "linux.img", "gpt", fat=False)
     (wheels / "large.whl").write_bytes(bytes(40 << 20))
     cases = [
-        ("short.img", card(made), "was cut off"), ("none.img", card(made), "none.img: is no disk image"),
-        ("empty.img", card(made), "is no disk image"), ("damaged.img", card(made), "partition table is damaged"),
-        ("linux.img", card(made), "no FAT partition"), ("missing.img", card(made), "No such file"),
-        ("whole.img", card(made, wheels=wheels), "MiB free, the files take"),
+        ("short.img", card(made), "the file is incomplete"), ("none.img", card(made), "none.img: is not a disk image"),
+        ("empty.img", card(made), "is not a disk image"), ("damaged.img", card(made), "partition table is damaged"),
+        ("linux.img", card(made), "no FAT boot partition"), ("missing.img", card(made), "No such file"),
+        ("whole.img", card(made, wheels=wheels), "MiB free, the files need"),
     ]  # fmt: skip
     for name, mine, words in cases:
         with pytest.raises(ImageError, match=words):
             flash_image(tmp_path / name, mine, tmp_path / "out.img", silent)
         assert not list(tmp_path.glob("*out.img*"))
-    with pytest.raises(ImageError, match="is no file"):
+    with pytest.raises(ImageError, match="is not a file"):
         flash_image(whole, card(made), Path("/dev/null"), silent)
     with pytest.raises(ImageError, match="stock image itself"):
         flash_image(whole, card(made), whole, silent)
@@ -177,7 +177,7 @@ def test_images_that_cannot_be_used(made: Federation, wheels: Path, tmp_path: Pa
 def test_what_does_not_come_back_as_written_is_an_error(
     made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from a bad card: one bit of one file."""
+    """As with a defective card: one bit of one file is wrong."""
     read = FatPartition.read
 
     def wrong(self: FatPartition, path: str) -> bytes:
@@ -203,7 +203,7 @@ def test_without_mtools_it_says_what_to_install(
 
 
 def test_a_card_is_written_and_read_back(made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file stands for the card; it is larger than the image, as cards are."""
+    """A file is used as the card. Like a real card, it is larger than the image."""
     image, place = stock(tmp_path / "stock.img"), tmp_path / "card"
     place.write_bytes(b"\xff" * (70 << 20))
     device = Device(place, "Reader", 70 << 20)
@@ -219,13 +219,13 @@ def test_a_card_is_written_and_read_back(made: Federation, tmp_path: Path, monke
             file.seek(30 << 20)
             file.write(b"!")
 
-    monkeypatch.setattr(flash, "_forget", spoil)
-    with pytest.raises(ImageError, match="what can be read is not what was written"):
+    monkeypatch.setattr(flash, "_drop_page_cache", spoil)
+    with pytest.raises(ImageError, match="the data on the card is not what was written"):
         flash_device(image, card(made), device, tmp_path / "work", silent)
 
 
 class Machine:
-    """What Linux says of disks, in a folder."""
+    """A folder with the files in which Linux describes disks."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sys, self.mounts, self.swaps = root / "sys", root / "mounts", root / "swaps"
@@ -250,9 +250,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_a_removable_disk_may_be_written(machine: Machine) -> None:
     machine.disk("sdx")
-    assert devices._checked(Path("/dev/sdx"), "sdx") == Device(Path("/dev/sdx"), "Stick", 512_000)
+    assert devices._check_disk(Path("/dev/sdx"), "sdx") == Device(Path("/dev/sdx"), "Stick", 512_000)
     machine.disk("mmcblk9", removable="0", kind="SD")
-    assert devices._checked(Path("/dev/mmcblk9"), "mmcblk9").size == 512_000
+    assert devices._check_disk(Path("/dev/mmcblk9"), "mmcblk9").size == 512_000
 
 
 @pytest.mark.parametrize(
@@ -271,28 +271,28 @@ def test_devices_that_are_refused(name: str, disk: dict[str, str], mounts: str, 
     machine.disk("sdx" if name in ("sdx1", "sdy") else name, **disk)
     machine.mounts.write_text(mounts)
     with pytest.raises(ImageError, match=words):
-        devices._checked(Path("/dev") / name, name)
+        devices._check_disk(Path("/dev") / name, name)
 
 
 def test_a_disk_that_holds_something_else_up_is_in_use(machine: Machine) -> None:
     machine.disk("sdx")
     (machine.sys / "sdx1" / "holders" / "dm-0").mkdir(parents=True)
     with pytest.raises(ImageError, match=r"in use \(dm-0\)"):
-        devices._checked(Path("/dev/sdx"), "sdx")
+        devices._check_disk(Path("/dev/sdx"), "sdx")
     machine.disk("sdz")
     machine.swaps.write_text("Filename Type\n/dev/sdz1 partition 1 0 -2\n")
     with pytest.raises(ImageError, match=r"in use \(swap\)"):
-        devices._checked(Path("/dev/sdz"), "sdz")
+        devices._check_disk(Path("/dev/sdz"), "sdz")
 
 
 def test_files_and_names_that_are_no_devices(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for name, words in (("file", "is no block device"), ("none", "lsblk")):
+    for name, words in (("file", "is not a block device"), ("none", "lsblk")):
         with pytest.raises(ImageError, match=words):
             removable_device(tmp_path / name)
 
 
-# -- what is read, and the command -----------------------------------------------------------------------------
+# -- archives, Wi-Fi files and the command ---------------------------------------------------------------------
 
 
 def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) -> None:
@@ -309,30 +309,30 @@ def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) 
             assert "fedquilt/Dockerfile" in done.files
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
         assert done.warnings == []
-    told = write_archive(
+    warnings = write_archive(
         card(made, "nano", wifi=Wifi.model_validate({"ssid": "lab"})), tmp_path / "more.tar", silent
     ).warnings
-    assert "--wifi and --ssh-key are for cards" in told[0]
+    assert "--wifi and --ssh-key have no effect on an archive" in warnings[0]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("ssid: x\npassword: short\n", "password: String should have at least 8"), ("password: 12345678\n", "ssid"),
-        ("ssid: x\ncountry: Germany\n", "country"), ("- x\n", "must hold ssid"), ("ssid: x\npsk: y\n", "psk"),
+        ("ssid: x\ncountry: Germany\n", "country"), ("- x\n", "write the keys ssid"), ("ssid: x\npsk: y\n", "psk"),
         ("ssid: [\n", "wifi.yaml"), ("ssid: 1234\n", "ssid: put it in quotes"),
         ("ssid: x\npassword: 12345678\n", "password: put it in quotes"),
-        (f"ssid: x\npassword: {'g' * 64}\n", "password: neither 8 to 63 printable"),
-        ("ssid: x\npassword: \"long\\nenough\"\n", "password: neither 8 to 63 printable"),
+        (f"ssid: x\npassword: {'g' * 64}\n", "password: must be 8 to 63 printable"),
+        ("ssid: x\npassword: \"long\\nenough\"\n", "password: must be 8 to 63 printable"),
         ("ssid:\n", "ssid: is empty"),
     ],
 )  # fmt: skip
 def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "wifi.yaml").write_text(text)
-    with pytest.raises(ExperimentError, match=words) as told:
+    with pytest.raises(ExperimentError, match=words) as caught:
         read_wifi(tmp_path / "wifi.yaml")
-    assert "short" not in str(told.value).replace("too_short", "")
-    assert "ggg" not in str(told.value)
+    assert "short" not in str(caught.value).replace("too_short", "")
+    assert "ggg" not in str(caught.value)
 
 
 @pytest.mark.parametrize("password", ["x" * 8, "x" * 63, "0123456789abcdefABCDEF" + "0" * 42])
@@ -380,7 +380,7 @@ def test_the_command(
         "--json",
     ]
     assert cli.run(full) == 0
-    done = Flashed(**json.loads(capsys.readouterr().out))
+    done = FlashResult(**json.loads(capsys.readouterr().out))
     assert (done.board, done.target, "fedquilt/wheels/requirements.txt" in done.files) == (
         "pi_Kitchen.1", "out.img", True,
     )  # fmt: skip
