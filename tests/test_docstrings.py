@@ -61,7 +61,7 @@ def functions(module: ModuleType) -> Iterator[Item]:
 
 def methods(kind: type) -> Iterator[Item]:
     for name, member in vars(kind).items():
-        function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+        function = next((f for part in ("fget", "func", "__func__") if (f := getattr(member, part, None))), member)
         if inspect.isfunction(function) and (not name.startswith("_") or is_own_call(kind, name)):
             text = inspect.getdoc(getattr(kind, name)) or ""
             yield Item(f"{kind.__module__}.{kind.__qualname__}.{name}", function, text)

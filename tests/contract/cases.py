@@ -1,4 +1,4 @@
-"""What is asked of each published algorithm, for ``test_algorithms.py``."""
+"""The cases of each published algorithm, for ``test_algorithms.py``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """An algorithm's fields for learning; the fields at which it must be FedAvg to the bit, and fields at which not.
+    """How one algorithm is tested.
 
-    ``refused`` are fields that it must not accept, each with a word of the reason. ``alone``: the degenerate case is
-    one client's, for algorithms that do not weigh clients by their samples. Where there is no degenerate case, ``why``
-    says so. ``accuracy`` must be reached by the global model, ``personal`` by the clients' own, on their own samples.
+    Attributes:
+        model: the experiment's ``model`` section.
+        alone: the degenerate case has one client, for algorithms that do not weigh clients by their samples.
+        fields: the algorithm's fields for learning.
+        degenerate: fields that make it FedAvg to the bit; None if there are none.
+        why: the reason why there is no degenerate case.
+        different: fields that must not give FedAvg's bits.
+        refused: fields that it must not accept, each with a word of the reason.
+        rounds: rounds of learning.
+        accuracy: that the global model must reach.
+        personal: accuracy that the clients' own models must reach, on their own samples.
+        public: number of public samples, for algorithms that need them.
     """
 
     model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": [32]})
@@ -26,11 +35,10 @@ class Case:
     accuracy: float = 0.85
     personal: float = 0.85
     public: int | None = None
-    """Samples of the public set, for algorithms that need one."""
 
 
 DISTILLED = {"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001}
-OWN_MODELS = "clients have models of their own, and no weights travel"
+OWN_MODELS = "clients have models of their own and send no weights"
 CASES: dict[str, Case] = {
     "fedavg": Case(),
     "fedprox": Case(
@@ -119,7 +127,7 @@ CASES: dict[str, Case] = {
     "all-large": Case(),
     "fedopt": Case(
         fields={"server_lr": 0.03},
-        # with so large a tau the denominator is 2 tau, whatever the gradients, and the step is the whole change
+        # with this tau the denominator is 2 tau for any gradient, so the step is the whole change
         degenerate={"optimizer": "adagrad", "beta1": 0.0, "tau": 2.0**50, "server_lr": 2.0**51},
         different={"optimizer": "adagrad", "beta1": 0.0, "tau": 2.0**50, "server_lr": 2.0**50},
         refused=(
@@ -140,7 +148,7 @@ CASES: dict[str, Case] = {
     ),
     "ditto": Case(
         fields={"lambda_": 0.1},
-        degenerate={"lambda_": 0.1},  # its global model is FedAvg's, whatever the clients' own become
+        degenerate={"lambda_": 0.1},  # its global model is FedAvg's
         refused=(
             ({"lambda_": 0.0}, "lambda must be a positive number"),
             ({"lambda_": -0.1}, "positive"),

@@ -1,4 +1,4 @@
-"""What is asked of every published algorithm, whoever writes it: both halves run in this process, without a wire.
+"""The contract of every published algorithm: both halves run in this process, without a broker.
 
 A new algorithm needs one entry in ``cases.py``; a test fails until it has one.
 """
@@ -37,13 +37,13 @@ from fedquilt_server.round.policy import Policy
 
 CLIENTS = 4
 KINDS = ("strong", "strong", "medium", "weak")
-"""Of the clients' boards."""
+"""Kind of each client's board."""
 NAMES = pytest.mark.parametrize("name", sorted(ALGORITHMS))
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """One client's site for one task."""
+    """One client's context for one task."""
 
     client: int
     round: int
@@ -59,13 +59,13 @@ class ClientContext:
     classes: int = 10
 
     def fits(self, part: Slice) -> bool:
-        """Half of the boards can bear no more than half of the model, if they are cramped at all."""
+        """If boards are cramped, half of them have memory for half of the model at most."""
         return not self.cramped or self.client < CLIENTS // 2 or 2 * part.entries <= full_slice(self.anatomy).entries
 
 
 @dataclass
 class Fleet:
-    """All clients of an experiment on digits, with what they keep from task to task."""
+    """All clients of an experiment on digits, with their memories."""
 
     algorithm: Algorithm
     clients: int = CLIENTS
@@ -74,7 +74,7 @@ class Fleet:
     measures: bool = False
     public_samples: int | None = None
     memories: dict[tuple[int, ExchangeId], dict[str, NDArray[Any]]] = field(default_factory=dict)
-    """Of each client after each of its replies."""
+    """Each client's memory after each of its replies."""
     tasks_done: int = 0
 
     @cached_property
@@ -126,7 +126,7 @@ class Fleet:
 
     @property
     def public(self) -> NDArray[Any]:
-        """There may be none."""
+        """The public samples; empty if the experiment has none."""
         return self.bench.public if self.experiment.data.public else np.zeros(0, np.float32)
 
     @cached_property
@@ -138,7 +138,7 @@ class Fleet:
         return self.algorithm.init(model, self.ctx(0, {}))
 
     def do(self, client: int, task: Task, send: Send) -> tuple[Replied, Arrays]:
-        """One task as a board does it; its memory is committed with the reply."""
+        """Do one task as a board does it; the memory is stored with the reply."""
         self.tasks_done += 1
         since = send.since.get(client)
         memory = dict(self.memories[client, since]) if since else {}
@@ -162,13 +162,13 @@ class Fleet:
 
 
 def kept(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """As if read back from disk."""
+    """Copy the arrays, as if they were read back from disk."""
     return {name: np.array(x) for name, x in arrays.items()}
 
 
 @dataclass
 class Driver:
-    """A coordinator without a wire: journal and checkpoint are lists in memory, and it can crash."""
+    """A coordinator without a broker: journal and checkpoint are in memory, and it can crash."""
 
     fleet: Fleet
     rounds: int
@@ -204,7 +204,7 @@ class Driver:
                 self.finished = True
 
     def crash(self) -> None:
-        """Forget all but checkpoint and journal, and take the run up again from those."""
+        """Drop everything except checkpoint and journal, and resume from those."""
         last, events = self.checkpoint, list(self.journal)
         self._open = []
         if last is None:
@@ -217,7 +217,7 @@ class Driver:
         self._open = [c for c in self.machine.handle(Resumed(0.0)) if isinstance(c, Send)]
 
     def steps(self) -> Iterator[int]:
-        """Work to the end; stops for a breath after every event, which it numbers."""
+        """Run to the end; yield a number before each reply."""
         for client in range(self.fleet.clients):
             self.happen(Joined(0.0, f"board-{client}", 1, (client,), profile=Profile(KINDS[client])))
         number = 0
@@ -264,7 +264,7 @@ def test_it_learns(name: str) -> None:
     if fleet.measures:
         assert after["personal_accuracy"] > case.personal
         assert after["tested_samples"] == sum(len(test) for _, test in fleet.data)
-    if "global_accuracy" not in after:  # nobody has a model for all
+    if "global_accuracy" not in after:  # there is no global model
         assert "accuracy" not in after or after["accuracy"] == after.get("personal_accuracy", after["accuracy"])
     assert after["accuracy"] > (case.accuracy if "global_accuracy" in after or not fleet.measures else case.personal)
     if "global_accuracy" in after:
@@ -279,12 +279,12 @@ def test_it_replays_to_the_same_bits_after_a_crash(name: str) -> None:
     case = CASES[name]
     fleet = Fleet(make(name, case.fields), model=case.model, measures=True, public_samples=case.public)
     undisturbed = bits(Driver(fleet, 2).run())
-    asked = fleet.tasks_done
-    assert asked >= 2 * CLIENTS
+    tasks = fleet.tasks_done
+    assert tasks >= 2 * CLIENTS
     for crashes in (lambda _: True, lambda number: number % 3 == 0):
         again = Fleet(fleet.algorithm, model=case.model, measures=True, public_samples=case.public)
         assert bits(Driver(again, 2, max).run(crashes)) == undisturbed
-        assert again.tasks_done == asked  # no journaled reply is asked for again
+        assert again.tasks_done == tasks  # no journaled task runs again
 
 
 @NAMES

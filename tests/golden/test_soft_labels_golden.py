@@ -99,6 +99,6 @@ def test_fedet_weighs_clients_by_the_variance_of_their_logits(golden: Any, logit
     np.testing.assert_allclose(consensus, fedet["consensus_logits"], atol=1e-5)
     label = consensus.argmax(axis=1)
     assert label.tolist() == fedet["consensus_label"]
-    others, heard = dissenting_labels(logits, label)
-    np.testing.assert_allclose(others[heard], np.array(fedet["diversity_logits"])[heard], atol=1e-5)
-    assert heard.tolist() == np.array(fedet["disagree_mask"]).any(axis=0).tolist()
+    labels, exist = dissenting_labels(logits, label)
+    np.testing.assert_allclose(labels[exist], np.array(fedet["diversity_logits"])[exist], atol=1e-5)
+    assert exist.tolist() == np.array(fedet["disagree_mask"]).any(axis=0).tolist()

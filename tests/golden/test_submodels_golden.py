@@ -35,7 +35,7 @@ A, B, C = (golden_vectors(f"{name}.json") for name in (
 
 
 def at_round(anatomy: Anatomy, j: int) -> Any:
-    """All that choosing a sub-model needs of a lab in the round that the vectors call ``j`` (from 0)."""
+    """The part of a server context that selects a sub-model, in the round that the vectors call ``j`` (from 0)."""
     return SimpleNamespace(anatomy=anatomy, round=j + 1)
 
 
@@ -127,10 +127,12 @@ def small_net(before: Arrays) -> Anatomy:
     return Anatomy(groups, arrays)
 
 
-def sewn(before: Arrays, case: dict[str, Any], betas: list[float], algorithm: Any, weights: list[float]) -> Arrays:
-    """What our average makes of the returned pieces; what was sent must be what we would have sent."""
+def aggregate_returned(
+    before: Arrays, case: dict[str, Any], betas: list[float], algorithm: Any, weights: list[float]
+) -> Arrays:
+    """Aggregate the returned sub-models; first check that they were cut as fedquilt cuts them."""
     ctx = at_round(small_net(before), case.get("round", 0))
-    pieces = {}
+    updates = {}
     for client, beta in enumerate(betas):
         part = algorithm.part(ctx, beta)
         sent = cut(before, part)
@@ -139,8 +141,8 @@ def sewn(before: Arrays, case: dict[str, Any], betas: list[float], algorithm: An
         held = None
         if "label_split" in case:
             held = np.isin(np.arange(before["linear.bias"].size), case["label_split"][client])
-        pieces[client] = SubModelUpdate(arrays_of(case["local_returned"][client]), part, weights[client], held)
-    return aggregate(before, pieces)
+        updates[client] = SubModelUpdate(arrays_of(case["local_returned"][client]), part, weights[client], held)
+    return aggregate(before, updates)
 
 
 ROLLING, STATIC = FedRolex(direction="backward", rounding="ceil"), HeteroFL()
@@ -160,7 +162,7 @@ def test_pieces_of_a_conv_net_are_averaged_entry_by_entry(name: str) -> None:
         case["label_split"] = B[name]["label_split"]
     algorithm = STATIC if "static" in name else ROLLING
     betas = B[name].get("betas", B["betas"])
-    after = sewn(before, case, betas, algorithm, [1.0] * 3)
+    after = aggregate_returned(before, case, betas, algorithm, [1.0] * 3)
     close(after, case["global_after_plain_unweighted_mean_own_numpy"])
 
 
@@ -168,7 +170,7 @@ def test_entries_that_nobody_trained_keep_their_value_exactly() -> None:
     name = "conv_rolex_round4_betas_half_half_quarter"
     before, case = arrays_of(B["conv_global_before"]), B[name]["round"]
     ctx = at_round(small_net(before), case["round"])
-    after = sewn(before, case, B[name]["betas"], ROLLING, [1.0] * 3)
+    after = aggregate_returned(before, case, B[name]["betas"], ROLLING, [1.0] * 3)
     untouched = 0
     for array, x in before.items():
         trained = np.zeros(x.shape, bool)
@@ -183,7 +185,7 @@ def test_pieces_are_weighted_by_data_size() -> None:
     before = arrays_of(B["conv_global_before"])
     sized = B["conv_rolex_round4_size_weighted_own_numpy"]
     case = B["conv_rolex_round4_all_labels"]["round"]
-    after = sewn(before, case, B["betas"], ROLLING, [float(n) for n in sized["client_sizes"]])
+    after = aggregate_returned(before, case, B["betas"], ROLLING, [float(n) for n in sized["client_sizes"]])
     close(after, sized["global_after"])
 
 
@@ -197,13 +199,13 @@ def test_pieces_of_heterofl_are_averaged_as_published(name: str) -> None:
     case = {key: [_renamed(arrays) for arrays in B[name][key]] for key in ("local_sent", "local_returned")}
     if "label_split" in B[name]:
         case["label_split"] = B[name]["label_split"]
-    after = sewn(arrays_of(B["mlp_global_before"]), case, B["betas"], STATIC, [1.0] * 3)
+    after = aggregate_returned(arrays_of(B["mlp_global_before"]), case, B["betas"], STATIC, [1.0] * 3)
     close(after, _renamed(B[name]["global_after"]))
 
 
 def test_rolled_pieces_of_an_mlp() -> None:
     case = B["mlp_rolex_round6"]
-    after = sewn(arrays_of(B["mlp_global_before"]), case, B["betas"], ROLLING, [1.0] * 3)
+    after = aggregate_returned(arrays_of(B["mlp_global_before"]), case, B["betas"], ROLLING, [1.0] * 3)
     close(after, case["global_after_plain_unweighted_mean_own_numpy"])
 
 

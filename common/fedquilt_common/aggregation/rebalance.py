@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ def check_threshold(threshold: object) -> None:
         ValueError: it is neither a rule nor a whole number from 1.
     """
     number = type(threshold) is int and threshold >= 1
-    if not number and threshold not in ("mean", "median", "max", "min", "second-min"):
+    if not number and threshold not in get_args(Rule):
         raise ValueError(
             f"threshold = {threshold!r}: must be mean, median, max, min, second-min or a number of samples from 1"
         )

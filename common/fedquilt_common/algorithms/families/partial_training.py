@@ -153,8 +153,8 @@ def pool_statistics(replies: Mapping[ClientId, Reply], anatomy: Anatomy) -> dict
         anatomy: names the statistics.
 
     Returns:
-        Float32 mean and variance over all samples in the same shapes. ``num_batches_tracked`` is 1, which tells the
-        norm layers that they have statistics.
+        Float32 mean and variance over all samples in the same shapes. ``num_batches_tracked`` is 1: norm
+        layers then use the statistics.
     """
     result: dict[str, NDArray[Any]] = {}
     ordered = [replies[client] for client in sorted(replies)]

@@ -38,7 +38,7 @@ from fedquilt_common.types import Arrays
 class PrivateHead(ABC):
     """A model whose head stays on the client's board.
 
-    Training starts from the initial head, or from the client's own head, whatever ``global_head`` is.
+    With either ``global_head``, training starts from the initial head, or from the client's own.
 
     Attributes:
         head_layers: number of linear layers at the model's end that each client keeps for itself.

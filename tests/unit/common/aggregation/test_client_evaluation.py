@@ -1,4 +1,4 @@
-"""Evaluation where the clients live: what they count, and what is made of it."""
+"""Evaluation by the clients: what they count, and how the counts are pooled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Soft labels: the same permutation on every board, mixup by its definition, what the quantiser keeps."""
+"""Soft labels: the same permutation on every board, mixup by its definition, the error of quantisation."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def test_where_all_clients_are_indifferent_or_agree_nothing_is_divided_by_zero()
     flat = np.zeros((3, 4, 5), np.float32)
     assert confidence_weights(flat).tolist() == [[0.0] * 4] * 3
     sure = np.tile(np.eye(5, dtype=np.float32)[:4], (3, 1, 1))
-    others, heard = dissenting_labels(sure, np.arange(4))
-    assert not heard.any()
-    assert not others.any()
+    labels, exist = dissenting_labels(sure, np.arange(4))
+    assert not exist.any()
+    assert not labels.any()
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 0.1, 1.0])

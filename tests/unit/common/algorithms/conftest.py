@@ -1,4 +1,4 @@
-"""A client of digits with a small network of two hidden layers, for algorithms that keep something on the board."""
+"""A client of digits with a small network of two hidden layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAD = frozenset({"fc3.weight", "fc3.bias"})
 
 @dataclass
 class Bench:
-    """A site; ``data`` are 60 digits, ``test`` 20 others."""
+    """A client context; ``data`` has 60 digits, ``test`` 20 other ones."""
 
     data: Examples
     test: Examples
@@ -51,7 +51,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Callable[..., Any]:
-    """Makes a site; ``y`` replaces the labels of the first samples."""
+    """Makes a client context with ``count`` training and ``tests`` test samples."""
 
     def make(count: int = 60, tests: int = 20, **changes: Any) -> Any:
         digits = load_dataset("digits").train

@@ -1,4 +1,4 @@
-"""AdaptiveFL's coordinator: boards that can do less, or nothing, or say nonsense; and what it reports."""
+"""AdaptiveFL's coordinator: boards that can train less, or nothing, or report nonsense; and the round's report."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def trained(task: Task, member: int, value: float = 1.0) -> Reply:
     return Reply({name: np.full(shape, value, np.float32) for name, shape in part.shapes.items()}, 10)
 
 
-def cannot(says: float) -> Reply:
-    return Reply({}, 1.0, {"fits": says})
+def cannot(reported: float) -> Reply:
+    return Reply({}, 1.0, {"fits": reported})
 
 
 def member_sent(task: Task) -> int:
@@ -96,10 +96,10 @@ def test_a_board_gets_what_it_says_it_can_train_in_a_second_exchange() -> None:
     assert state.report["waste_rate"] == pytest.approx(1 - 6 * POOL[0].part.entries / both)
 
 
-@pytest.mark.parametrize("says", [-1, 99, 0.5, 1e300, -7.0])
-def test_where_nothing_fits_the_model_stays_and_the_round_goes_on(says: float) -> None:
+@pytest.mark.parametrize("reported", [-1, 99, 0.5, 1e300, -7.0])
+def test_where_nothing_fits_the_model_stays_and_the_round_goes_on(reported: float) -> None:
     before = model()
-    state, _, second = one_round(lambda client, task: cannot(says))
+    state, _, second = one_round(lambda client, task: cannot(reported))
     assert second == {}
     assert all((state.arrays[name] == before[name]).all() for name in before)
     assert state.report["waste_rate"] == 1

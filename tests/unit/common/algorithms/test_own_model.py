@@ -1,4 +1,4 @@
-"""What a client of soft labels does: when it trains on its own samples, what it keeps, what leaves it."""
+"""A client of soft labels: when it trains on its own samples, what it stores, what it sends."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SEEN = load_dataset("digits").train.x[900:950]
 
 @dataclass(frozen=True)
 class Counting:
-    """A learner that notes how many epochs it is asked for, and of how many samples."""
+    """A learner that records (samples, epochs) of each training."""
 
     inner: Any
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    trainings: list[tuple[int, int]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -35,7 +35,7 @@ class Counting:
         return replace(self, inner=self.inner.with_settings(**changes))
 
     def train(self, arrays: Any, data: Any, *, epochs: int, **how: Any) -> Any:
-        self.asked.append((len(data), epochs))
+        self.trainings.append((len(data), epochs))
         return self.inner.train(arrays, data, epochs=epochs, **how)
 
 
@@ -49,17 +49,17 @@ def ctx(bench: Make) -> Any:
 
 
 def score(algorithm: Any, ctx: Any) -> Reply:
-    reply: Reply = algorithm.work(Task("score", scalars=drawn(algorithm)), ctx)
+    reply: Reply = algorithm.work(Task("score", scalars=scalars(algorithm)), ctx)
     return reply
 
 
 def digest(algorithm: Any, ctx: Any, labels: Any) -> Reply:
-    reply: Reply = algorithm.work(Task("digest", labels, drawn(algorithm)), ctx)
+    reply: Reply = algorithm.work(Task("digest", labels, scalars(algorithm)), ctx)
     return reply
 
 
-def drawn(algorithm: Any) -> dict[str, Any]:
-    """As ``draw`` gives them; those that do not mix look at none."""
+def scalars(algorithm: Any) -> dict[str, Any]:
+    """Scalars as ``draw_scalars`` returns them; algorithms without mixup read none."""
     return {"seed": 3, "lambda": 0.4}
 
 
@@ -79,11 +79,11 @@ def test_when_a_client_trains(
     algorithm = make_algorithm("fedmd", {"kd_epochs": 4, "order": order, "warm_up_epochs": warm_up}, ())
     for expected in (first, then):
         labels = score(algorithm, ctx).arrays
-        assert ctx.learner.asked == expected[0]
-        ctx.learner.asked.clear()
+        assert ctx.learner.trainings == expected[0]
+        ctx.learner.trainings.clear()
         digest(algorithm, ctx, labels)
-        assert ctx.learner.asked == expected[1]
-        ctx.learner.asked.clear()
+        assert ctx.learner.trainings == expected[1]
+        ctx.learner.trainings.clear()
 
 
 @pytest.mark.parametrize("name", LABELS_ONLY)
@@ -141,6 +141,6 @@ def test_what_cannot_be_distilled_is_refused_at_the_start(name: str, classes: in
 
     ServerContext.classes = classes  # type: ignore[attr-defined]
     algorithm: Any = make_algorithm(name, {}, ())
-    with pytest.raises(ExperimentError, match=words) as told:
+    with pytest.raises(ExperimentError, match=words) as error:
         algorithm.init({}, ServerContext())
-    assert classes or f"algorithm.name = {name}" in str(told.value)
+    assert classes or f"algorithm.name = {name}" in str(error.value)

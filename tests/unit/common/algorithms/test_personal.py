@@ -1,4 +1,4 @@
-"""What FedPer, FedRep, FedBABU, FedROD, FedReb, Ditto and FedDyn do on a client, and what leaves it."""
+"""FedPer, FedRep, FedBABU, FedROD, FedReb, Ditto and FedDyn on a client: what they train, store and send."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_nothing_of_the_private_memory_is_in_a_reply(name: str, bench: Make) -> 
     assert ctx.memory
     assert [len(reply.arrays) > 0 for reply in replies] == [True, False, True]
     everything = b"".join(map(sent, replies))
-    known = b"".join(x.tobytes() for x in ctx.model.values())  # what it was sent, and has not moved from
+    known = b"".join(x.tobytes() for x in ctx.model.values())  # what it received and did not change
     for array in ctx.memory.values():
         rows = array.reshape(len(array), -1) if array.ndim > 1 else array[None]
         own = [row.tobytes() for row in rows if row.any() and row.tobytes() not in known]
@@ -236,7 +236,7 @@ def test_regression_has_no_classes_to_balance(name: str, bench: Make) -> None:
 
 
 class ServerContext:
-    """A server that has looked at its model."""
+    """A server context that has the model's anatomy."""
 
     parameters = frozenset({"fc1.weight"})
     measures = False
@@ -266,7 +266,7 @@ def test_feddyns_server_averages_buffers_and_moves_parameters(bench: Make) -> No
     moved = {name: np.ones(2, np.float32) for name in start}
     replies = {0: Reply(moved, 1.0), 1: Reply({name: 3 * x for name, x in moved.items()}, 99.0)}
     state = algorithm.merge(state, replies, ctx)
-    assert state.arrays["norm"].tolist() == [2.0, 2.0]  # every client alike, whatever its samples
+    assert state.arrays["norm"].tolist() == [2.0, 2.0]  # all clients weigh equally
     # h = -alpha / m * sum of moves = -0.5 / 4 * 4, and the mean 2 - h / alpha
     assert state.extra["fc1.weight"].tolist() == [-0.5, -0.5]
     assert state.arrays["fc1.weight"].tolist() == [3.0, 3.0]

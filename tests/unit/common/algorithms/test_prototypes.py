@@ -1,4 +1,4 @@
-"""FedDF and Fed-ET with clients of two kinds: whose means are taken, whose opinions are heard, what each kind gets."""
+"""FedDF and Fed-ET with clients of two kinds: the means, the weights of their logits, what each kind receives."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def bench(name: str, model: dict[str, Any], kinds: tuple[dict[str, Any], ...] = 
     return Workbench(Experiment.model_validate(raw))
 
 
-def lab_of(made: Workbench) -> RoundContext:
+def context_of(made: Workbench) -> RoundContext:
     fleet = {client: Profile("k") for client in range(CLIENTS)}
     return RoundContext(1, fleet, 4, 9, CLIENTS, CLIENTS, made)
 
 
 def play(algorithm: Any, made: Workbench, replies: dict[int, Reply]) -> tuple[State, dict[int, Task], State]:
     """One round: (state before, tasks, state after)."""
-    ctx = lab_of(made)
+    ctx = context_of(made)
     state = algorithm.init(made.first_model(), ctx)
     rounds = algorithm.round(state, ctx)
     tasks = next(rounds)
@@ -90,15 +90,15 @@ def test_without_distillation_feddf_is_the_mean_of_each_kind_weighted_by_samples
 def test_both_kinds_come_nearer_to_the_mean_of_all_opinions() -> None:
     made = bench("feddf", SMALL)
     replies, public = replies_of(made), Examples(made.public, np.zeros(60, np.int64))
-    said = [made.prototypes[client // 2].predict(replies[client].arrays, public)[-1] for client in range(CLIENTS)]
+    logits = [made.prototypes[client // 2].predict(replies[client].arrays, public)[-1] for client in range(CLIENTS)]
     algorithm: Any = make_algorithm("feddf", {"kd_epochs": 30, "kd_lr": 0.01, "patience": 30}, ())
-    np.testing.assert_allclose(algorithm.mean_logits(replies, lab_of(made)), np.mean(said, axis=0), atol=1e-6)
+    np.testing.assert_allclose(algorithm.mean_logits(replies, context_of(made)), np.mean(logits, axis=0), atol=1e-6)
     _, _, means = play(make_algorithm("feddf", {"kd_epochs": 0}, ()), made, replies)
     _, _, taught = play(algorithm, made, replies)
 
     def distance(arrays: Arrays, number: int) -> float:
         own = made.prototypes[number].predict(arrays, public)[-1]
-        return float(np.abs(softmax(own) - softmax(np.mean(said, axis=0))).sum(axis=1).mean())
+        return float(np.abs(softmax(own) - softmax(np.mean(logits, axis=0))).sum(axis=1).mean())
 
     for number, (before, after) in enumerate(((means.arrays, taught.arrays), (kind(means, 0), kind(taught, 0)))):
         assert distance(after, number) < distance(before, number) / 2
@@ -111,10 +111,10 @@ def test_accuracy_weighs_the_opinions_where_that_is_asked_for() -> None:
     heard = {c: Reply(r.arrays, r.weight, {"accuracy": accuracies[c]}) for c, r in replies.items()}
     algorithm: Any = make_algorithm("feddf", {"weighting": "accuracy"}, ())
     only = made.prototypes[0].predict(replies[1].arrays, Examples(made.public, np.zeros(60, np.int64)))[-1]
-    np.testing.assert_allclose(algorithm.mean_logits(heard, lab_of(made)), only, atol=1e-6)
+    np.testing.assert_allclose(algorithm.mean_logits(heard, context_of(made)), only, atol=1e-6)
     nobody = {c: Reply(r.arrays, r.weight, {"accuracy": 0.0}) for c, r in replies.items()}
     uniform: Any = make_algorithm("feddf", {}, ())
-    assert np.allclose(algorithm.mean_logits(nobody, lab_of(made)), uniform.mean_logits(replies, lab_of(made)))
+    assert np.allclose(algorithm.mean_logits(nobody, context_of(made)), uniform.mean_logits(replies, context_of(made)))
 
 
 def test_a_kind_that_nobody_has_trained_learns_all_the_same() -> None:
@@ -154,7 +154,7 @@ def test_heads_of_different_shapes_are_refused_at_the_start() -> None:
     made = bench("fedet", LARGE, (SMALL, {"name": "mlp", "hidden": [20, 11]}))
     algorithm = make_algorithm("fedet", {}, ())
     with pytest.raises(ExperimentError, match="same inputs"):
-        algorithm.init(made.first_model(), lab_of(made))
+        algorithm.init(made.first_model(), context_of(made))
 
 
 @pytest.mark.parametrize("kinds", [(TINY, TINY), (SMALL, TINY)])
