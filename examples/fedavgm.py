@@ -1,9 +1,9 @@
-"""An algorithm of your own: FedAvgM, FedAvg whose server keeps a velocity from round to round.
+"""FedAvgM: FedAvg whose server keeps a velocity, so that one round's direction carries into the next.
 
-Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
-2019: v <- beta * v + dw, w <- w - lr * v. With beta = 0 and lr = 1 it is FedAvg but for rounding.
+Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+CoRR 2019: v <- beta * v + dw, w <- w - lr * v. With beta = 0 and lr = 1 it equals FedAvg except for rounding.
 
-Run it with any experiment, here from the folder that holds ``examples/``::
+Run it with any experiment, here in the folder that contains ``examples/``::
 
     PYTHONPATH=examples fedquilt simulate deploy/experiments/digits-fedavg.yaml --out runs/fedavgm \\
         --set algorithm.name=fedavgm:FedAvgM --set algorithm.beta=0.5
@@ -16,14 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import fedquilt as fq
+from fedquilt import ClientId, FedAvg, Reply, ServerContext, State, mean
 
 
 @dataclass(frozen=True)
-class FedAvgM(fq.FedAvg):
-    """The fields are the hyper-parameters, and keys of the experiment's ``algorithm`` section.
+class FedAvgM(FedAvg):
+    """FedAvg with momentum on the server.
 
-    ``beta`` is the server's momentum, ``lr`` its step along the velocity.
+    Args:
+        beta: momentum, at least 0 and below 1.
+        lr: step along the velocity, above 0.
     """
 
     beta: float = 0.9
@@ -35,18 +37,18 @@ class FedAvgM(fq.FedAvg):
         if not 0 < self.lr < float("inf"):
             raise ValueError("lr must be a positive number")
 
-    def merge(self, state: fq.State, replies: Mapping[fq.ClientId, fq.Reply], ctx: fq.ServerContext) -> fq.State:
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         """Move the global model along the velocity.
 
         Args:
             state: the global model in ``arrays``, float32; the velocity in ``extra``, empty in the first round.
             replies: each with the client's trained arrays, in the shapes of the global model.
-            ctx: gives the names of the arrays that are trained.
+            ctx: names the arrays that are trained.
 
         Returns:
             The next global model and the next velocity.
         """
-        average = fq.mean(replies, like=state.arrays)
+        average = mean(replies, like=state.arrays)
         arrays, velocity = dict(average), {}
         for name, new in average.items():
             if name not in ctx.parameters:
@@ -55,4 +57,4 @@ class FedAvgM(fq.FedAvg):
             before = state.extra[name] if name in state.extra else np.zeros_like(new)
             velocity[name] = np.asarray(self.beta * before + (old - new), new.dtype)
             arrays[name] = np.asarray(old - self.lr * velocity[name], new.dtype)
-        return fq.State(arrays, velocity)
+        return State(arrays, velocity)

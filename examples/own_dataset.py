@@ -1,6 +1,6 @@
 """A data set of your own: scikit-learn's breast cancer table, 569 samples of 30 features in two classes.
 
-Run it with any model, here from the folder that holds ``examples/``::
+Run it with any model, here in the folder that contains ``examples/``::
 
     PYTHONPATH=examples fedquilt simulate deploy/experiments/digits-fedavg.yaml --out runs/own-dataset \\
         --set data.set=own_dataset:load --set training.lr=0.01

@@ -1,6 +1,6 @@
 """A model of your own: a multilayer perceptron whose blocks have a shortcut.
 
-Run it with any experiment, here from the folder that holds ``examples/``::
+Run it with any experiment, here in the folder that contains ``examples/``::
 
     PYTHONPATH=examples fedquilt simulate deploy/experiments/digits-fedavg.yaml --out runs/own-model \\
         --set model.name=own_model:build --set model.blocks=2
@@ -9,6 +9,7 @@ Run it with any experiment, here from the folder that holds ``examples/``::
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 from torch import Tensor, nn
 
@@ -47,9 +48,7 @@ def build(input_shape: tuple[int, ...], classes: int, width: int = 64, blocks: i
     for key, value in (("width", width), ("blocks", blocks)):
         if type(value) is not int or value < 1:
             raise fq.ExperimentError(f"model.{key} = {value!r}: must be a whole number of at least 1")
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(math.prod(input_shape), width),
-        *(Block(width) for _ in range(blocks)),
-        nn.Linear(width, max(classes, 1)),
-    )
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten(), "in": nn.Linear(math.prod(input_shape), width)}
+    layers |= {f"block{number}": Block(width) for number in range(1, blocks + 1)}
+    layers["out"] = nn.Linear(width, max(classes, 1))
+    return nn.Sequential(OrderedDict(layers))

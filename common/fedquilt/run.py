@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from fedquilt_common.experiment.sections import Model
-
 _RESULT: Final = "result.json"
 _MODEL: Final = "global.safetensors"
 
@@ -83,9 +81,11 @@ class Run:
         return module.eval()
 
     def _modules(self) -> Iterator[nn.Module]:
-        """The experiment's model, then those of its clients."""
-        for model in (self.experiment.model, *self.experiment.models):
-            yield _build(model, self.experiment.data.set)
+        """Build the experiment's model, then those of its clients."""
+        from fedquilt_common.experiment_tools import ExperimentTools
+
+        tools = ExperimentTools(self.experiment, ("*",))  # the caller's own experiment names these packages
+        return (tools.model_builder(model)() for model in (self.experiment.model, *self.experiment.models))
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -135,15 +135,6 @@ def _global_arrays(folder: Path, algorithm: str) -> Arrays:
             "read the scores in `rounds`, or export a client's model with `fedquilt memory export`"
         )
     return arrays
-
-
-def _build(model: Model, dataset: str) -> nn.Module:
-    from fedquilt_common.datasets import load_dataset
-    from fedquilt_common.models import build_model
-
-    anywhere = ("*",)  # the caller's own experiment names these packages
-    data = load_dataset(dataset, None, anywhere)
-    return build_model(model.name, model.params, data.input_shape, data.classes, anywhere)()
 
 
 def _fits(module: nn.Module, arrays: Arrays) -> bool:

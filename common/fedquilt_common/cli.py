@@ -112,7 +112,7 @@ def _print_help() -> None:
     for name, (_, words) in COMMANDS.items():
         print(f"  {name:<12} {words}")
     print("\nOptions: --help, --version (-V), --install-completion, --show-completion [SHELL]")
-    print("`fedquilt COMMAND --help` describes a command. README.md lists the exit codes.")
+    print("`fedquilt COMMAND --help` describes a command. docs/reference/exit-codes.md lists the exit codes.")
 
 
 if __name__ == "__main__":

@@ -77,3 +77,9 @@ def test_examples_import_nothing_of_fedquilt_but_the_public_package() -> None:
         names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
         assert {name for name in names if name.startswith("fedquilt")} == {"fedquilt"}, path
+
+
+def test_the_recipe_in_contributing_is_the_example() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    blocks = re.findall(r"^```python\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert (EXAMPLES / "fedavgm.py").read_text() in blocks
