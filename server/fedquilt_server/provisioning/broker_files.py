@@ -82,7 +82,7 @@ def reload_broker(folder: Path, record: FederationRecord) -> str:
         record: the federation; its ``reload`` command is run if it has one.
 
     Returns:
-        What was done, or what the user must do.
+        What was done, or what the user must do: a sentence without its full stop.
 
     Raises:
         FederationError: the command failed, or the broker belongs to another user.
@@ -98,9 +98,9 @@ def reload_broker(folder: Path, record: FederationRecord) -> str:
                 f"the files are written, but the broker (process {pid}) belongs to another user; reload it: "
                 f"sudo kill -HUP {pid}"
             ) from None
-        return f"the broker (process {pid}) reloads its files"
+        return f"The broker (process {pid}) reloads its files"
     return (
-        f"no broker runs from {folder}: copy acl and revoked.crl from there to your broker's folder, and reload it "
+        f"No broker runs from {folder}: copy acl and revoked.crl from there to your broker's folder, and reload it "
         "(sudo systemctl reload mosquitto)"
     )
 

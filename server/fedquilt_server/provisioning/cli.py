@@ -51,8 +51,8 @@ def init(
     json_: Json = False,
 ) -> None:
     """Create a certificate authority, the broker's TLS configuration and ACL, and the workstation's identities."""
-    made = make_federation(folder, name, broker or own_hosts(), port, reload)
-    record = made.record
+    federation = make_federation(folder, name, broker or own_hosts(), port, reload)
+    record = federation.record
     if json_:
         typer.echo(json.dumps({"folder": str(folder), "federation": name, "broker": record.url, "hosts": record.hosts}))
         return
@@ -64,7 +64,7 @@ def init(
     where = "" if folder == HERE else f" --folder {folder}"
     typer.echo(f"  fedquilt federation broker{where}          to run the broker here, or install one with Ansible")
     typer.echo(f"  fedquilt provision BOARD --kind pi4{where}")
-    typer.echo(f"  fedquilt coordinator EXPERIMENT.yaml {' '.join(coordinator_options(made))}")
+    typer.echo(f"  fedquilt coordinator EXPERIMENT.yaml {' '.join(coordinator_options(federation))}")
 
 
 def coordinator_options(federation: Federation) -> list[str]:
@@ -150,29 +150,28 @@ def provision(
     again = board in federation.record.boards
     if not again and not kind:
         raise FederationError(
-            f"--kind is missing: name the kind of {board}, such as {', '.join(KINDS)}, or your own word"
+            f"--kind is missing: use one of {', '.join(KINDS)}, or your own word for the kind of {board}"
         )
     if kind and kind not in KINDS:
         typer.echo(
             f"Note: {kind!r} is treated as a plain Linux board. The supported kinds are {', '.join(KINDS)}.",
             err=True,
         )
-    made = federation.provision(board, kind, clients, host, user, days, renew, **settings)
+    record = federation.provision(board, kind, clients, host, user, days, renew, **settings)
     place = federation.board_folder(board)
     reloaded = federation.reload() if again else ""
     if json_:
-        typer.echo(json.dumps({**_row(board, made), "folder": str(place)}))
+        typer.echo(json.dumps({**_row(board, record), "folder": str(place)}))
         return
-    typer.echo(
-        f"{board} ({_label(made.kind)}) hosts clients {made.clients}; its identity is valid until {made.until:%Y-%m-%d}"
-    )
+    typer.echo(f"{board} ({_label(record.kind)}) hosts clients {record.clients}.")
+    typer.echo(f"Its identity is valid until {record.until:%Y-%m-%d}.")
     typer.echo(f"Its files are in {place}. To install them before the board's first start, run")
     typer.echo(
         f"`fedquilt flash IMAGE --board {board}`. On a running board, install them with Ansible, or copy them and run"
     )
     typer.echo("`fedquilt agent --config agent.yaml`.")
     if reloaded:
-        typer.echo(f"The old certificate is withdrawn. Broker: {reloaded}.")
+        typer.echo(f"The old certificate is withdrawn. {reloaded}.")
 
 
 @app.command()
@@ -185,7 +184,7 @@ def revoke(
     if json_:
         typer.echo(json.dumps({**_row(board, federation.board(board)), "broker": reloaded}))
         return
-    typer.echo(f"{board} is revoked: its certificate and its access rights are withdrawn. Broker: {reloaded}.")
+    typer.echo(f"{board} is revoked: its certificate and its access rights are withdrawn. {reloaded}.")
 
 
 @app.command()

@@ -113,17 +113,17 @@ class Federation:
             hosted = _choose_clients(record, name, clients or (before.clients if before else ""))
             until = _expiry_after(days)
             config = _make_config(record, name, kind, hosted, {**self._kept_settings(name, before), **settings})
-            made = issue_certificate(self._authority(), name, until)
+            identity = issue_certificate(self._authority(), name, until)
             board = BoardRecord(
                 kind=kind, clients=hosted, host=host or (before.host if before else f"{hostname_of(name)}.local"),
                 user=user or (before.user if before else kind_of(kind).user),
-                serial=f"{made.certificate.serial_number:x}", until=expiry(made.certificate),
+                serial=f"{identity.certificate.serial_number:x}", until=expiry(identity.certificate),
             )  # fmt: skip
-            self._write_bundle(self.board_folder(name), made, config)
-            gone = [_revocation(before, name)] if before is not None and before.revoked is None else []
+            self._write_bundle(self.board_folder(name), identity, config)
+            replaced = [_revocation(before, name)] if before is not None and before.revoked is None else []
             self._write_files(
                 record.model_copy(update={
-                    "boards": {**record.boards, name: board}, "withdrawn": (*record.withdrawn, *gone),
+                    "boards": {**record.boards, name: board}, "withdrawn": (*record.withdrawn, *replaced),
                 })
             )  # fmt: skip
         return board
@@ -141,12 +141,10 @@ class Federation:
             board = self.board(name)
             if board.revoked is not None:
                 raise FederationError(f"{name} was already revoked at {board.revoked:%Y-%m-%d %H:%M} UTC")
-            gone = board.model_copy(update={"revoked": _now()})
-            self._write_files(
-                record.model_copy(update={
-                    "boards": {**record.boards, name: gone}, "withdrawn": (*record.withdrawn, _revocation(board, name)),
-                })
-            )  # fmt: skip
+            revoked = board.model_copy(update={"revoked": _now()})
+            boards = {**record.boards, name: revoked}
+            withdrawn = (*record.withdrawn, _revocation(board, name))
+            self._write_files(record.model_copy(update={"boards": boards, "withdrawn": withdrawn}))
         return self.reload()
 
     def reload(self) -> str:
@@ -303,7 +301,7 @@ def _check_new_board(record: FederationRecord, name: str, renew: bool, host: str
         raise FederationError(f"{name!r} is a reserved name of the broker or of Ansible: choose another name")
     alike = [other for other in record.boards if other != name and hostname_of(other) == hostname_of(name)]
     if not hostname_of(name):
-        raise FederationError(f"{name!r}: no host name can be made of it: choose a name with letters or digits")
+        raise FederationError(f"{name!r}: has no characters for a host name; choose a name with letters or digits")
     if alike:
         raise FederationError(
             f"{name!r}: its host name would be {hostname_of(name)!r}, the same as that of {', '.join(alike)}: "

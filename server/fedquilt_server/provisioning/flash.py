@@ -147,12 +147,12 @@ def flash_device(image: Path, card: Card, device: Device, folder: Path, report: 
     Raises:
         ImageError: as ``flash_image``; or the card is too small, cannot be written, or holds wrong data.
     """
-    made = folder / "card.img"
-    done = flash_image(image, card, made, report)
-    size = made.stat().st_size
+    file = folder / "card.img"
+    done = flash_image(image, card, file, report)
+    size = file.stat().st_size
     if size > device.size:
         raise ImageError(f"{device} is smaller than the image ({size / 1e9:.1f} GB): use a larger card")
-    with made.open("rb") as source, _open_exclusively(device.path) as target:
+    with file.open("rb") as source, _open_exclusively(device.path) as target:
         expected = copy(source, target, size, lambda now: report(f"writing {device.path}", now, size))
         target.flush()
         os.fsync(target.fileno())

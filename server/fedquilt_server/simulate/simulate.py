@@ -48,7 +48,7 @@ class SimulationPlan:
         broker: URL of the broker to use; None starts a Mosquitto.
         broker_port: port of the Mosquitto that is started.
         linger: seconds for which the page stays after the run.
-        python_path: folders in which the coordinator and the agents find a user's packages; searched before PYTHONPATH.
+        python_path: folders with a user's packages, for the coordinator and the agents; searched before PYTHONPATH.
     """
 
     experiment: Experiment
@@ -87,6 +87,7 @@ class SimulationPlan:
 
     @property
     def page_url(self) -> str:
+        """Address of the status page."""
         return f"http://127.0.0.1:{self.page_port}/"
 
 

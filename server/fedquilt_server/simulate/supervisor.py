@@ -25,7 +25,7 @@ SHORT_LIFE: Final = 30.0
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT})
-"""Exit codes that do not count as a failed start: success, and signals that others sent to the child."""
+"""Exit codes that do not count as a failed start: success, and signals from other processes."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
 """Exit codes that a restart would only repeat; see README.md."""
 

@@ -1,1 +1,1 @@
-"""Measurements and inspections beside a run."""
+"""Further commands of the workstation: start an experiment, inspect a model, measure rounds, estimate links."""

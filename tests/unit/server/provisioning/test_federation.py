@@ -425,7 +425,7 @@ def test_a_command_of_ones_own_reloads_the_broker(tmp_path: Path) -> None:
 
 def test_only_this_folders_broker_gets_the_signal(made: Federation, port: int, tmp_path: Path) -> None:
     other = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
-    assert "no broker runs" in other.reload()
+    assert "No broker runs" in other.reload()
     assert "reloads its files" in made.reload()
     assert Knock(port, board_context(bundle(made, "pi-1"))).inside
     assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 8  # it is already running
