@@ -27,7 +27,7 @@ MODELS: dict[str, str] = {
     "harb": "fedquilt_common.models.time_series:harb",
 }
 DIAGNOSTIC_MODELS: dict[str, str] = {"ballast": "fedquilt_common.models.ballast:ballast"}
-"""Not models: arrays for ``fedquilt bench``, made without torch."""
+"""Arrays for ``fedquilt bench``, made without torch; they are no models that can be trained."""
 _GIVEN = ("input_shape", "classes")
 
 
@@ -38,19 +38,29 @@ def build_model(
     classes: int,
     allowed: Collection[str] = (),
 ) -> Callable[[], nn.Module]:
-    """A function that builds the model anew each time, for samples of ``input_shape``; ``classes`` is 0 for
-    regression.
+    """Return a function that builds the model, a new one each time.
 
-    A user's own ``package:factory`` is called as ``factory(input_shape=..., classes=..., **params)`` if its
-    package is in ``allowed``. Raises UnknownNameError, ForbiddenImportError, and ExperimentError for
-    parameters that the model does not take; the returned function raises ExperimentError for values with
-    which it cannot be built.
+    Args:
+        name: of ``MODELS``, or a user's own ``package:factory``, which is called as
+            ``factory(input_shape=..., classes=..., **params)``.
+        params: the model's parameters.
+        input_shape: shape of one sample.
+        classes: number of classes; 0 for regression.
+        allowed: packages from which a user's own factory may come.
+
+    Returns:
+        The function; it raises ExperimentError if the model cannot be built with these values.
+
+    Raises:
+        UnknownNameError: there is no model of this name.
+        ForbiddenImportError: the factory's package is not allowed.
+        ExperimentError: the model does not take a parameter, or requires one that is missing.
     """
     factory = resolve(name, MODELS, "model", allowed)
     _check_params(name, factory, params)
 
     def make() -> nn.Module:
-        return _make(name, factory, {**params, "input_shape": input_shape, "classes": classes})
+        return _build(name, factory, {**params, "input_shape": input_shape, "classes": classes})
 
     return make
 
@@ -59,7 +69,7 @@ def _check_params(name: str, factory: Callable[..., Any], params: Mapping[str, A
     try:
         accepted = inspect.signature(factory).parameters
     except (TypeError, ValueError):
-        return  # some factories written in C do not say what they take; calling them will
+        return  # some factories written in C have no signature; the call reports parameters that do not fit
     keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = [key for key, parameter in accepted.items() if parameter.kind in keyword and key not in _GIVEN]
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
@@ -78,7 +88,7 @@ def _check_required(
             raise ExperimentError(f"model.{key}: the model '{name}' needs this parameter; add it")
 
 
-def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
+def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
     from torch import nn
 
     try:
@@ -86,11 +96,11 @@ def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) 
     except FedquiltError:
         raise
     except Exception as error:
-        # A user's factory can raise anything at all.
+        # A user's factory can raise any error.
         raise ExperimentError(
             f"model: '{name}' cannot be built with {dict(arguments)}: {type(error).__name__}: {error}; "
             "correct its parameters, or choose another model for this data set"
         ) from error
     if not isinstance(module, nn.Module):
-        raise ExperimentError(f"model: '{name}' gave a {type(module).__name__}; it must give a torch.nn.Module")
+        raise ExperimentError(f"model: '{name}' returned a {type(module).__name__}; it must return a torch.nn.Module")
     return module

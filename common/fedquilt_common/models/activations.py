@@ -1,4 +1,4 @@
-"""Activations by the names that the FedAKD thesis's tables 3.3 and 3.4 give them."""
+"""Activations by their names in tables 3.3 and 3.4 of the FedAKD thesis."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
-def activation(name: str) -> nn.Module:
-    """Raises ExperimentError for a name that is none of ``ACTIVATIONS``."""
+def make_activation(name: str) -> nn.Module:
+    """Make the activation of this name.
+
+    Raises:
+        ExperimentError: ``ACTIVATIONS`` has no such name.
+    """
     if name not in ACTIVATIONS:
         raise ExperimentError(f"model.activation = {name!r}: must be one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]()
 
 
 def check_dropout(dropout: float) -> float:
-    """Raises ExperimentError unless it is a share below 1."""
+    """Check and return a model's dropout.
+
+    Raises:
+        ExperimentError: it is not a number from 0 to below 1.
+    """
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ExperimentError(f"model.dropout = {dropout!r}: must be a number from 0 to below 1")
     return float(dropout)

@@ -1,4 +1,4 @@
-"""Causal self-attention whose heads need not add up to the embedding: FedRolex has 8 heads of 12 in 128."""
+"""Causal self-attention whose heads together may be narrower than the embedding: FedRolex has 8 heads of 12 in 128."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """(n, length, embed) -> (n, length, embed); each position sees itself and what comes before it.
+    """Causal self-attention: each position attends to itself and to earlier ones.
 
-    Cut to a sub-model, every head keeps the same part of its dimensions.
+    In a sub-model every head keeps the same part of its dimensions.
     """
 
     def __init__(self, embed: int, heads: int, head_dim: int) -> None:
@@ -21,6 +21,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(heads * head_dim, embed)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map embeddings of shape (n, length, embed) to the same shape."""
         query, key, value = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))

@@ -13,25 +13,31 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedquilt_common.models.exits import with_exits
-from fedquilt_common.models.shapes import check_image, scaled
+from fedquilt_common.models.shapes import check_image, scale_channels
 
 CHANNELS = 64
 _SMALLEST = 16
 
 
 def build(input_shape: tuple[int, ...], classes: int, width: float = 1.0, exits: Sequence[int] = ()) -> nn.Module:
-    """Input (n, channels, height, width), output (n, classes), or (n, 1) for regression (``classes`` 0).
+    """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
-    ``width`` multiplies all hidden channels; ``exits``: stages 0 to 2 (two convolutions, the first linear layer) that
-    get an early exit. Raises ExperimentError for samples that are no images of at least 16 x 16.
+    Args:
+        input_shape: (channels, height, width) of an image of at least 16 x 16.
+        classes: number of classes; 0 for regression.
+        width: factor of all hidden channels.
+        exits: stages 0 to 2 (two convolutions, the first linear layer) that get an early exit.
+
+    Raises:
+        ExperimentError: the samples are no such images, or a parameter is out of range.
     """
     channels, height, across = check_image("convnet", input_shape, _SMALLEST, "mlp")
-    # Pooling before the activation gives the same bits, for it keeps the order, and is faster.
-    hidden, fc1, fc2 = (scaled(size, width) for size in (CHANNELS, 384, 192))
+    # Pooling before the activation is faster and gives the same bits, because ReLU keeps the order of values.
+    hidden, fc1, fc2 = (scale_channels(size, width) for size in (CHANNELS, 384, 192))
     stages: list[dict[str, nn.Module]] = [
         {"conv1": nn.Conv2d(channels, hidden, 5), "pool1": nn.MaxPool2d(2), "relu1": nn.ReLU()},
         {"conv2": nn.Conv2d(hidden, hidden, 5), "pool2": nn.MaxPool2d(2), "relu2": nn.ReLU()},
-        {"flatten": nn.Flatten(), "fc1": nn.Linear(hidden * _pooled(height) * _pooled(across), fc1),
+        {"flatten": nn.Flatten(), "fc1": nn.Linear(hidden * _pooled_side(height) * _pooled_side(across), fc1),
          "relu3": nn.ReLU()},
         {"fc2": nn.Linear(fc1, fc2), "relu4": nn.ReLU()},
     ]  # fmt: skip
@@ -43,6 +49,6 @@ def build(input_shape: tuple[int, ...], classes: int, width: float = 1.0, exits:
     return nn.Sequential(OrderedDict(layer for stage in [*stages, head] for layer in stage.items()))
 
 
-def _pooled(side: int) -> int:
-    """What two unpadded 5 x 5 convolutions, each pooled by 2, leave of a side."""
+def _pooled_side(side: int) -> int:
+    """Side of an image after two unpadded 5 x 5 convolutions, each pooled by 2."""
     return ((side - 4) // 2 - 4) // 2

@@ -1,4 +1,4 @@
-"""Models with early exits, for sub-models that are cut in depth as well (ScaleFL)."""
+"""Models with early exits, for sub-models that are also cut in depth (ScaleFL)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from fedquilt_common.errors import ExperimentError
 
 
 class MultiExit(nn.Module):
-    """Stages one after the other, with a classifier after some of them, the last stage among these.
+    """Stages in sequence, with a classifier after some of them and after the last.
 
-    Returns the logits of every exit that is there, from shallow to deep.
-    Arrays are named ``stages.<k>.`` and ``exits.<k>.``, where exit k stands after stage ``after[k]``.
+    Arrays are named ``stages.<k>.`` and ``exits.<k>.``, where exit k follows stage ``after[k]``.
     """
 
     def __init__(self, stages: Sequence[nn.Module], exits: Sequence[nn.Module], after: Sequence[int]) -> None:
@@ -23,12 +22,13 @@ class MultiExit(nn.Module):
         self.after = tuple(after)
 
     def cut(self, exits: int) -> None:
-        """Leave only the first ``exits`` exits, and the stages before them."""
+        """Remove all but the first ``exits`` exits, and the stages that no exit needs any more."""
         self.after = self.after[:exits]
         self.stages = self.stages[: self.after[-1] + 1]
         self.exits = self.exits[:exits]
 
     def forward(self, x: Tensor) -> list[Tensor]:
+        """Return the logits of every exit from shallow to deep, each of shape (n, classes)."""
         outputs = []
         for number, stage in enumerate(self.stages):
             x = stage(x)
@@ -45,10 +45,18 @@ def with_exits(
     exits: Sequence[int],
     classes: int,
 ) -> nn.Module:
-    """``MultiExit`` with an exit after each stage of ``exits`` (0-based) and ``head`` after the last one.
+    """Build a ``MultiExit``. An early exit is a linear layer, after the mean over the places if a stage has images.
 
-    ``ends``: for each stage the channels that it gives out, and whether they have places. An early exit is the mean
-    over the places, if there are any, and a linear layer. Raises ExperimentError for stages that there are not.
+    Args:
+        name: of the model, for errors.
+        stages: the model without its classifier.
+        ends: for each stage its output channels, and whether its output is an image (n, channels, height, width).
+        head: the classifier after the last stage.
+        exits: 0-based, ascending numbers of the stages that get an early exit; not the last.
+        classes: number of classes; 0 for regression.
+
+    Raises:
+        ExperimentError: ``exits`` is not a list of such stages.
     """
     last = len(stages) - 1
     listed = isinstance(exits, list | tuple) and all(type(e) is int and 0 <= e < last for e in exits)
@@ -57,10 +65,10 @@ def with_exits(
             f"model.exits = {exits!r}: must be an ascending list of stages from 0 to {last - 1} after which '{name}' "
             f"gets an early exit; it has {last + 1} stages, and the last one ends in the model's own classifier"
         )
-    early = [_exit(*ends[stage], max(classes, 1)) for stage in exits]
+    early = [_make_exit(*ends[stage], max(classes, 1)) for stage in exits]
     return MultiExit(stages, [*early, head], [*exits, last])
 
 
-def _exit(channels: int, places: bool, outputs: int) -> nn.Module:
+def _make_exit(channels: int, places: bool, outputs: int) -> nn.Module:
     linear = nn.Linear(channels, outputs)
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear) if places else linear

@@ -20,13 +20,18 @@ from fedquilt_common.models.exits import with_exits
 def build(
     input_shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (100,), exits: Sequence[int] = ()
 ) -> nn.Module:
-    """Input (n, *input_shape), output (n, classes), or (n, 1) for regression (``classes`` 0); ReLU between
-    layers. ``exits``: hidden layers, from 0 to the last but one, that get an early exit.
+    """Build the network: input (n, *input_shape), output (n, classes), or (n, 1) for regression; ReLU between layers.
 
-    Raises ExperimentError unless ``hidden`` is a list of positive whole numbers; an empty one is a linear
-    model.
+    Args:
+        input_shape: shape of one sample.
+        classes: number of classes; 0 for regression.
+        hidden: outputs of the hidden layers; an empty list makes a linear model.
+        exits: hidden layers, from 0 to the last but one, that get an early exit.
+
+    Raises:
+        ExperimentError: ``hidden`` is not a list of positive whole numbers, or ``exits`` is out of range.
     """
-    _check(hidden)
+    _check_hidden(hidden)
     widths = [math.prod(input_shape), *hidden, max(classes, 1)]
     if exits:
         return _with_exits(widths, exits, classes)
@@ -47,7 +52,7 @@ def _with_exits(widths: Sequence[int], exits: Sequence[int], classes: int) -> nn
     return with_exits("mlp", stages, ends, nn.Linear(widths[-2], widths[-1]), exits, classes)
 
 
-def _check(hidden: object) -> None:
+def _check_hidden(hidden: object) -> None:
     listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)
     if not listed or not all(type(width) is int and width > 0 for width in hidden):  # type: ignore[attr-defined]
         raise ExperimentError(f"model.hidden = {hidden!r}: must be a list of positive whole numbers, such as [100]")

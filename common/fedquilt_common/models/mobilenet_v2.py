@@ -1,7 +1,7 @@
 """MobileNetV2 (Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, table 2).
 
 For small images: the first convolution and the second stage have stride 1. With ``bias`` and ``expand_first`` it is
-the one of AdaptiveFL's published code: 2,275,702 parameters for Widar (22 x 20 x 20, 22 classes).
+the network of AdaptiveFL's published code: 2,275,702 parameters for Widar (22 x 20 x 20, 22 classes).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from fedquilt_common.models.shapes import check_image, scaled
+from fedquilt_common.models.shapes import check_image, scale_channels
 
 SETTINGS = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """(expansion, channels, blocks, stride of the first block) of each stage."""
@@ -19,13 +19,13 @@ _SMALLEST = 8
 
 
 class InvertedResidual(nn.Module):
-    """Expand, filter each channel by itself, project; added to its input where sizes allow."""
+    """Expand, filter each channel separately, project; the input is added if it has the same size."""
 
     def __init__(self, channels: int, out: int, stride: int, expansion: int, bias: bool, expand_first: bool) -> None:
         super().__init__()
         inner = channels * expansion
-        expand = _convolution(channels, inner, 1, bias=bias) if expansion != 1 or expand_first else {}
-        depthwise = _convolution(inner, inner, 3, stride, inner, bias)
+        expand = _convolution_layers(channels, inner, 1, bias=bias) if expansion != 1 or expand_first else {}
+        depthwise = _convolution_layers(inner, inner, 3, stride, inner, bias)
         self.layers = nn.Sequential(OrderedDict([
             *((f"expand_{name}", layer) for name, layer in expand.items()),
             *((f"depthwise_{name}", layer) for name, layer in depthwise.items()),
@@ -35,6 +35,7 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and channels == out
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map images of shape (n, channels, height, width) to (n, out, height / stride, width / stride)."""
         out: Tensor = self.layers(x)
         return x + out if self.residual else out
 
@@ -42,29 +43,36 @@ class InvertedResidual(nn.Module):
 def build(
     input_shape: tuple[int, ...], classes: int, width: float = 1.0, bias: bool = False, expand_first: bool = False
 ) -> nn.Module:
-    """Input (n, channels, height, width), output (n, classes), or (n, 1) for regression (``classes`` 0).
+    """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
-    ``width`` multiplies all channels; ``bias``: of all convolutions; ``expand_first``: the first block, whose expansion
-    is 1, has an expanding convolution too. Raises ExperimentError for samples that are no images of at least 8 x 8.
+    Args:
+        input_shape: (channels, height, width) of an image of at least 8 x 8.
+        classes: number of classes; 0 for regression.
+        width: factor of all channels.
+        bias: whether convolutions have one.
+        expand_first: give the first block, whose expansion is 1, an expanding convolution too.
+
+    Raises:
+        ExperimentError: the samples are no such images, or ``width`` is out of range.
     """
     channels, _, _ = check_image("mobilenet-v2", input_shape, _SMALLEST, "mlp")
-    previous = scaled(_FIRST, width)
+    previous = scale_channels(_FIRST, width)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        (f"first_{name}", layer) for name, layer in _convolution(channels, previous, 3, bias=bias).items()
+        (f"first_{name}", layer) for name, layer in _convolution_layers(channels, previous, 3, bias=bias).items()
     )
     for stage, (expansion, size, count, first_stride) in enumerate(SETTINGS):
         for block in range(count):
             stride = first_stride if block == 0 else 1
-            out = scaled(size, width)
+            out = scale_channels(size, width)
             layers[f"stage{stage}_{block}"] = InvertedResidual(previous, out, stride, expansion, bias, expand_first)
             previous = out
-    last = scaled(_LAST, width)
-    layers |= {f"last_{name}": layer for name, layer in _convolution(previous, last, 1, bias=bias).items()}
+    last = scale_channels(_LAST, width)
+    layers |= {f"last_{name}": layer for name, layer in _convolution_layers(previous, last, 1, bias=bias).items()}
     layers |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(last, max(classes, 1))}
     return nn.Sequential(layers)
 
 
-def _convolution(
+def _convolution_layers(
     channels: int, out: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
 ) -> dict[str, nn.Module]:
     conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups, bias=bias)

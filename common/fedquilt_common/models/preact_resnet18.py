@@ -1,7 +1,7 @@
 """Pre-activation ResNet18 with static batch norm and a Scaler after each convolution, as HeteroFL and FedRolex use it.
 
 He et al., "Identity Mappings in Deep Residual Networks", ECCV 2016; Diao et al., "HeteroFL", ICLR 2021, section 3;
-FedRolex thesis, section 3.3. A block's shortcut convolution takes what its first normalisation gives.
+FedRolex thesis, section 3.3. A block's shortcut convolution takes the output of its first norm and ReLU.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.models.shapes import check_image, check_sizes, scaled
+from fedquilt_common.models.shapes import check_image, check_sizes, scale_channels
 from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 
 _SMALLEST = 8
 
 
 class PreActBlock(nn.Module):
-    """Scaler, norm, ReLU and convolution, twice; a shortcut convolution where sizes change."""
+    """Scaler, norm, ReLU and convolution, twice; the shortcut is a convolution if sizes change."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -35,10 +35,11 @@ class PreActBlock(nn.Module):
         self.shortcut = None if same else nn.Conv2d(channels, out, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map images of shape (n, channels, height, width) to (n, out, height / stride, width / stride)."""
         ready = self.relu1(self.norm1(self.scale1(x)))
-        carried = x if self.shortcut is None else self.shortcut(ready)
+        shortcut = x if self.shortcut is None else self.shortcut(ready)
         inner = self.relu2(self.norm2(self.scale2(self.conv1(ready))))
-        out: Tensor = self.conv2(inner) + carried
+        out: Tensor = self.conv2(inner) + shortcut
         return out
 
 
@@ -49,17 +50,24 @@ def build(
     hidden: Sequence[int] = (64, 128, 256, 512),
     blocks: Sequence[int] = (2, 2, 2, 2),
 ) -> nn.Module:
-    """Input (n, channels, height, width), output (n, classes), or (n, 1) for regression (``classes`` 0).
+    """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
-    ``hidden`` channels and ``blocks`` per stage, all channels multiplied by ``width``. Raises ExperimentError for
-    samples that are no images of at least 8 x 8, and for stages that do not fit together.
+    Args:
+        input_shape: (channels, height, width) of an image of at least 8 x 8.
+        classes: number of classes; 0 for regression.
+        width: factor of all channels.
+        hidden: channels of each stage.
+        blocks: number of blocks in each stage.
+
+    Raises:
+        ExperimentError: the samples are no such images, or a parameter is out of range.
     """
     channels, _, _ = check_image("preact-resnet18", input_shape, _SMALLEST, "mlp")
     check_sizes("hidden", hidden)
     check_sizes("blocks", blocks)
     if len(hidden) != len(blocks):
         raise ExperimentError(f"model.blocks = {list(blocks)}: must have as many stages as model.hidden: {len(hidden)}")
-    sizes = [scaled(size, width) for size in hidden]
+    sizes = [scale_channels(size, width) for size in hidden]
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv=nn.Conv2d(channels, sizes[0], 3, 1, 1, bias=False))
     previous = sizes[0]
     for stage, (size, count) in enumerate(zip(sizes, blocks, strict=True)):

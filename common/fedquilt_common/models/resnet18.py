@@ -1,7 +1,7 @@
 """ResNet18 for small images (He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, table 1).
 
-A 3 x 3 first convolution and no first pooling, as is usual for CIFAR: 11,173,962 parameters for 3 x 32 x 32 and ten
-classes. AdaptiveFL's published code has a wider first stage, ``hidden`` [96, 128, 256, 512]: 11,378,186 parameters.
+It has a 3 x 3 first convolution and no first pooling, as is usual for CIFAR: 11,173,962 parameters for 3 x 32 x 32 and
+ten classes. AdaptiveFL's published code has a wider first stage, ``hidden`` [96, 128, 256, 512]: 11,378,186 parameters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models.exits import with_exits
-from fedquilt_common.models.shapes import check_image, check_sizes, scaled
+from fedquilt_common.models.shapes import check_image, check_sizes, scale_channels
 
 HIDDEN = (64, 128, 256, 512)
 _STEM = 64
@@ -21,7 +21,7 @@ _SMALLEST = 8
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions and a shortcut; the shortcut is a convolution where sizes change."""
+    """Two convolutions and a shortcut; the shortcut is a convolution if sizes change."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -36,6 +36,7 @@ class BasicBlock(nn.Module):
             OrderedDict(conv=nn.Conv2d(channels, out, 1, stride, bias=False), norm=nn.BatchNorm2d(out)))  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map images of shape (n, channels, height, width) to (n, out, height / stride, width / stride)."""
         inner = self.norm2(self.conv2(self.relu1(self.norm1(self.conv1(x)))))
         out: Tensor = self.relu2(inner + self.shortcut(x))
         return out
@@ -48,17 +49,23 @@ def build(
     hidden: Sequence[int] = HIDDEN,
     exits: Sequence[int] = (),
 ) -> nn.Module:
-    """Input (n, channels, height, width), output (n, classes), or (n, 1) for regression (``classes`` 0).
+    """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
-    ``hidden``: channels of the four stages; ``width`` multiplies these and the first convolution's 64; ``exits``:
-    stages 0 to 2 that get an early exit. Raises ExperimentError for samples that are no images of at least 8 x 8, and
-    for ``hidden`` that are not four positive whole numbers.
+    Args:
+        input_shape: (channels, height, width) of an image of at least 8 x 8.
+        classes: number of classes; 0 for regression.
+        width: factor of ``hidden`` and of the first convolution's 64 channels.
+        hidden: channels of the four stages.
+        exits: stages 0 to 2 that get an early exit.
+
+    Raises:
+        ExperimentError: the samples are no such images, or a parameter is out of range.
     """
     channels, _, _ = check_image("resnet18", input_shape, _SMALLEST, "mlp")
     check_sizes("hidden", hidden)
     if len(hidden) != len(HIDDEN):
         raise ExperimentError(f"model.hidden = {list(hidden)}: ResNet18 has {len(HIDDEN)} stages; give as many numbers")
-    first, *sizes = (scaled(size, width) for size in (_STEM, *hidden))
+    first, *sizes = (scale_channels(size, width) for size in (_STEM, *hidden))
     stem = OrderedDict[str, nn.Module](
         conv=nn.Conv2d(channels, first, 3, 1, 1, bias=False), norm=nn.BatchNorm2d(first), relu=nn.ReLU()
     )

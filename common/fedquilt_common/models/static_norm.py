@@ -1,4 +1,4 @@
-"""HeteroFL's two layers for sub-models of several widths: static batch norm and the Scaler.
+"""HeteroFL's two layers for sub-models of different widths: static batch norm and the Scaler.
 
 Diao et al., "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients",
 ICLR 2021, section 3; FedRolex uses the same (thesis, section 3.3).
@@ -12,11 +12,11 @@ from torch.nn import functional
 
 
 class StaticBatchNorm(nn.Module):
-    """Batch norm over dimension 1 that keeps no running averages while it is trained.
+    """Batch norm over dimension 1 without running averages in training (HeteroFL's sBN).
 
     In training it always normalises by the batch. In evaluation it uses the collected statistics if there are any
-    (``num_batches_tracked`` > 0), else the batch's. While ``collecting``, each forward pass enters
-    its batch into the statistics as a cumulative average: the sBN pass that follows training.
+    (``num_batches_tracked`` > 0), else those of the batch. While ``collecting`` is set, each forward pass adds its
+    batch to the statistics as a cumulative average. HeteroFL makes such a pass after training.
     """
 
     running_mean: Tensor
@@ -35,16 +35,17 @@ class StaticBatchNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalise a batch of shape (n, num_features, ...); the shape stays."""
         if self.collecting:
             self._collect(x.detach())
         if self.training or not int(self.num_batches_tracked):
-            return self._by_batch(x)
+            return self._normalise_by_batch(x)
         return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
-    def _by_batch(self, x: Tensor) -> Tensor:
+    def _normalise_by_batch(self, x: Tensor) -> Tensor:
         if x.numel() > x.shape[1]:
             return functional.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
-        shape = (1, -1, *[1] * (x.dim() - 2))  # a single value is its own mean; torch's function refuses it
+        shape = (1, -1, *[1] * (x.dim() - 2))  # torch refuses a single value, which is its own mean
         return (x - x) * self.weight.reshape(shape) + self.bias.reshape(shape)
 
     def _collect(self, x: Tensor) -> None:
@@ -56,11 +57,12 @@ class StaticBatchNorm(nn.Module):
 
 
 class Scaler(nn.Module):
-    """Divides by ``rate``, the part of the channels that is left, in training only (HeteroFL, section 3)."""
+    """Divides by ``rate``, the part of the channels that a sub-model keeps, in training only (HeteroFL, section 3)."""
 
     def __init__(self, rate: float = 1.0) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scale a batch of any shape; the shape stays."""
         return x / self.rate if self.training and self.rate != 1.0 else x

@@ -17,13 +17,23 @@ from typing import Final, Literal
 from torch import nn
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.models.activations import activation, check_dropout
+from fedquilt_common.models.activations import check_dropout, make_activation
 from fedquilt_common.models.shapes import check_sizes
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A line of Table 3.4; ``size`` in thousands of parameters, ``optimiser`` and ``lr`` are the client's own."""
+class HarsModel:
+    """A row of Table 3.4.
+
+    Attributes:
+        d1: outputs of the second hidden layer.
+        activation: of both hidden layers.
+        dropout: after the first hidden layer.
+        d2: outputs of the first hidden layer.
+        optimiser: of the client that trains this model.
+        lr: its learning rate.
+        size: thousands of parameters, as printed.
+    """
 
     d1: int
     activation: str
@@ -35,11 +45,11 @@ class _Row:
 
 
 HARS: Final = (
-    _Row(290, "relu", 0.1, 340, "adam", 1e-3, 291), _Row(240, "elu", 0.25, 300, "adam", 1e-4, 242),
-    _Row(200, "selu", 0.15, 270, "adam", 1e-5, 207), _Row(93, "relu", 0.2, 200, "rmsprop", 1e-5, 131),
-    _Row(99, "tanh", 0.1, 170, "rmsprop", 1e-4, 113), _Row(90, "elu", 0.15, 120, "adam", 1e-3, 78),
-    _Row(20, "relu", 0.25, 70, "rmsprop", 1e-3, 40), _Row(7, "selu", 0.1, 30, "adam", 1e-4, 17),
-    _Row(5, "tanh", 0.15, 10, "sgd", 1e-3, 5.5), _Row(5, "tanh", 0.25, 8, "sgd", 1e-5, 4.5),
+    HarsModel(290, "relu", 0.1, 340, "adam", 1e-3, 291), HarsModel(240, "elu", 0.25, 300, "adam", 1e-4, 242),
+    HarsModel(200, "selu", 0.15, 270, "adam", 1e-5, 207), HarsModel(93, "relu", 0.2, 200, "rmsprop", 1e-5, 131),
+    HarsModel(99, "tanh", 0.1, 170, "rmsprop", 1e-4, 113), HarsModel(90, "elu", 0.15, 120, "adam", 1e-3, 78),
+    HarsModel(20, "relu", 0.25, 70, "rmsprop", 1e-3, 40), HarsModel(7, "selu", 0.1, 30, "adam", 1e-4, 17),
+    HarsModel(5, "tanh", 0.15, 10, "sgd", 1e-3, 5.5), HarsModel(5, "tanh", 0.25, 8, "sgd", 1e-5, 4.5),
 )  # fmt: skip
 
 
@@ -50,34 +60,48 @@ def build(
     activation: str = "relu",
     dropout: float = 0.1,
 ) -> nn.Module:
-    """Input (n, *input_shape), output (n, classes), or (n, 1) for regression. ``dropout`` follows the first layer.
+    """Build the network: input (n, *input_shape), output (n, classes), or (n, 1) for regression.
 
-    Raises ExperimentError.
+    Args:
+        input_shape: shape of one sample.
+        classes: number of classes; 0 for regression.
+        hidden: outputs of the hidden layers.
+        activation: of ``ACTIVATIONS``.
+        dropout: after the first layer, from 0 to below 1.
+
+    Raises:
+        ExperimentError: a parameter is out of range.
     """
     check_sizes("hidden", hidden)
     widths = [math.prod(input_shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for index, (before, after) in enumerate(itertools.pairwise(widths)):
-        layers += [nn.Linear(before, after), _activation(activation)]
+        layers += [nn.Linear(before, after), make_activation(activation)]
         if index == 0:
             layers.append(nn.Dropout(check_dropout(dropout)))
     return nn.Sequential(*layers, nn.Linear(widths[-1], max(classes, 1)))
 
 
-_activation = activation
-
-
 def hars(input_shape: tuple[int, ...], classes: int, number: int) -> nn.Module:
     """Build one of the FedAKD thesis's ten models for HARS: model ``number``, from 0 to 9, of Table 3.4.
 
-    Raises ExperimentError.
+    Input (n, *input_shape), output (n, classes).
+
+    Raises:
+        ExperimentError: the table has no model of this number.
     """
     row = HARS[check_number(number, len(HARS))]
     return build(input_shape, classes, (row.d2, row.d1), row.activation, row.dropout)
 
 
 def check_number(number: int, count: int) -> int:
-    """Raises ExperimentError unless there is a model of this number."""
+    """Check and return the number of a table's model.
+
+    Raises:
+        ExperimentError: it is not a whole number from 0 to below ``count``.
+    """
     if type(number) is not int or not 0 <= number < count:
-        raise ExperimentError(f"model.number = {number!r}: the table's models have the numbers 0 to {count - 1}")
+        raise ExperimentError(
+            f"model.number = {number!r}: the table's models have the numbers 0 to {count - 1}; choose one of them"
+        )
     return number

@@ -16,7 +16,7 @@ from fedquilt_common.models.shapes import check_size
 
 
 class Positions(nn.Module):
-    """Adds sines and cosines of the position (Vaswani et al., section 3.5) to embeddings (n, length, embed)."""
+    """Sines and cosines of the position (Vaswani et al., section 3.5)."""
 
     table: Tensor
 
@@ -27,11 +27,12 @@ class Positions(nn.Module):
         self.register_buffer("table", torch.from_numpy(table.astype(np.float32)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Add the positions to embeddings of shape (n, length, embed)."""
         return x + self.table
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward network, each added to its input and normalised."""
+    """Attention and feed-forward network, each added to its input and then normalised."""
 
     def __init__(self, embed: int, heads: int, head_dim: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -45,13 +46,14 @@ class Layer(nn.Module):
         self.norm2 = nn.LayerNorm(embed)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map embeddings of shape (n, length, embed) to the same shape."""
         x = self.norm1(x + self.dropout1(self.attention(x)))
         out: Tensor = self.norm2(x + self.dropout2(self.fc2(self.relu(self.fc1(x)))))
         return out
 
 
 class Transformer(nn.Module):
-    """(n, length) word numbers -> (n, words) logits of the word that comes next."""
+    """Predicts the next word of a sequence."""
 
     def __init__(self, length: int, words: int, embed: int, layers: int, parts: tuple[int, int, int, float]) -> None:
         super().__init__()
@@ -61,6 +63,7 @@ class Transformer(nn.Module):
         self.decoder = nn.Linear(embed, words)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map word numbers, int64 of shape (n, length), to logits of the next word, shape (n, words)."""
         out: Tensor = self.decoder(self.layers(self.positions(self.embedding(x)))[:, -1])
         return out
 
@@ -75,9 +78,20 @@ def build(
     layers: int = 3,
     dropout: float = 0.1,
 ) -> nn.Module:
-    """Input (n, length) whole numbers, output (n, classes): the vocabulary is the data set's classes.
+    """Build the network: input (n, length) of word numbers, output (n, classes).
 
-    Raises ExperimentError for samples that are no sequences, and for sizes that are not positive.
+    Args:
+        input_shape: (length,) of a sequence.
+        classes: size of the vocabulary.
+        embed: length of an embedding.
+        hidden: width of the feed-forward networks.
+        heads: number of attention heads.
+        head_dim: width of a head.
+        layers: how many.
+        dropout: after attention and after the feed-forward network.
+
+    Raises:
+        ExperimentError: the samples are no sequences, or a size is not positive.
     """
     if len(input_shape) != 1 or classes < 2:
         raise ExperimentError(

@@ -2,7 +2,7 @@
 
 Simonyan and Zisserman's configuration D: 13 convolutions of 3 x 3 with bias, each with batch norm and ReLU, five
 max poolings, then linear layers 512 -> 4096 -> 4096 -> classes with ReLU and dropout: 33,646,666 parameters for
-3 x 32 x 32 and ten classes. Images that the five poolings do not bring down to 1 x 1 are averaged to it.
+3 x 32 x 32 and ten classes. If an image is larger than 1 x 1 after the five poolings, its places are averaged.
 For FEMNIST (1 x 28 x 28, 62 classes) the published code has linear layers of 256 (``head``): 14,935,038 parameters.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedquilt_common.models.exits import with_exits
-from fedquilt_common.models.shapes import check_image, check_size, scaled
+from fedquilt_common.models.shapes import check_image, check_size, scale_channels
 
 CHANNELS = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
 POOLED_AFTER = (1, 3, 6, 9, 12)
@@ -29,15 +29,22 @@ def build(
     dropout: float = 0.5,
     exits: Sequence[int] = (),
 ) -> nn.Module:
-    """Input (n, channels, height, width), output (n, classes), or (n, 1) for regression (``classes`` 0).
+    """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
-    ``head``: outputs of either hidden linear layer; ``width`` multiplies these and all channels; ``exits``: stages 0 to
-    3 (each ends in a pooling) that get an early exit. Raises ExperimentError for samples that are no images of at least
-    16 x 16, and for a ``head`` that is no positive whole number.
+    Args:
+        input_shape: (channels, height, width) of an image of at least 16 x 16.
+        classes: number of classes; 0 for regression.
+        width: factor of ``head`` and of all channels.
+        head: outputs of each of the two hidden linear layers.
+        dropout: after each hidden linear layer.
+        exits: stages 0 to 3, each of which ends in a pooling, that get an early exit.
+
+    Raises:
+        ExperimentError: the samples are no such images, or a parameter is out of range.
     """
     previous, height, across = check_image("vgg16", input_shape, _SMALLEST, "mlp")
     check_size("head", head)
-    sizes = [scaled(size, width) for size in CHANNELS]
+    sizes = [scale_channels(size, width) for size in CHANNELS]
     stages: list[OrderedDict[str, nn.Module]] = [OrderedDict()]
     for index, size in enumerate(sizes):
         stages[-1][f"conv{index}"] = nn.Conv2d(previous, size, 3, padding=1)
@@ -47,7 +54,7 @@ def build(
         if index in POOLED_AFTER:
             stages[-1][f"pool{index}"] = nn.MaxPool2d(2, ceil_mode=min(height, across) < 32)
             stages.append(OrderedDict())
-    end = _head(previous, scaled(head, width), classes, dropout)
+    end = _head(previous, scale_channels(head, width), classes, dropout)
     if not exits:
         merged = OrderedDict(pair for stage in stages for pair in stage.items())
         return nn.Sequential(OrderedDict([*merged.items(), *end.items()]))

@@ -108,7 +108,7 @@ def test_own_factory(own: str) -> None:
         ("linear", {}, "model.gain: .* needs this parameter"),
         ("linear", {"gain": 1, "bas": 0}, "did you mean 'bias'"),
         ("linear", {"gain": "x"}, "cannot be built"),
-        ("nothing", {}, "gave a int"),
+        ("nothing", {}, "returned a int; it must return a torch.nn.Module"),
         ("broken", {}, "RuntimeError: no luck"),
     ],
 )
