@@ -112,7 +112,7 @@ class Agent:
             boot=self._boot,
             clients=list(settings.clients),
             workers=settings.workers,
-            profile=hardware.profile(settings.kind, settings.memory, private=settings.private),
+            profile=hardware.board_profile(settings.kind, settings.memory, private=settings.private),
             version=__version__,
         )
         self._transport.publish(self.topics.presence(settings.name), presence.encode(), retain=True)
@@ -122,7 +122,7 @@ class Agent:
         if not self._transport.drain(0.0):
             return  # on a slow link replies go first
         self._telemetry_at = time.monotonic()
-        vitals = hardware.NO_VITALS if self.settings.private else hardware.vitals()
+        vitals = hardware.NO_VITALS if self.settings.private else hardware.read_vitals()
         message = telemetry_message(self.settings.name, self._boot, vitals, self._jobs.progress)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
 

@@ -66,7 +66,7 @@ class Downloads:
             self._discard(place)
         self._subscribed = set(places)
 
-    def reconnected(self, session_present: bool) -> None:
+    def reconnect(self, session_present: bool) -> None:
         """Subscribe again if the broker kept no session.
 
         Args:

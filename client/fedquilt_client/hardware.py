@@ -34,7 +34,7 @@ class Vitals:
 NO_VITALS = Vitals(None, None, None)
 
 
-def profile(kind: str, memory: int | None, *, private: bool = False) -> ProfileMessage:
+def board_profile(kind: str, memory: int | None, *, private: bool = False) -> ProfileMessage:
     """Return the profile that the agent reports for this board.
 
     Args:
@@ -54,7 +54,7 @@ def profile(kind: str, memory: int | None, *, private: bool = False) -> ProfileM
     )
 
 
-def vitals() -> Vitals:
+def read_vitals() -> Vitals:
     """Read the board's sensors."""
     total = psutil.virtual_memory()
     limit = _first_number(_CGROUP_LIMITS)

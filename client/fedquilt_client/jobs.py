@@ -269,7 +269,7 @@ class Jobs:
     def reconnect(self, session_present: bool) -> None:
         """Follow the run's topics again, and ask at once for the receipt that is missing."""
         if self._run is not None:
-            self._run.downloads.reconnected(session_present)
+            self._run.downloads.reconnect(session_present)
             self._run.uploads.probe_now()
 
     def greet_coordinator(self) -> None:

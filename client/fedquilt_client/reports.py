@@ -1,4 +1,4 @@
-"""What an agent says of itself while it works, and to its owner when something goes wrong."""
+"""The messages in which an agent reports its state and its failures, and a warning for its log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from fedquilt_common.wire.messages import FailedMessage, Telemetry
 
 
 def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int, float]) -> Telemetry:
-    """How the board fares and how far its clients are."""
+    """Return a message with the board's sensors and the progress of its clients.
+
+    Args:
+        agent: the agent's name.
+        boot: number of the agent's start; later starts have larger numbers.
+        now: the sensors' readings.
+        progress: of each client in training, the part that is done, in [0, 1].
+    """
     return Telemetry(
         agent=agent,
         boot=boot,
@@ -22,15 +29,21 @@ def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int,
 
 
 def failure_message(agent: str, run: str, job: Job, reason: str) -> FailedMessage:
-    """A task that cannot be done."""
+    """Return a message that a client's task failed; ``reason`` is cut to 500 characters."""
     return FailedMessage(
         agent=agent, run=run, client=job.client, round=job.round, exchange=job.exchange, reason=reason[:500]
     )
 
 
 def out_of_memory_message(job: Job, need: int, limit: int) -> str:
-    """For the log: training was killed for memory, and what follows from it."""
+    """Return the log's warning that training ran out of memory, with the board's new limit.
+
+    Args:
+        job: the task that was killed.
+        need: estimated bytes of its training.
+        limit: bytes that a sub-model may need from now on.
+    """
     return (
-        f"client {job.client}, round {job.round}: training was ended for want of memory although it was estimated to "
-        f"need {need / 2**20:.0f} MiB only; from now on this board trains sub-models below {limit / 2**20:.0f} MiB"
+        f"client {job.client}, round {job.round}: training was killed: out of memory, with an estimated need of "
+        f"{need / 2**20:.0f} MiB; from now on this board trains only sub-models below {limit / 2**20:.0f} MiB"
     )

@@ -111,7 +111,7 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
         assert set(row["trained"].values()) <= {"M2", "S2"}
     assert [row["accuracy"] is None for row in found["rounds"]] == [True, False]
     logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("strong-*"))
-    assert "was ended for want of memory" in logs
+    assert "training was killed: out of memory" in logs
 
 
 def test_what_adaptivefl_reports_and_that_killed_boards_change_no_bit_of_it(tmp_path: Path) -> None:

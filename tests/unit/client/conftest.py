@@ -25,8 +25,14 @@ from fedquilt_common.types import Scalar
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.chunks import Blob, ChunkHeader
 from fedquilt_common.wire.codec import FileArrays, write_arrays
-from fedquilt_common.wire.messages import PatchMessage, ReceiptMessage, RoundMessage, RunMessage, TaskMessage
-from fedquilt_common.wire.messages import WireMessage as Words
+from fedquilt_common.wire.messages import (
+    PatchMessage,
+    ReceiptMessage,
+    RoundMessage,
+    RunMessage,
+    TaskMessage,
+    WireMessage,
+)
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage, Transport, Will
@@ -82,7 +88,7 @@ class Peer:
         self.topics = Topics(federation)
         self.port = port
         self.folder = folder
-        self.heard: list[MqttMessage] = []
+        self.received: list[MqttMessage] = []
         self._connected = threading.Event()
         self._transport = MqttTransport(
             parse_broker_url(f"127.0.0.1:{port}"), f"{federation}-{id(self)}", self._deliver
@@ -93,7 +99,7 @@ class Peer:
 
     def _deliver(self, incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):
-            self.heard.append(incoming)
+            self.received.append(incoming)
             incoming.ack()
         elif isinstance(incoming, Connected):
             self._connected.set()
@@ -101,13 +107,13 @@ class Peer:
     def close(self) -> None:
         self._transport.close()
 
-    def say(self, topic: str, words: Words | bytes, *, header: bytes = b"", retain: bool = True) -> None:
-        payload = words if isinstance(words, bytes) else words.encode()
+    def publish(self, topic: str, message: WireMessage | bytes, *, header: bytes = b"", retain: bool = True) -> None:
+        payload = message if isinstance(message, bytes) else message.encode()
         assert self._transport.publish(topic, payload, header=header, retain=retain)
 
-    def tell(self, agent: str, words: Words | bytes) -> None:
+    def send_to(self, agent: str, message: WireMessage | bytes) -> None:
         """Publish to an agent's inbox."""
-        self.say(self.topics.inbox(agent), words, retain=False)
+        self.publish(self.topics.inbox(agent), message, retain=False)
 
     def fill(self, slot: int, blob: Blob, chunk: int = 1024, leave_out: frozenset[int] = frozenset()) -> PatchMessage:
         """Publish a blob's chunks into a slot."""
@@ -115,7 +121,7 @@ class Peer:
         for header in blob.headers(chunk):
             if header.index not in leave_out:
                 part = data[header.offset : header.offset + header.length]
-                self.say(self.topics.slot_chunk(f"slices/{slot}", header.index), part, header=header.encode())
+                self.publish(self.topics.slot_chunk(f"slices/{slot}", header.index), part, header=header.encode())
         return PatchMessage(slot=slot, digest=blob.digest, size=blob.size)
 
     def open(self, run: str, number: int, blob: Blob, clients: list[int], **changes: Any) -> RoundMessage:
@@ -124,17 +130,17 @@ class Peer:
         patch = self.fill(0, blob)
         fields = {"phase": "open", "patches": [patch], "tasks": [task], **changes}
         message = RoundMessage(run=run, round=number, exchange=0, **fields)
-        self.say(self.topics.round, message)
+        self.publish(self.topics.round, message)
         return message
 
-    def said(self, kind: str) -> list[MqttMessage]:
+    def messages(self, kind: str) -> list[MqttMessage]:
         """Return all messages of one kind so far."""
-        return [message for message in self.heard if self.topics.parse(message.topic).kind == kind]
+        return [message for message in self.received if self.topics.parse(message.topic).kind == kind]
 
     def chunks(self, client: int, number: int) -> list[tuple[ChunkHeader, bytes]]:
         """Return the chunks of a reply in the order of arrival, repetitions included."""
         found = []
-        for message in self.said("replies"):
+        for message in self.messages("replies"):
             address = self.topics.parse(message.topic)
             if (address.client, address.round) == (client, number):
                 found.append((ChunkHeader.decode(message.header), message.payload))
@@ -144,7 +150,7 @@ class Peer:
         """Send the receipt of a reply."""
         digest = self.chunks(client, number)[0][0].digest
         fields = {"run": run, "client": client, "round": number, "exchange": 0, "digest": digest}
-        self.tell("board", ReceiptMessage.model_validate({**fields, "outcome": "accepted"}))
+        self.send_to("board", ReceiptMessage.model_validate({**fields, "outcome": "accepted"}))
 
     def reply(self, client: int, number: int, *, accept: bool = True) -> FileArrays:
         """Wait for a whole reply, assemble it and accept it."""
@@ -207,10 +213,10 @@ def hosted(peer: Peer, clients: tuple[int, ...] = (0, 1), **changes: Any) -> Ite
     """Run an agent ``board`` until the block ends; the next one finds its state in the peer's folder."""
     fields = {"federation": peer.topics.federation, "state": peer.folder / "state", **changes}
     host = Hosted(AgentSettings("board", clients, **fields))
-    before = len(peer.said("presence"))
+    before = len(peer.messages("presence"))
     thread = host.start(peer.port)
     try:
-        wait_for(lambda: len(peer.said("presence")) > before, "presence")
+        wait_for(lambda: len(peer.messages("presence")) > before, "presence")
         yield host
     finally:
         host.stop.set()

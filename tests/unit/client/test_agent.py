@@ -39,12 +39,12 @@ Wait = Callable[..., Any]
 
 
 def presences(peer: Peer) -> list[AgentPresence]:
-    return [AgentPresence.model_validate_json(message.payload) for message in peer.said("presence")]
+    return [AgentPresence.model_validate_json(message.payload) for message in peer.messages("presence")]
 
 
 def failures(peer: Peer) -> list[FailedMessage]:
-    said = [parse_telemetry(message.payload, message.topic) for message in peer.said("telemetry")]
-    return [words for words in said if isinstance(words, FailedMessage)]
+    messages = [parse_telemetry(message.payload, message.topic) for message in peer.messages("telemetry")]
+    return [message for message in messages if isinstance(message, FailedMessage)]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -57,7 +57,7 @@ def plus(step: float, kit: Kit) -> dict[str, Any]:
 
 def test_presence_is_retained_and_names_the_boot(peer: Peer, host: Host, wait_for: Wait) -> None:
     with host(clients=(0, 2), kind="jetson", workers=2, memory=1 << 20) as agent:
-        message = peer.said("presence")[0]
+        message = peer.messages("presence")[0]
         here = presences(peer)[0]
         assert (here.agent, here.online, here.clients, here.workers) == ("board", True, [0, 2], 2)
         assert (here.profile.kind, here.profile.memory) == ("jetson", 1 << 20)
@@ -67,7 +67,7 @@ def test_presence_is_retained_and_names_the_boot(peer: Peer, host: Host, wait_fo
         assert AgentPresence.model_validate_json(will.payload) == AgentPresence(
             agent="board", online=False, boot=here.boot
         )
-        telemetry = wait_for(lambda: peer.said("telemetry"))[0]
+        telemetry = wait_for(lambda: peer.messages("telemetry"))[0]
         assert json.loads(telemetry.payload)["memory_used"] > 0
     wait_for(lambda: len(presences(peer)) == 2)
     assert (presences(peer)[1].online, presences(peer)[1].boot) == (False, here.boot)
@@ -75,15 +75,15 @@ def test_presence_is_retained_and_names_the_boot(peer: Peer, host: Host, wait_fo
         assert presences(peer)[-1].boot > here.boot
     late = type(peer)(peer.port, peer.topics.federation, peer.folder)
     try:
-        wait_for(lambda: late.said("presence"), "the retained presence")
-        assert late.said("presence")[0].retained
+        wait_for(lambda: late.messages("presence"), "the retained presence")
+        assert late.messages("presence")[0].retained
         assert not presences(late)[0].online
     finally:
         late.close()
 
 
 def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
-    peer.say(peer.topics.run, kit.run())
+    peer.publish(peer.topics.run, kit.run())
     message = peer.open("run-1", 1, kit.blob(), [0, 1, 3])
     with host(clients=(0, 1)):
         for client in (0, 1):
@@ -102,7 +102,7 @@ def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, 
 def test_a_repeated_task_is_answered_from_the_store(
     peer: Peer, host: Host, kit: Kit, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer.say(peer.topics.run, kit.run())
+    peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
         peer.reply(0, 1, accept=False)
@@ -119,7 +119,7 @@ def test_a_repeated_task_is_answered_from_the_store(
 
 
 def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
-    peer.say(peer.topics.run, kit.run())
+    peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
         peer.reply(0, 1, accept=False)
@@ -127,26 +127,26 @@ def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_fo
         first = sent[0][0]
         bitmap = bitmap_of({0, 2}, first.count)
         ask = {"run": "run-1", "client": 0, "round": 1, "exchange": 0, "digest": first.digest, "bitmap": bitmap}
-        peer.tell("board", MissingMessage.model_validate(ask))
+        peer.send_to("board", MissingMessage.model_validate(ask))
         wait_for(lambda: len(peer.chunks(0, 1)) >= len(sent) + 2)
         assert peer.chunks(0, 1)[len(sent) :] == [sent[0], sent[2]]
         # a coordinator that has started again hears at once that there is something
-        peer.say(peer.topics.coordinator, CoordinatorPresence(online=True, epoch=5, run="run-1"))
+        peer.publish(peer.topics.coordinator, CoordinatorPresence(online=True, epoch=5, run="run-1"))
         wait_for(lambda: len(peer.chunks(0, 1)) >= len(sent) + 3, seconds=2.5)
         assert peer.chunks(0, 1)[-1] == sent[-1]
 
 
 def test_a_client_that_cannot_do_its_task_says_why_once(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
-    peer.say(peer.topics.run, kit.run(algorithm={"name": "nonsense:Algorithm"}))
+    peer.publish(peer.topics.run, kit.run(algorithm={"name": "nonsense:Algorithm"}))
     peer.open("run-1", 1, kit.blob(), [1])
     with host():
-        said = wait_for(lambda: failures(peer))[0]
-        assert (said.client, said.round, said.agent) == (1, 1, "board")
-        assert "--allow-import nonsense" in said.reason
+        failure = wait_for(lambda: failures(peer))[0]
+        assert (failure.client, failure.round, failure.agent) == (1, 1, "board")
+        assert "--allow-import nonsense" in failure.reason
         peer.open("run-1", 1, kit.blob(), [1], deadline=9.0)
         peer.open("run-1", 2, kit.blob(), [0])
         wait_for(lambda: failures(peer)[1:])
-    assert [(words.client, words.round) for words in failures(peer)] == [(1, 1), (0, 2)]
+    assert [(failure.client, failure.round) for failure in failures(peer)] == [(1, 1), (0, 2)]
 
 
 def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
@@ -155,11 +155,11 @@ def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit
     pid_file = kit.folder / "pid"
     kit.monkeypatch.setenv("PID_FILE", str(pid_file))
     kit.monkeypatch.setattr("fedquilt_client.worker_pool.CANCEL_SECONDS", 0.5)
-    peer.say(peer.topics.run, kit.run(algorithm={"name": own}))
+    peer.publish(peer.topics.run, kit.run(algorithm={"name": own}))
     peer.open("run-1", 1, kit.blob(), [0])
     with host(allow_import=("dawdling",)):
         first = int(wait_for(lambda: pid_file.exists() and pid_file.read_text()))
-        peer.open("run-1", 1, kit.blob(), [0], deadline=1e9)  # said again: goes on
+        peer.open("run-1", 1, kit.blob(), [0], deadline=1e9)  # published again: training continues
         peer.open("run-1", 2, kit.blob(), [0])
         second = int(wait_for(lambda: pid_file.read_text() != str(first) and pid_file.read_text()))
         assert not psutil.pid_exists(first)
@@ -171,23 +171,23 @@ def test_a_stopped_client_works_no_more(peer: Peer, host: Host, kit: Kit, wait_f
     code = "Path(os.environ['PIDS'], str(ctx.client)).write_text(str(os.getpid()))\ntime.sleep(600)"
     kit.monkeypatch.setenv("PIDS", str(kit.folder))
     kit.monkeypatch.setattr("fedquilt_client.worker_pool.CANCEL_SECONDS", 0.5)
-    peer.say(peer.topics.run, kit.run(algorithm={"name": kit.package("stoppable", code)}))
+    peer.publish(peer.topics.run, kit.run(algorithm={"name": kit.package("stoppable", code)}))
     peer.open("run-1", 1, kit.blob(), [0, 1])
     with host(allow_import=("stoppable",), workers=2):
         files = [kit.folder / str(client) for client in (0, 1)]
         pids = [int(wait_for(lambda f=file: f.exists() and f.read_text())) for file in files]
-        peer.tell("board", StopMessage(run="run-1", clients=[0, 1], round=2, exchange=0))
-        peer.tell("board", StopMessage(run="run-1", clients=[1], round=1, exchange=0, reason="enough replies"))
+        peer.send_to("board", StopMessage(run="run-1", clients=[0, 1], round=2, exchange=0))
+        peer.send_to("board", StopMessage(run="run-1", clients=[1], round=1, exchange=0, reason="enough replies"))
         wait_for(lambda: not psutil.pid_exists(pids[1]), "the worker's end")
         assert psutil.pid_exists(pids[0])
-        peer.tell("board", StopMessage(run="run-1", clients=[0], round=1, exchange=0))
+        peer.send_to("board", StopMessage(run="run-1", clients=[0], round=1, exchange=0))
         wait_for(lambda: not psutil.pid_exists(pids[0]), "the other's end")
 
 
 def test_run_and_round_may_come_in_any_order(peer: Peer, host: Host, kit: Kit) -> None:
     with host():
         peer.open("run-1", 1, kit.blob(), [0])
-        peer.say(peer.topics.run, kit.run())
+        peer.publish(peer.topics.run, kit.run())
         assert same(peer.reply(0, 1), plus(0.5, kit))
 
 
@@ -200,7 +200,7 @@ def test_an_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit) -> None:
         submit(pool, job)
 
     kit.monkeypatch.setattr(WorkerPool, "submit", noted)
-    peer.say(peer.topics.run, kit.run())
+    peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 5, kit.blob(), [3])
     with host():
         peer.open("run-1", 4, kit.blob(), [0])
@@ -211,15 +211,15 @@ def test_an_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit) -> None:
 
 
 def test_the_end_of_the_run(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
-    peer.say(peer.topics.run, kit.run())
+    peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host(once=True) as agent:
         peer.reply(0, 1)
-        peer.say(peer.topics.end, EndMessage(run="another", reason="not ours"), retain=False)
+        peer.publish(peer.topics.end, EndMessage(run="another", reason="not ours"), retain=False)
         peer.open("run-1", 2, kit.blob(), [1])
         peer.reply(1, 2)
         assert presences(peer)[-1].online
-        peer.say(peer.topics.end, EndMessage(run="run-1", reason="all rounds are done"))
+        peer.publish(peer.topics.end, EndMessage(run="run-1", reason="all rounds are done"))
         wait_for(lambda: not presences(peer)[-1].online, "the agent to leave by itself")
         assert not agent.stop.is_set()
 
@@ -231,11 +231,11 @@ def test_a_newer_protocol_is_ignored_with_advice(
     peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "fedquilt_client")
-    peer.say(peer.topics.run, kit.run().model_copy(update={"v": NEWER, "run": "future"}))
+    peer.publish(peer.topics.run, kit.run().model_copy(update={"v": NEWER, "run": "future"}))
     with host():
         wait_for(lambda: "install the same fedquilt version" in caplog.text, "the advice")
         assert f"speaks protocol {NEWER}" in caplog.text
-        peer.say(peer.topics.run, kit.run())
+        peer.publish(peer.topics.run, kit.run())
         peer.open("run-1", 1, kit.blob(), [0])
         assert same(peer.reply(0, 1), plus(0.5, kit))
 
@@ -271,29 +271,31 @@ HOSTILE: dict[str, list[bytes]] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_words_do_no_harm(peer: Peer, host: Host, kit: Kit, kind: str) -> None:
-    """Whatever is said, the agent lives on and does the next sound task."""
+    """After any malformed message the agent still does the next valid task."""
     topics = peer.topics
     places = {"run": topics.run, "round": topics.round, "coordinator": topics.coordinator, "end": topics.end,
               "inbox": topics.inbox("board"), "slice": topics.slot_chunk("slices/0", 0)}  # fmt: skip
-    peer.say(topics.run, kit.run())
+    peer.publish(topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
         peer.reply(0, 1)
         for payload in HOSTILE[kind]:
             for header in (b"", b"\0" * 49, b"\x01" + b"\xee" * 48):
-                peer.say(places[kind], payload, header=header, retain=False)
+                peer.publish(places[kind], payload, header=header, retain=False)
         peer.open("run-1", 2, kit.blob(), [0])
         assert same(peer.reply(0, 2), plus(0.5, kit))
 
 
 def test_a_reply_with_wrong_missing_bitmap_is_kept(peer: Peer, host: Host, kit: Kit) -> None:
-    peer.say(peer.topics.run, kit.run())
+    peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
         peer.reply(0, 1, accept=False)
         digest = peer.chunks(0, 1)[0][0].digest
         for bitmap in ("", "AAAAAAAAAAAA", "////////"):
-            peer.tell("board", MissingMessage(run="run-1", client=0, round=1, exchange=0, digest=digest, bitmap=bitmap))
+            peer.send_to(
+                "board", MissingMessage(run="run-1", client=0, round=1, exchange=0, digest=digest, bitmap=bitmap)
+            )
         peer.accept(0, 1)
         peer.open("run-1", 2, kit.blob(), [0])
         assert same(peer.reply(0, 2), plus(0.5, kit))

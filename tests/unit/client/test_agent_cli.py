@@ -202,9 +202,9 @@ def test_mistakes_are_told_without_a_traceback(
     for name, text in (("unknown", "nonsense: 1"), ("list", "[1]"), ("torn", "a: [")):
         (tmp_path / f"{name}.yaml").write_text(text)
     assert cli.run(["agent", *options]) == code
-    said = capsys.readouterr().err
-    assert words in said
-    assert "Traceback" not in said
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Traceback" not in error
     assert not (tmp_path / "fedquilt").exists()
 
 
@@ -230,14 +230,14 @@ def agent_process(port: int, federation: str, folder: Path, *options: str) -> It
 
 
 def presences(peer: Peer) -> list[AgentPresence]:
-    return [AgentPresence.model_validate_json(message.payload) for message in peer.said("presence")]
+    return [AgentPresence.model_validate_json(message.payload) for message in peer.messages("presence")]
 
 
 def test_an_idle_agent_is_small_and_leaves_in_order(
     peer: Peer, wait_for: Wait, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with agent_process(peer.port, peer.topics.federation, tmp_path) as process:
-        wait_for(lambda: presences(peer) and peer.said("telemetry"), "presence and telemetry")
+        wait_for(lambda: presences(peer) and peer.messages("telemetry"), "presence and telemetry")
         agent = psutil.Process(process.pid)
         size = agent.memory_info().rss
         record_property("idle_rss_bytes", size)
@@ -251,7 +251,7 @@ def test_an_idle_agent_is_small_and_leaves_in_order(
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 128 + signal.SIGTERM
     wait_for(lambda: len(presences(peer)) == 2)
-    assert [words.online for words in presences(peer)] == [True, False]
+    assert [presence.online for presence in presences(peer)] == [True, False]
     assert "Traceback" not in (tmp_path / "agent.log").read_text()
 
 

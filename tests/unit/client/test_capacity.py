@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from fedquilt_client import hardware as board
+from fedquilt_client import hardware
 from fedquilt_client.capacity import LOWERED, RESERVE, free_capacity, lower_limit, oom_kills, read_limit
 from fedquilt_client.reports import out_of_memory_message
 from fedquilt_client.store import RunStore
@@ -91,10 +91,10 @@ def test_kills_for_memory_are_counted_wherever_the_system_tells(tmp_path: Path) 
 
 
 def test_a_private_board_says_nothing_of_its_resources() -> None:
-    said = board.profile("pi4", 512 * MIB, private=True)
-    assert said.kind == "pi4"
-    assert (said.memory, said.cores, said.gpu, said.machine) == (0, 0, "", "")
-    assert set(vars(board.NO_VITALS).values()) == {None}
+    profile = hardware.board_profile("pi4", 512 * MIB, private=True)
+    assert profile.kind == "pi4"
+    assert (profile.memory, profile.cores, profile.gpu, profile.machine) == (0, 0, "", "")
+    assert set(vars(hardware.NO_VITALS).values()) == {None}
 
 
 def test_a_limit_is_kept_and_only_ever_lowered(kit: Kit) -> None:
@@ -105,14 +105,14 @@ def test_a_limit_is_kept_and_only_ever_lowered(kit: Kit) -> None:
     assert lower_limit(RunStore(kit.folder / "run-1", kit.run()).limit, 800) == 720
 
 
-def test_what_was_out_of_memory_message_is_said_in_words(kit: Kit) -> None:
-    said = out_of_memory_message(kit.job(kit.run()), 10 * MIB, 8 * MIB)
-    assert "10 MiB" in said
-    assert "8 MiB" in said
+def test_running_out_of_memory_is_explained(kit: Kit) -> None:
+    text = out_of_memory_message(kit.job(kit.run()), 10 * MIB, 8 * MIB)
+    assert "10 MiB" in text
+    assert "8 MiB" in text
 
 
 class Driver:
-    """A pool that believes ``kills`` of how often the system has killed for memory."""
+    """A pool that reads the number of processes killed for memory from ``oom_kills``."""
 
     def __init__(self, oom_kills: Callable[[], int]) -> None:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -241,12 +241,12 @@ def test_a_board_trains_the_largest_nested_member_that_fits(
     anatomy = blueprint_for(build, torch.zeros(1, 1, 8, 8).numpy()).anatomy
     part = full_slice(anatomy)
     patch = write_patch(kit.folder / "patch", to_arrays(build()), patch_layout([part])[0], "fp32")
-    said = SliceMessage(base=0, kept=[kept.encode() for kept in part.kept])
+    message = SliceMessage(base=0, kept=[kept.encode() for kept in part.kept])
     driver = drive(lambda: 0)
     limit = kit.folder / "limit"
     if "limit" in room:
         limit.write_text(str(room.pop("limit")))
-    driver.pool.submit(kit.job(run, patches=[patch.path], slices=[said], slice=0, limit_file=limit, **room))
+    driver.pool.submit(kit.job(run, patches=[patch.path], slices=[message], slice=0, limit_file=limit, **room))
     event = driver.next()
     assert isinstance(event, JobFinished), event
     reply = FileArrays(event.job.reply)

@@ -110,7 +110,7 @@ def test_patches_of_several_slots_come_whole(board: Board) -> None:
     board.now += 1000
     board.downloads.repair()
     assert board.inbox == []
-    board.downloads.reconnected(session_present=False)
+    board.downloads.reconnect(session_present=False)
     assert not any(board.arrive())  # a complete patch is not downloaded twice
 
 
@@ -307,9 +307,9 @@ def test_a_broker_that_forgot_us_is_asked_again(board: Board) -> None:
     board.downloads.want([patch])
     board.inbox.clear()
     board.transport.asked.clear()
-    board.downloads.reconnected(session_present=True)
+    board.downloads.reconnect(session_present=True)
     assert board.transport.asked == []
-    board.downloads.reconnected(session_present=False)
+    board.downloads.reconnect(session_present=False)
     assert board.transport.asked == [TOPICS.slot_chunks("slices/0")]
     assert any(board.arrive())
     assert board.downloads.has([patch])

@@ -41,7 +41,7 @@ FEDAVG: dict[str, Any] = {
 
 
 def do(job: Job) -> dict[str, Any]:
-    """The worker's last words about a job."""
+    """Return the worker's last event about a job."""
     out = io.StringIO()
     Worker(out).do(job)
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
@@ -51,10 +51,10 @@ def do(job: Job) -> dict[str, Any]:
 
 
 def done(job: Job) -> JobFinished:
-    said = do(job)
-    assert said.pop("event") == "done", said
-    del said["number"]
-    return JobFinished(job, **said)
+    event = do(job)
+    assert event.pop("event") == "done", event
+    del event["number"]
+    return JobFinished(job, **event)
 
 
 def experiment_of(run: RunMessage) -> Experiment:
@@ -121,8 +121,8 @@ def test_progress_is_told_between_0_and_1(kit: Kit, model: Path, monkeypatch: py
     out = io.StringIO()
     Worker(out).do(kit.job(kit.run(**FEDAVG), 0, [model]))
     *steps, last = [json.loads(line) for line in out.getvalue().splitlines()]
-    values = [said["value"] for said in steps]
-    assert {said["event"] for said in steps} == {"progress"}
+    values = [event["value"] for event in steps]
+    assert {event["event"] for event in steps} == {"progress"}
     assert values == sorted(values)
     assert (values[-1], last["event"]) == (1.0, "done")
 
@@ -145,9 +145,9 @@ def test_labels_are_made_of_the_coordinators_public_set_or_not_at_all(own_digest
     data = {"set": "digits", "clients": 4, "public": {"samples": 20}}
     run = kit.run(algorithm={"name": own}, data=data)
     digest = digest_of(public_set(experiment_of(run), load_dataset("digits"))) if own_digest else "0" * 64
-    said = do(kit.job(run.model_copy(update={"public": digest}), labels=True, allowed=["careless"]))
-    assert (said["event"], marker.exists()) == (("done", True) if own_digest else ("failed", False))
-    assert own_digest or "the public set on this board differs" in said["reason"]
+    event = do(kit.job(run.model_copy(update={"public": digest}), labels=True, allowed=["careless"]))
+    assert (event["event"], marker.exists()) == (("done", True) if own_digest else ("failed", False))
+    assert own_digest or "the public set on this board differs" in event["reason"]
 
 
 @pytest.mark.parametrize("field", ["algorithm", "model", "data"])
@@ -161,9 +161,9 @@ def test_a_strangers_code_is_not_imported_unless_allowed(kit: Kit, model: Path, 
     run = kit.run(**names)
     sys.modules.pop("stranger", None)
     for allowed in ([], ["strange"], ["fedquilt_common"]):
-        said = do(kit.job(run, 0, [model], allowed=allowed))
-        assert said["event"] == "failed"
-        assert "--allow-import stranger" in said["reason"]
+        event = do(kit.job(run, 0, [model], allowed=allowed))
+        assert event["event"] == "failed"
+        assert "--allow-import stranger" in event["reason"]
     assert not marker.exists()
     with contextlib.suppress(Exception):  # it is neither model nor data set, but now it is loaded
         do(kit.job(run, 0, [model], allowed=["stranger"]))
@@ -174,9 +174,9 @@ def test_data_cut_otherwise_are_refused(kit: Kit, model: Path) -> None:
     run = kit.run(**FEDAVG)
     right = digest_shares(shares(experiment_of(run), load_dataset("digits")))
     done(kit.job(kit.run("right", partition=right, **FEDAVG), 0, [model]))
-    said = do(kit.job(kit.run("wrong", partition="0" * 64, **FEDAVG), 0, [model]))
-    assert said["event"] == "failed"
-    assert "or its partition, differs from the coordinator's" in said["reason"]
+    event = do(kit.job(kit.run("wrong", partition="0" * 64, **FEDAVG), 0, [model]))
+    assert event["event"] == "failed"
+    assert "or its partition, differs from the coordinator's" in event["reason"]
     assert not any(path.suffix == ".reply" and path.name != "0.reply" for path in kit.folder.iterdir())
 
 
@@ -192,15 +192,15 @@ def test_data_cut_otherwise_are_refused(kit: Kit, model: Path) -> None:
 )
 def test_what_goes_wrong_is_said(kit: Kit, model: Path, changes: dict[str, Any], reason: str) -> None:
     job = kit.job(kit.run(**changes), 0, [model])
-    said = do(job)
-    assert said["event"] == "failed"
-    assert reason in said["reason"]
+    event = do(job)
+    assert event["event"] == "failed"
+    assert reason in event["reason"]
     assert not job.reply.exists()
 
 
 def test_too_little_memory_is_said(kit: Kit) -> None:
-    said = do(kit.job(kit.run(algorithm={"name": kit.package("hungry", "raise MemoryError")}), allowed=["hungry"]))
-    assert said["event"] == "memory"
+    event = do(kit.job(kit.run(algorithm={"name": kit.package("hungry", "raise MemoryError")}), allowed=["hungry"]))
+    assert event["event"] == "memory"
 
 
 def test_a_fault_in_the_program_is_told_and_the_process_goes_on(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
