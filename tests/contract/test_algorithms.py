@@ -185,7 +185,9 @@ class Driver:
 
     def _new_machine(self, state: State, done: int) -> Machine:
         policy = Policy(self.rounds, self.fleet.clients, self.fleet.clients)
-        return Machine(self.fleet.algorithm, policy, state, self.fleet.ctx, lambda e: self.replies[e.digest], done)
+        return Machine(
+            self.fleet.algorithm, policy, state, self.fleet.ctx, lambda e: self.replies[e.digest], done, validates=True
+        )
 
     def happen(self, event: Event) -> None:
         self.journal.append(event)

@@ -111,7 +111,7 @@ class Book:
         """Forget everything but the journal and the last checkpoint."""
         place, done = self.checkpoint or (0, None)
         state = done.state if done else State({"w": np.zeros(3, np.float32)})
-        self.machine = Machine(self.algorithm, self.policy, state, lab, load, done.round if done else 0)
+        self.machine = Machine(self.algorithm, self.policy, state, lab, load, done.round if done else 0, validates=True)
         again = self.machine.restore(done.snapshot, done.at) if done else []
         self.finished = sum(isinstance(command, Finish) for command in again)
         for number, (kind, body) in list(enumerate(self.journal, 1))[place:]:
@@ -129,7 +129,7 @@ def view(book: Book) -> dict[str, object]:
         "replies": exchange and exchange.replies,
         "kept": machine.snapshot(),
         "claims": (list(machine.agents), machine.host_of),
-        "counts": (machine._counts, machine._train),
+        "counts": (machine._counts.outcomes, machine._counts._train_seconds),
         "tallies": book.tallies,
     }
 
@@ -158,7 +158,7 @@ class Federation(RuleBasedStateMachine):
     def _book(self, policy: Policy) -> Book:
         algorithm = Watched(two=self.two)
         start = State({"w": np.zeros(3, np.float32)})
-        return Book(policy, algorithm, Machine(algorithm, policy, start, lab, load))
+        return Book(policy, algorithm, Machine(algorithm, policy, start, lab, load, validates=True))
 
     def _both(self, event: Event) -> None:
         self.steady.take(event)

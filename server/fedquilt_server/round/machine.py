@@ -1,20 +1,13 @@
-"""The state of a run as a pure machine: events in, commands out; no clock, no I/O, no threads.
+"""The state machine of a run, without clock, I/O and threads: events in, commands out.
 
-    waiting --all clients joined--> open exchange --all replied, or deadline with quorum--+
-                                     ^       ^                                            |
-                                     |       +------- next exchange of the round ---------+
-                                     |                                                    | last exchange
-                                     +-- next round -- proceed <-- Checkpoint is durable--+--> finished
-
-The same events in the same order give the same commands, so a journal of events is all that recovery needs.
+``states.py`` has its states and legal transitions. The same events in the same order give the same commands, so a
+journal of events is all that recovery needs.
 """
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from fedquilt_common.algorithm_api import Algorithm, Reply, Round, ServerContext, State, Task
 from fedquilt_common.types import Arrays, ClientId, ExchangeId, Profile
@@ -32,25 +25,37 @@ from fedquilt_server.round.events import (
     Resumed,
     Send,
     Stop,
-    Tally,
     Ticked,
 )
-from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, same_question
+from fedquilt_server.round.invariants import validate
+from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, same_task
+from fedquilt_server.round.round_counts import RoundCounts
+from fedquilt_server.round.snapshots import MachineSnapshot, ReplyId
+from fedquilt_server.round.states import PROCEED, IllegalTransitionError, RunState, check_transition
 
 ContextFactory = Callable[[int, Mapping[ClientId, Profile]], ServerContext]
+"""Makes the context of a round from its number and the connected clients."""
 Load = Callable[[Replied], Arrays]
+"""Returns the arrays of an accepted reply."""
 
 
 class Machine:
-    """One run.
+    """The machine of one run.
 
     Args:
-        algorithm: the server half that is driven round by round.
+        algorithm: its server half is driven round by round.
         policy: rounds, quorum and deadline.
         state: the state before round ``done + 1``.
-        lab_for: makes the lab of a round from its number and the clients that may be asked.
-        load: the arrays of an accepted reply; read only when the algorithm touches them.
+        context_for: makes the context of a round from its number and the clients that may be asked.
+        load: returns the arrays of an accepted reply; they are read when the algorithm uses them.
         done: rounds that are finished.
+        validates: check the invariants after every event (``validate``).
+
+    Attributes:
+        agents: the connected agents, in the order in which they joined.
+        host_of: the agent that hosts each connected client: the first one that claimed it.
+        exchange: the open exchange.
+        finished: whether all rounds are done.
     """
 
     def __init__(
@@ -61,40 +66,49 @@ class Machine:
         context_for: ContextFactory,
         load: Load,
         done: int = 0,
+        *,
+        validates: bool = False,
     ) -> None:
         self.policy = policy
         self.state = state
         self.done = done
         self.agents: dict[str, KnownAgent] = {}
         self.host_of: dict[ClientId, str] = {}
-        """Which agent hosts each client that is there; who claimed a client first has it."""
         self.exchange: Exchange | None = None
         self.finished = done >= policy.rounds
+        self._validates = validates
+        self._closed = False
         self._algorithm = algorithm
-        self._lab_for = context_for
+        self._context_for = context_for
         self._load = load
         self._round: Round | None = None
         self._silent: set[ClientId] = set()
         self._first_joined: float | None = None
         self._waited = False
-        self._opened_at = 0.0
-        self._accepted: set[tuple[ClientId, int, int]] = set()
+        self._accepted: set[ReplyId] = set()
         self._counted: dict[ClientId, ExchangeId] = {}
         self._since: dict[ClientId, ExchangeId] = {}
-        self._first_exchange = (0, 0)
-        self._counts: dict[str, int] = defaultdict(int)
-        self._train: dict[str, list[float]] = {}
+        self._counts = RoundCounts()
 
     # -- what the driver may ask ---------------------------------------------------------------
 
     @property
+    def run_state(self) -> RunState:
+        """Where the run is."""
+        if self._closed:
+            return RunState.CLOSED
+        if self.exchange is not None:
+            return RunState.OPEN
+        return RunState.FINISHED if self.finished else RunState.WAITING
+
+    @property
     def round(self) -> int:
-        """The open round, or the one that comes next."""
+        """Number of the open round, or of the next one."""
         return self.done + 1
 
     @property
     def awaited(self) -> list[ClientId]:
-        """Clients that were asked and have not replied; before a round, those that are not there. A quorum may do."""
+        """The clients that were asked and have not replied; before a round, those that are not connected."""
         if self.exchange is not None:
             return sorted(set(self.exchange.tasks) - set(self.exchange.replies))
         fleet = self._fleet()
@@ -102,7 +116,7 @@ class Machine:
 
     @property
     def wake_at(self) -> float | None:
-        """When a ``Ticked`` is wanted; None when time changes nothing."""
+        """Unix time in seconds at which a ``Ticked`` is due; None if time changes nothing."""
         if self.finished:
             return None
         if self.exchange is not None:
@@ -112,49 +126,64 @@ class Machine:
         return self._first_joined + self.policy.deadline
 
     def agent_of(self, event: Joined) -> KnownAgent:
-        """What the machine will know of an agent after this event."""
+        """Return what the machine knows of an agent after this event."""
         known = tuple(c for c in event.clients if c < self.policy.clients)
         return KnownAgent(event.boot, known, event.workers, event.profile)
 
     def evaluate(self, state: State) -> dict[str, float]:
-        """The algorithm's scores of a state."""
-        return self._algorithm.evaluate(state, self._lab_for(self.done, self._fleet()))
+        """Return the algorithm's scores of a state."""
+        return self._algorithm.evaluate(state, self._context_for(self.done, self._fleet()))
 
     def snapshot(self) -> str:
-        """What must survive besides the state, as JSON; see ``restore``."""
-        agents = {name: asdict(agent) for name, agent in self.agents.items()}
-        accepted = sorted(key for key in self._accepted if key[1] >= self.done)
-        kept = {
-            "agents": agents,
-            "hosts": list(self.host_of.items()),
-            "silent": sorted(self._silent),
-            "accepted": accepted,
-            "counted": [(client, *moment) for client, moment in self._counted.items()],
-        }
-        return json.dumps(kept)
+        """Return what must survive besides the state, as JSON; see ``restore``."""
+        accepted = frozenset(key for key in self._accepted if key[1] >= self.done)
+        kept = MachineSnapshot(self.agents, self.host_of, frozenset(self._silent), accepted, self._counted)
+        return kept.encode()
 
     def restore(self, snapshot: str, at: float) -> list[Command]:
-        """Go on from a snapshot taken at a checkpoint, as ``proceed`` did with the same ``at``."""
-        kept = json.loads(snapshot)
-        self.agents = {
-            name: KnownAgent(a["boot"], tuple(a["clients"]), a["workers"], Profile(**a["profile"]))
-            for name, a in kept["agents"].items()
-        }
-        self.host_of = dict(kept["hosts"])
-        self._silent = set(kept["silent"])
-        self._accepted = {(client, number, exchange) for client, number, exchange in kept["accepted"]}
-        self._counted = {client: (number, exchange) for client, number, exchange in kept.get("counted", [])}
-        return self._next_round(at)
+        """Continue from a snapshot taken at a checkpoint, as ``proceed`` did with the same ``at``."""
+        kept = MachineSnapshot.decode(snapshot)
+        self.agents, self.host_of = dict(kept.agents), dict(kept.host_of)
+        self._silent, self._accepted, self._counted = set(kept.silent), set(kept.accepted), dict(kept.counted)
+        self._closed = True
+        return self._leave_checkpoint(at)
 
     def proceed(self, state: State, at: float) -> list[Command]:
-        """The last checkpoint is durable since ``at``, ``state`` is how it is read back: open the next round."""
+        """Open the next round: the last checkpoint is durable since ``at``, and ``state`` is how it is read back."""
         self.state = state
-        return self._next_round(at)
+        return self._leave_checkpoint(at)
+
+    def _leave_checkpoint(self, at: float) -> list[Command]:
+        source, self._closed = self.run_state, False
+        commands = self._next_round(at)
+        self._check_step(source, PROCEED)
+        return commands
+
+    def validate(self) -> None:
+        """Check the invariants; an AssertionError names the one that does not hold."""
+        validate(self, self._accepted, self._silent, has_generator=self._round is not None)
+
+    def _check_step(self, source: RunState, cause: str) -> None:
+        check_transition(source, cause, self.run_state)
+        if self._validates:
+            self.validate()
 
     # -- events --------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Command]:
-        """Take one event in; returns what is to be done, in order."""
+        """Take in one event; returns what the driver must do, in order.
+
+        Raises:
+            IllegalTransitionError: a checkpoint waits for ``proceed``.
+        """
+        source, cause = self.run_state, type(event).__name__
+        if source is RunState.CLOSED:
+            raise IllegalTransitionError(f"{cause} in state {source.value}: call proceed first")
+        commands = self._dispatch(event)
+        self._check_step(source, cause)
+        return commands
+
+    def _dispatch(self, event: Event) -> list[Command]:
         match event:
             case Joined():
                 self._join(event)
@@ -187,7 +216,7 @@ class Machine:
             self._release(event.agent)
 
     def _release(self, agent: str, keep: Collection[ClientId] = ()) -> None:
-        """An agent's clients, but for ``keep``, go to whoever else claims them, in the order of joining."""
+        """Give an agent's clients, except ``keep``, to the next agent that claims them, in the order of joining."""
         for client in {c for c, host in self.host_of.items() if host == agent} - set(keep):
             others = [name for name, other in self.agents.items() if name != agent and client in other.clients]
             if others:
@@ -196,13 +225,13 @@ class Machine:
                 del self.host_of[client]
 
     def _start_if_ready(self, at: float) -> list[Command]:
-        """Round 1 waits for every client, or for a quorum once the deadline has passed; later rounds for a quorum."""
+        """Open a round: round 1 needs every client, or a quorum after the deadline; later rounds need a quorum."""
         if self.exchange is not None or self.finished:
             return []
         self._waited = self._waited or self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
         enough = self.policy.quorum if self._waited else self.policy.clients
         if len(self._fleet()) < enough:
-            self._silent.clear()  # nobody asks them, so nobody would ever hear of them again
+            self._silent.clear()  # no task reaches them, so they could never show a sign of life
         return self._open_round(at, at) if len(self._fleet()) >= enough else []
 
     def _reply(self, event: Replied) -> list[Command]:
@@ -212,35 +241,30 @@ class Machine:
             event.agent, event.client, event.round, event.exchange, event.digest, verdict, reason
         )  # fmt: skip
         if verdict != "accepted" or self.exchange is None:
-            self._counts[verdict] += 1
+            self._counts.outcomes[verdict] += 1
             return [receipt]
-        self._counts[verdict] += 1
+        self._counts.outcomes[verdict] += 1
         self.exchange.replies[event.client] = event
         self._accepted.add((event.client, event.round, event.exchange))
-        self._note_training(event)
+        self._counts.note_training(event)
         return [receipt, *self._close_if_complete(event.at)]
 
-    def _note_training(self, event: Replied) -> None:
-        said = event.metrics.get("train_seconds", 0.0)
-        seconds = max(0.0, min(said, event.at - self._opened_at))
-        self._train.setdefault(event.agent, []).append(seconds)
-
     def would_close(self, event: Event) -> bool:
-        """Whether taking this event in means averaging; the driver shows it before."""
+        """Whether this event completes the open exchange, so that handling it takes the time of averaging."""
         exchange = self.exchange
         if not isinstance(event, Replied) or exchange is None:
             return False
         return len(exchange.replies) + 1 == len(exchange.tasks) and event.client in exchange.tasks
 
     def _refuse(self, event: Rejected) -> list[Command]:
-        self._counts[event.outcome] += 1
+        self._counts.outcomes[event.outcome] += 1
         if event.client is None or self.host_of.get(event.client) != event.agent:
             return []
-        self._silent.discard(event.client)  # it cannot count, but it is a sign of life
+        self._silent.discard(event.client)  # a sign of life, although it cannot count
         return self._start_if_ready(event.at)
 
     def judge(self, client: ClientId, round: int, exchange: int) -> tuple[Outcome, str]:
-        """What a whole and sound reply would be now, and why."""
+        """Return what a complete and valid reply would be now, and the reason if it does not count."""
         number = self.exchange.number if self.exchange else 0
         if (client, round, exchange) in self._accepted:
             return "duplicate", "a reply of this client has been counted"
@@ -258,7 +282,7 @@ class Machine:
         return self._close_if_complete(at)
 
     def _resume(self, at: float) -> list[Command]:
-        """Nobody could reply while the coordinator was away, so that time does not count."""
+        """Start the deadline again: no client could reply while the coordinator was away."""
         exchange = self.exchange
         if exchange is None:
             self._first_joined = None if self._first_joined is None else at
@@ -274,9 +298,7 @@ class Machine:
         return {c: self.agents[hosts[c]].profile for c in sorted(hosts) if c not in self._silent}
 
     def _next_round(self, at: float) -> list[Command]:
-        self._opened_at = at
-        self._counts.clear()
-        self._train.clear()
+        self._counts.restart(at)
         self._accepted = {key for key in self._accepted if key[1] >= self.done}
         if self.done >= self.policy.rounds:
             self.finished = True
@@ -284,9 +306,9 @@ class Machine:
         return self._start_if_ready(at)
 
     def _open_round(self, at: float, opened_at: float) -> list[Command]:
-        self._opened_at = opened_at
+        self._counts.opened_at = opened_at
         self._since = dict(self._counted)
-        self._round = self._algorithm.round(self.state, self._lab_for(self.round, self._fleet()))
+        self._round = self._algorithm.round(self.state, self._context_for(self.round, self._fleet()))
         return self._open_exchange(0, next(self._round), at)
 
     def _open_exchange(self, number: int, tasks: Mapping[ClientId, Task], at: float) -> list[Command]:
@@ -315,7 +337,7 @@ class Machine:
         stop = self._stop_the_others(exchange)
         self._since |= dict.fromkeys(replies, (self.round, exchange.number))
         if exchange.number == 0:
-            self._first_exchange = len(replies), len(exchange.tasks)
+            self._counts.first_exchange = len(replies), len(exchange.tasks)
         try:
             tasks = self._round.send(replies)
         except StopIteration as done:
@@ -330,23 +352,14 @@ class Machine:
         return Reply(self._load(event), event.weight, event.metrics)
 
     def _finish_round(self, state: State, at: float) -> list[Command]:
-        tally = self._tally(*self._first_exchange)
+        tally = self._counts.tally(self.agents)
         self._counted = self._since
         self.state, self.done, self.exchange, self._round = state, self.done + 1, None, None
+        self._closed = True
         return [Checkpoint(self.done, state, tally, self.snapshot(), at)]
 
-    def _tally(self, clients: int, asked: int) -> Tally:
-        workers = {name: agent.workers for name, agent in self.agents.items()}
-        # an agent's workers share its tasks, but one task is not done faster by several
-        train = max((max(max(s), sum(s) / workers.get(name, 1)) for name, s in self._train.items()), default=0.0)
-        counts = self._counts
-        return Tally(
-            clients, asked, counts["late"], counts["rejected"], counts["duplicate"], train, self._opened_at,
-            counts["accepted"],
-        )  # fmt: skip
-
     def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:
-        """The deadline passed without the quorum: wait on, or begin the round again with other clients."""
+        """Deal with a deadline that passed without a quorum: wait on, or restart the round with other clients."""
         silent = set(exchange.tasks) - set(exchange.replies)
         if self.policy.shortfall == "wait" or self.policy.deadline is None:
             exchange.deadline = None
@@ -354,21 +367,21 @@ class Machine:
             exchange.deadline = at + self.policy.deadline
         else:
             self._silent |= silent
-            return self._begin_again(exchange, at)
+            return self._restart_round(exchange, at)
         return []
 
-    def _begin_again(self, before: Exchange, at: float) -> list[Command]:
-        """Open the round anew; replies to exactly the same question are kept."""
+    def _restart_round(self, before: Exchange, at: float) -> list[Command]:
+        """Restart the round; replies to exactly the same task still count."""
         if self._round is not None:
             self._round.close()
-        commands = self._open_round(at, self._opened_at)
+        commands = self._open_round(at, self._counts.opened_at)
         now = self.exchange
         self._accepted = {key for key in self._accepted if key[1] != self.round}
-        self._train.clear()
+        self._counts.clear_training()
         if now is not None and before.number == now.number:
-            same = {c for c, t in now.tasks.items() if c in before.replies and same_question(t, before.tasks[c])}
+            same = {c for c, t in now.tasks.items() if c in before.replies and same_task(t, before.tasks[c])}
             self.exchange = replace(now, replies={c: before.replies[c] for c in same})
             self._accepted |= {(c, self.round, now.number) for c in same}
             for client in sorted(same):
-                self._note_training(before.replies[client])
+                self._counts.note_training(before.replies[client])
         return [*commands, *self._close_if_complete(at)]

@@ -1,4 +1,4 @@
-"""What the machine keeps of a run's rules, of its agents and of the open exchange."""
+"""The rules of a run, and what the machine knows of an agent and of the open exchange."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from fedquilt_server.round.events import Replied
 
 @dataclass(frozen=True)
 class Policy:
-    """When a run starts, when an exchange closes. ``deadline`` in seconds after the exchange opened."""
+    """When a run starts, and when an exchange closes.
+
+    Attributes:
+        rounds: rounds of the run.
+        clients: clients of the experiment, numbered from 0.
+        quorum: replies that close an exchange after its deadline.
+        deadline: seconds after which a quorum is enough; None never is.
+        shortfall: after a deadline without a quorum, wait on, or replace the clients that did not reply.
+    """
 
     rounds: int
     clients: int
@@ -24,7 +32,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class KnownAgent:
-    """An agent that is there."""
+    """An agent that is connected; ``boot`` grows with each of its starts."""
 
     boot: int
     clients: tuple[ClientId, ...]
@@ -34,7 +42,13 @@ class KnownAgent:
 
 @dataclass
 class Exchange:
-    """The open exchange: who was asked what, and who has answered."""
+    """The open exchange: the tasks, and the replies that count.
+
+    Attributes:
+        number: from 0 within the round.
+        deadline: Unix time in seconds; None if the exchange waits for all replies.
+        overdue: the deadline has passed once, so a quorum is enough.
+    """
 
     number: int
     tasks: Mapping[ClientId, Task]
@@ -43,7 +57,7 @@ class Exchange:
     overdue: bool = False
 
 
-def same_question(one: Task, other: Task) -> bool:
-    """Whether a reply to one answers the other."""
+def same_task(one: Task, other: Task) -> bool:
+    """Whether a reply to one task answers the other."""
     same = one.arrays is other.arrays or not (len(one.arrays) or len(other.arrays))
     return same and (one.kind, one.scalars) == (other.kind, other.scalars)

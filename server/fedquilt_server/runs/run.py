@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -30,6 +32,10 @@ from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
 from fedquilt_server.status.results import OwnMemory, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
+
+
+VALIDATE: Final = "FEDQUILT_VALIDATE"
+"""Environment variable: "1" checks the machine's invariants after every event."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +102,9 @@ class Run:
             participation.deadline / experiment.speedup,
             participation.shortfall,
         )
-        last = self.checkpoints.last
-        return Machine(
-            self.workbench.algorithm(),
-            policy,
-            self.checkpoints.read(),
-            self._context,
-            self.folder.blobs.reply,
-            last.round,
-        )
+        algorithm, state, load = self.workbench.algorithm(), self.checkpoints.read(), self.folder.blobs.reply
+        done, validates = self.checkpoints.last.round, os.environ.get(VALIDATE, "") == "1"
+        return Machine(algorithm, policy, state, self._context, load, done, validates=validates)
 
     def _context(self, round: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
         experiment = self.experiment

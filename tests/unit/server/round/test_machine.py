@@ -28,7 +28,7 @@ from fedquilt_server.round.events import (
     Ticked,
 )
 from fedquilt_server.round.machine import ContextFactory, Machine
-from fedquilt_server.round.policy import Policy, same_question
+from fedquilt_server.round.policy import Policy, same_task
 
 
 def no_model() -> Any:
@@ -56,7 +56,7 @@ class Driver:
         start = State({"w": np.zeros(1, np.float32)})
         self.algorithm = algorithm or FedAvg()
         self.per_round = per_round or policy.clients
-        self.machine = Machine(self.algorithm, policy, start, labs(self.per_round), load)
+        self.machine = Machine(self.algorithm, policy, start, labs(self.per_round), load, validates=True)
         self.checkpoints: list[Checkpoint] = []
 
     def do(self, event: Event) -> list[Command]:
@@ -178,7 +178,7 @@ def test_without_a_quorum_it_waits_and_closes_with_the_reply_that_makes_one() ->
     assert driver.value == 2.0
 
 
-def test_a_shortfall_replaces_the_silent_and_keeps_answers_to_the_same_question() -> None:
+def test_a_shortfall_replaces_the_silent_and_keeps_answers_to_the_same_task() -> None:
     driver = Driver(REPLACE, per_round=3)
     driver.join(0, 0, 1, 2, 3)
     first = asked(driver)
@@ -198,12 +198,12 @@ def test_a_shortfall_replaces_the_silent_and_keeps_answers_to_the_same_question(
 def test_what_the_same_question_is() -> None:
     """Arrays are the same where they are the very same, or where there are none: labels are asked for without any."""
     arrays = {"x": np.zeros(2, np.float32)}
-    assert same_question(Task("score", scalars={"seed": 1}), Task("score", scalars={"seed": 1}))
-    assert same_question(Task("train", arrays), Task("train", arrays))
-    assert not same_question(Task("train", arrays), Task("train", dict(arrays)))
-    assert not same_question(Task("train", arrays), Task("train"))
-    assert not same_question(Task("score", scalars={"seed": 1}), Task("score", scalars={"seed": 2}))
-    assert not same_question(Task("score"), Task("digest"))
+    assert same_task(Task("score", scalars={"seed": 1}), Task("score", scalars={"seed": 1}))
+    assert same_task(Task("train", arrays), Task("train", arrays))
+    assert not same_task(Task("train", arrays), Task("train", dict(arrays)))
+    assert not same_task(Task("train", arrays), Task("train"))
+    assert not same_task(Task("score", scalars={"seed": 1}), Task("score", scalars={"seed": 2}))
+    assert not same_task(Task("score"), Task("digest"))
 
 
 def test_replacing_never_closes_below_the_quorum() -> None:
@@ -354,7 +354,7 @@ def test_what_counted_survives_a_restart() -> None:
     for client in (0, 1, 2):
         driver.reply(1, client)
     last = driver.checkpoints[-1]
-    machine = Machine(driver.algorithm, WAIT, last.state, labs(3), load, done=1)
+    machine = Machine(driver.algorithm, WAIT, last.state, labs(3), load, done=1, validates=True)
     (send,) = machine.restore(last.snapshot, last.at)
     assert since([send]) == dict.fromkeys((0, 1, 2), (1, 0))
 

@@ -57,7 +57,7 @@ def machine(policy: Policy, algorithm: Algorithm, per_round: int, done: int = 0,
     def lab(number: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
         return RoundContext(number, fleet, 7, 99, 99, per_round, no_model())
 
-    return Machine(algorithm, policy, state or State({"w": np.zeros(1, np.float32)}), lab, load, done)
+    return Machine(algorithm, policy, state or State({"w": np.zeros(1, np.float32)}), lab, load, done, validates=True)
 
 
 def reply(at: float, client: int, round: int = 1, exchange: int = 0, value: float = 1.0, **more: float) -> Replied:

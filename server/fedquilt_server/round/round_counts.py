@@ -1,0 +1,61 @@
+"""What is counted during a round, for its row in the results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedquilt_server.round.events import Replied, Tally
+from fedquilt_server.round.policy import KnownAgent
+
+
+@dataclass
+class RoundCounts:
+    """Counts outcomes of replies and seconds of training since the round opened.
+
+    Attributes:
+        opened_at: Unix time in seconds.
+        outcomes: replies by outcome: accepted, late, rejected, duplicate.
+        first_exchange: replies and tasks of the round's first exchange.
+    """
+
+    opened_at: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    first_exchange: tuple[int, int] = (0, 0)
+    _train_seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def restart(self, at: float) -> None:
+        """Count from 0 for a round that opens at ``at``."""
+        self.opened_at = at
+        self.outcomes.clear()
+        self.clear_training()
+
+    def clear_training(self) -> None:
+        """Forget the seconds of training: the round starts again."""
+        self._train_seconds.clear()
+
+    def note_training(self, event: Replied) -> None:
+        """Note the training time that a reply reports, but no more than the round has lasted."""
+        reported = event.metrics.get("train_seconds", 0.0)
+        seconds = max(0.0, min(reported, event.at - self.opened_at))
+        self._train_seconds.setdefault(event.agent, []).append(seconds)
+
+    def tally(self, agents: Mapping[str, KnownAgent]) -> Tally:
+        """Return the counts; the training time is that of the busiest agent.
+
+        An agent's workers share its tasks; a single task runs on one worker.
+        """
+        workers = {name: agent.workers for name, agent in agents.items()}
+        busy = (max(max(s), sum(s) / workers.get(name, 1)) for name, s in self._train_seconds.items())
+        clients, asked = self.first_exchange
+        return Tally(
+            clients=clients,
+            asked=asked,
+            late=self.outcomes["late"],
+            rejected=self.outcomes["rejected"],
+            duplicates=self.outcomes["duplicate"],
+            train_seconds=max(busy, default=0.0),
+            opened_at=self.opened_at,
+            replies=self.outcomes["accepted"],
+        )

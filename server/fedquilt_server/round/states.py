@@ -1,0 +1,94 @@
+"""The states of a run and its legal transitions, as one table; ``docs/machine.md`` draws its diagram from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class RunState(Enum):
+    """Where a run is: the machine is in exactly one of these states."""
+
+    WAITING = "Waiting"
+    """No exchange is open; the next round opens when enough clients are connected."""
+    OPEN = "Open"
+    """An exchange is open: its tasks are published, replies arrive."""
+    CLOSED = "Closed"
+    """A round is over, and its checkpoint is not durable yet; no event is handled."""
+    FINISHED = "Finished"
+    """All rounds are done."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One legal transition.
+
+    Attributes:
+        causes: names of the events, or of the call, that cause it.
+        condition: when they do, in words.
+        commands: names of the commands that it returns.
+    """
+
+    source: RunState
+    target: RunState
+    causes: tuple[str, ...]
+    condition: str
+    commands: tuple[str, ...]
+
+
+_LIFE: Final = ("Joined", "Rejected", "Ticked")
+PROCEED: Final = "proceed"
+"""The driver's call once the checkpoint of a round is durable; also ``restore``, which continues from one."""
+TRANSITIONS: Final = (
+    Transition(RunState.WAITING, RunState.OPEN, _LIFE, "enough clients are connected", ("Send",)),
+    Transition(RunState.OPEN, RunState.OPEN, ("Replied",), "replies are missing", ("Receipt",)),
+    Transition(
+        RunState.OPEN,
+        RunState.OPEN,
+        ("Replied", "Ticked"),
+        "complete, the round has another exchange",
+        ("Stop", "Send"),
+    ),
+    Transition(RunState.OPEN, RunState.OPEN, ("Ticked",), "deadline without quorum, shortfall replace", ("Send",)),
+    Transition(RunState.OPEN, RunState.OPEN, ("Resumed",), "", ("Send",)),
+    Transition(
+        RunState.OPEN, RunState.CLOSED, ("Replied", "Ticked"), "complete, the round is over", ("Stop", "Checkpoint")
+    ),
+    Transition(RunState.CLOSED, RunState.OPEN, (PROCEED,), "a quorum is connected", ("Send",)),
+    Transition(RunState.CLOSED, RunState.WAITING, (PROCEED,), "too few clients are connected", ()),
+    Transition(RunState.CLOSED, RunState.FINISHED, (PROCEED,), "no round is left", ("Finish",)),
+)
+
+
+class IllegalTransitionError(RuntimeError):
+    """The machine left its table of transitions: an error of the program, not of its users."""
+
+
+def check_transition(source: RunState, cause: str, target: RunState) -> None:
+    """Check a step of the machine against the table.
+
+    An event may leave every state but CLOSED as it is: it then changes only what the machine knows.
+
+    Raises:
+        IllegalTransitionError: the table has no such transition.
+    """
+    legal = any((t.source, t.target) == (source, target) and cause in t.causes for t in TRANSITIONS)
+    if not legal and (source is not target or source is RunState.CLOSED):
+        raise IllegalTransitionError(
+            f"{cause} led from {source.value} to {target.value}, which the table does not have"
+        )
+
+
+def mermaid() -> str:
+    """Return the table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", f"    [*] --> {RunState.WAITING.value}"]
+    lines += [f"    {t.source.value} --> {t.target.value}: {_label(t)}" for t in TRANSITIONS]
+    return "\n".join([*lines, f"    {RunState.FINISHED.value} --> [*]"])
+
+
+def _label(transition: Transition) -> str:
+    causes = " or ".join(transition.causes)
+    condition = f", {transition.condition}" if transition.condition else ""
+    commands = f" / {', '.join(transition.commands)}" if transition.commands else ""
+    return f"{causes}{condition}{commands}"
