@@ -33,7 +33,6 @@ from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
 from fedquilt_server.status.results import OwnMemory, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
-
 VALIDATE: Final = "FEDQUILT_VALIDATE"
 """Environment variable: "1" checks the machine's invariants after every event."""
 
