@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench wheelhouse clean
+.PHONY: help setup demo test check format docs bench wheelhouse clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,11 @@ $(VENV)/.has-server: pyproject.toml constraints.txt
 $(VENV)/.has-dev: pyproject.toml constraints.txt
 	PYTHON="$(PYTHON)" scripts/setup.sh "$(VENV)" dev
 	@touch "$(VENV)/.has-server" $@
+
+# [docs] is not part of [dev]; see pyproject.toml.
+$(VENV)/.has-docs: $(VENV)/.has-server pyproject.toml constraints.txt
+	PYTHON="$(PYTHON)" scripts/setup.sh "$(VENV)" docs
+	@touch $@
 
 setup: $(VENV)/.has-server ## Create .venv with everything that a run needs, including the broker
 	@scripts/mosquitto.sh "$(VENV)"
@@ -42,6 +47,11 @@ format: $(VENV)/.has-dev ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.has-docs ## Write docs/reference/ from the code and build the documentation site in site/
+	$(BIN)/python scripts/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Ready: $(BIN)/python -m http.server --directory site"
+
 bench: $(VENV)/.has-dev ## Measure performance (ARGS: the options of fedquilt bench)
 	$(BIN)/fedquilt bench $(ARGS)
 
@@ -52,5 +62,5 @@ wheelhouse: $(VENV)/.has-server ## Collect the wheels that a board installs with
 	$(BIN)/python scripts/wheelhouse.py --arch $(ARCH) --python $(PYTHON_ON_BOARD) $(ARGS)
 
 clean: ## Remove the environment and the tools' caches; keep the runs
-	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis build dist
+	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

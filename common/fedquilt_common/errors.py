@@ -1,9 +1,28 @@
-"""Every error fedquilt raises on purpose; the name says the fact, the text says where and what to do next.
+"""Every error that fedquilt raises on purpose: its name states the fact, its text the place and what to do next.
 
-The command line turns each into one message and its ``exit_code`` (the table is in README.md); no traceback.
+The command line turns each into one message and its ``exit_code``, without a traceback.
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+EXIT_CODES: Final[dict[int, str]] = {
+    0: "done; also `fedquilt` alone and a group alone, such as `fedquilt bench`, which print their help",
+    1: "unforeseen error, or the address of the status page is in use",
+    2: "the command line is not valid",
+    3: "no broker: it does not answer, it refused the connection, or there is no mosquitto to start",
+    4: "the experiment, an option or a name in it is not valid, or the model cannot be cut",
+    5: "a data set is missing or damaged",
+    6: "the folder is in use, damaged, or holds another run (for `simulate`, also a finished one)",
+    7: "the run failed before its last round",
+    8: "a federation's folder of identities is missing or damaged, or has no such board",
+    9: "an image or a card cannot be written, or reads back differently",
+    10: "a check of `fedquilt doctor` failed",
+    130: "interrupted; to resume, run the same command with the same folder",
+    143: "terminated; to resume, run the same command with the same folder",
+}
+"""Meaning of each exit code of ``fedquilt``."""
 
 
 class FedquiltError(Exception):
