@@ -116,7 +116,7 @@ class Agent:
             version=__version__,
         )
         self._transport.publish(self.topics.presence(settings.name), presence.encode(), retain=True)
-        self._transport.subscribe(self.topics.for_agent(settings.name))
+        self._transport.subscribe(self.topics.agent_filters(settings.name))
 
     def _send_telemetry(self) -> None:
         if not self._transport.drain(0.0):

@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from fedquilt_client.agent import Agent
-from fedquilt_client.link_setup import MakeTransport, wrap_transport
+from fedquilt_client.link_setup import wrap_transport
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.slots import Slot, take_slot
 from fedquilt_common.errors import ExperimentError
@@ -25,7 +25,7 @@ from fedquilt_common.process.watchdog import report_liveness
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import Deliver, Transport, Will
+from fedquilt_common.wire.transport import Deliver, MakeTransport, Transport, Will
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 

@@ -169,7 +169,7 @@ class TaskContext:
         variant = self.board.experiment.variant(self.client)
         return self.board.tools.make_learner(
             variant.model,
-            variant.training.decayed(self.round),
+            variant.training.at_round(self.round),
             threads=self.board.threads,
             on_progress=self.on_progress,
         )

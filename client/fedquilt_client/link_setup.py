@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Final
 
 from pydantic import ValidationError
@@ -11,15 +10,13 @@ from pydantic import ValidationError
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.experiment.experiment import Experiment, agent_specs
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.wire.link import Link, parse_link
 from fedquilt_common.wire.messages import RunMessage, parse
-from fedquilt_common.wire.slow_link import SlowLinkTransport
+from fedquilt_common.wire.slow_link import Link, SlowLinkTransport, parse_link
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
+from fedquilt_common.wire.transport import Deliver, MakeTransport, MqttMessage, Transport, Will
 
 FROM_EXPERIMENT: Final = "experiment"
 """The value of ``--link`` that takes the link from the experiment."""
-MakeTransport = Callable[[Deliver, Will], Transport]
 
 
 def wrap_transport(text: str, name: str, client: int, topics: Topics, make: MakeTransport) -> MakeTransport:

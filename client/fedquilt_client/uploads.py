@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_client.store import StoredReply
+from fedquilt_common.wire.bitmaps import decode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, read_chunk
-from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, bitmap_indices
+from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
 
@@ -124,7 +125,7 @@ class Uploads:
         current = self._current
         if current is None or request.digest != current.reply.digest:
             return
-        wanted = bitmap_indices(request.bitmap, len(current.headers))
+        wanted = decode_bitmap(request.bitmap, len(current.headers))
         self._send(current, [current.headers[i] for i in wanted])
         current.sent, current.pause = True, self._first_pause
         current.probe_at = time.monotonic() + current.pause

@@ -1,6 +1,6 @@
-"""Every error that fedquilt raises on purpose: its name states the fact, its text the place and what to do next.
+"""The errors that fedquilt raises. The class names the fact; the message states the place and what to do.
 
-The command line turns each into one message and its ``exit_code``, without a traceback.
+The command line prints the message without a traceback and exits with ``exit_code`` (``EXIT_CODES``).
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ EXIT_CODES: Final[dict[int, str]] = {
 
 
 class FedquiltError(Exception):
-    """Base class: something a person can act on."""
+    """Base class of the errors that a person can act on."""
 
     exit_code = 1
 
 
 class BrokerUnreachableError(FedquiltError):
-    """No MQTT broker answered at the address, or it refused us."""
+    """No MQTT broker answers at the address, or it refuses the connection."""
 
     exit_code = 3
 
 
 class BrokerMissingError(FedquiltError):
-    """There is no mosquitto program on this machine to start."""
+    """This machine has no mosquitto program to start."""
 
     exit_code = 3
 
 
 class ExperimentError(FedquiltError):
-    """The experiment file, or a ``--set``, does not describe a run that can be made."""
+    """The experiment file or a ``--set`` is not valid."""
 
     exit_code = 4
 
 
 class DataUnavailableError(FedquiltError):
-    """A data set's files are missing, or are not what they should be."""
+    """A data set's files are missing or have unexpected contents."""
 
     exit_code = 5
 
 
 class FolderInUseError(FedquiltError):
-    """Another process works in the folder."""
+    """Another process uses the folder."""
 
     exit_code = 6
 
@@ -74,35 +74,35 @@ class RunFailedError(FedquiltError):
 
 
 class ProtocolError(FedquiltError):
-    """What came over the wire breaks the protocol; the sender's fault, never fatal to the receiver."""
+    """A received message violates the protocol. It is the sender's fault, and never fatal to the receiver."""
 
 
 class ProtocolVersionError(ProtocolError):
-    """A message from a newer protocol than this program speaks."""
+    """A message has a newer protocol version than this program supports."""
 
 
 class PayloadError(ProtocolError):
-    """A payload whose size, digest, shape, dtype or numbers are not what was announced."""
+    """A payload's size, digest, shape, dtype or numbers are not valid."""
 
 
 class DamagedTransferError(PayloadError):
-    """Bytes were cut or changed on the way; the same payload sent again may be whole."""
+    """Bytes were lost or changed on the way; the same payload may arrive intact if it is sent again."""
 
 
 class UnknownNameError(FedquiltError):
-    """An algorithm, model or data set that fedquilt does not know."""
+    """No algorithm, model or data set has this name."""
 
     exit_code = 4
 
 
 class ForbiddenImportError(FedquiltError):
-    """The experiment names a ``package:factory`` whose package the board's owner has not allowed."""
+    """The experiment names a ``package:factory`` whose package is not allowed on this machine."""
 
     exit_code = 4
 
 
 class TrainingDivergedError(FedquiltError):
-    """The loss is no longer a finite number, so training on makes no sense."""
+    """The loss is no longer a finite number, so training stops."""
 
     exit_code = 7
 
@@ -118,30 +118,30 @@ class PackageMissingError(FedquiltError, ImportError):
 
 
 class SliceError(FedquiltError):
-    """An index set or a sub-model that is not one of this model's."""
+    """An index set or a sub-model does not fit the model."""
 
     exit_code = 4
 
 
 class UncuttableModelError(FedquiltError):
-    """A model whose channels cannot be followed, so that no sub-model can be cut from it."""
+    """The model's channels cannot be traced, so no sub-model can be cut from it."""
 
     exit_code = 4
 
 
 class UnsupportedPrecisionError(FedquiltError):
-    """A model that cannot be trained in the precision asked for on this device."""
+    """The model cannot be trained in the requested precision on this device."""
 
     exit_code = 7
 
 
 class FederationError(FedquiltError):
-    """A federation's folder of identities is missing or damaged, or has no such board."""
+    """A federation's folder is missing or damaged, or has no such board."""
 
     exit_code = 8
 
 
 class ImageError(FedquiltError):
-    """A disk image or a device that cannot be written, or that was not written as it should be."""
+    """A disk image or a device cannot be written, or its contents are not what was written."""
 
     exit_code = 9

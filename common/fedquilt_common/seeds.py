@@ -1,4 +1,4 @@
-"""Every random number of a run comes from here: from the experiment's seed and what it is for, never from a clock."""
+"""Seeds of all random numbers of a run, derived from the experiment's seed and their purpose, never from a clock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import hashlib
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed below 2**63 from the parts, the same on every board and version (SHA-256 of their text)."""
+    """Derive a seed below 2**63 from ``parts``, the same on every board and version.
+
+    It is the first 63 bits of the SHA-256 of the parts' text, joined by ``/``.
+    """
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

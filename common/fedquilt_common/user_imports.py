@@ -1,7 +1,7 @@
-"""From a name in an experiment file to the object it stands for.
+"""Resolve names in an experiment to algorithms, models and data sets.
 
-Nothing is imported because a stranger's experiment says so: a user's own ``package:factory`` needs the
-consent of whoever runs the process.
+A name may be a user's own ``package:factory``. It is imported only if the owner of the process has allowed the
+package, so that an experiment cannot make a board import other code.
 """
 
 from __future__ import annotations
@@ -15,36 +15,42 @@ from typing import Any
 
 from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
 
-_OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_USER_IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
-def is_own(name: str) -> bool:
-    """Whether ``name`` is a user's own ``package:factory`` and no name of fedquilt's."""
+def is_user_import(name: str) -> bool:
+    """Whether ``name`` is a user's own ``package:factory``, not a name of fedquilt's."""
     return ":" in name
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Advice for a wrong name: the nearest known one, or all of them."""
-    choices = sorted(known)
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Return advice for a wrong name: the most similar of ``names``, or all of them."""
+    choices = sorted(names)
     near = difflib.get_close_matches(name, choices, n=1)
     if near:
         return f"did you mean '{near[0]}'?"
-    return f"choose one of: {', '.join(choices)}" if choices else "nothing is allowed here"
+    return f"choose one of: {', '.join(choices)}" if choices else "no name is valid here"
 
 
 def resolve(name: str, table: Mapping[str, str], what: str, allowed: Collection[str] = ()) -> Callable[..., Any]:
-    """The callable that ``name`` stands for.
+    """Import the callable that ``name`` refers to.
 
-    ``table`` maps short names to ``module:attribute``; ``what`` says what is named ("model"). A ``name``
-    with a colon is a user's own and is imported only if its top-level package, or ``*``, is in ``allowed``.
-    Raises ForbiddenImportError where it is not, UnknownNameError where there is no such thing.
+    Args:
+        name: a key of ``table``, or a user's own ``package.module:factory``.
+        table: ``module:attribute`` by short name.
+        what: what ``name`` names, for messages ("model").
+        allowed: top-level packages that a user's own name may import; ``*`` allows all.
+
+    Raises:
+        ForbiddenImportError: the package is not allowed.
+        UnknownNameError: the name has no object, or the object cannot be imported or called.
     """
-    if not is_own(name):
+    if not is_user_import(name):
         if name not in table:
             raise UnknownNameError(f"{what} '{name}' is unknown; {suggest(name, table)}")
         return _load(table[name], f"{what} '{name}'")
-    if not _OWN.fullmatch(name):
-        raise UnknownNameError(f"{what} '{name}' is not of the form package.module:factory; correct the name")
+    if not _USER_IMPORT.fullmatch(name):
+        raise UnknownNameError(f"{what} '{name}' does not have the form package.module:factory; correct the name")
     _check_allowed(name, what, allowed)
     return _load(name, f"{what} '{name}'")
 
@@ -63,22 +69,22 @@ def _load(target: str, label: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        # A user's module can raise anything at all while it is imported.
+        # A user's module can raise any exception while it is imported.
         reason = f"{type(error).__name__}: {error}"
         raise UnknownNameError(
             f"{label}: importing {module_name} failed with {reason}; "
             "install the package where this program runs, or correct the name"
         ) from error
-    return _callable(module, module_name, attribute, label)
+    return _get_callable(module, module_name, attribute, label)
 
 
-def _callable(module: Any, module_name: str, attribute: str, label: str) -> Callable[..., Any]:
+def _get_callable(module: Any, module_name: str, attribute: str, label: str) -> Callable[..., Any]:
     try:
-        found = functools.reduce(getattr, attribute.split("."), module)
+        value = functools.reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
         public = [key for key in vars(module) if not key.startswith("_")]
         raise UnknownNameError(f"{label}: {module_name} has no '{attribute}'; {suggest(attribute, public)}") from error
-    if not callable(found):
-        raise UnknownNameError(f"{label}: {module_name}:{attribute} cannot be called; name a function or class")
-    loaded: Callable[..., Any] = found
-    return loaded
+    if not callable(value):
+        raise UnknownNameError(f"{label}: {module_name}:{attribute} is not callable; name a function or class")
+    function: Callable[..., Any] = value
+    return function

@@ -16,7 +16,7 @@ from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Problem
 from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_common.user_imports import is_own, suggest
+from fedquilt_common.user_imports import is_user_import, suggest
 
 _LONGEST_VALUE = 60
 _HOW_TO_OVERRIDE = "write it as dotted.path=value, such as training.lr=0.05"
@@ -195,7 +195,7 @@ def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
 def _unknown_name(raw: Mapping[str, Any], section: str, key: str, known: Mapping[str, Any]) -> Iterator[Problem]:
     inner = _value_at(raw, section)
     name = inner.get(key) if isinstance(inner, Mapping) else None
-    if isinstance(name, str) and name and not is_own(name) and name not in known:
+    if isinstance(name, str) and name and not is_user_import(name) and name not in known:
         why = f"unknown; {suggest(name, known)} (or package:factory for your own)"
         yield Problem(f"{section}.{key}", name, why)
 

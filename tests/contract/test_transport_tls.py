@@ -86,7 +86,7 @@ def test_a_board_shows_its_certificate(start: Start, mqtt: Mqtt, certs: Path) ->
     stranger.transport.connect()
     stranger.inbox.wait(lambda: stranger.losses)
     assert stranger.connections == []
-    assert "may not take our certificate" in stranger.losses[0].advice
+    assert "may refuse this machine's certificate" in stranger.losses[0].advice
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.types import Arrays
+from fedquilt_common.wire.bitmaps import decode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import (
@@ -24,7 +25,6 @@ from fedquilt_common.wire.messages import (
     ReceiptMessage,
     ReplyHeader,
     RoundMessage,
-    bitmap_indices,
     parse_inbox,
 )
 from fedquilt_common.wire.topics import Topics
@@ -97,7 +97,7 @@ class Player:
         """Say that we are there, and subscribe."""
         here = AgentPresence(agent=self.name, online=True, boot=boot, clients=list(clients))
         self.transport.publish(TOPICS.presence(self.name), here.encode(), retain=True)
-        self.transport.subscribe([*TOPICS.for_agent(self.name), TOPICS.slot_chunks("slices/0")])
+        self.transport.subscribe([*TOPICS.agent_filters(self.name), TOPICS.slot_chunks("slices/0")])
 
     def listen(self) -> None:
         """Deal with everything that has come."""
@@ -123,7 +123,7 @@ class Player:
         self.inbox.append(said)
         if isinstance(said, MissingMessage) and said.digest in self.sent:
             parcel = self.sent[said.digest]
-            self.send_chunks(parcel, [parcel.headers[i] for i in bitmap_indices(said.bitmap, len(parcel.headers))])
+            self.send_chunks(parcel, [parcel.headers[i] for i in decode_bitmap(said.bitmap, len(parcel.headers))])
 
     @property
     def receipts(self) -> list[ReceiptMessage]:

@@ -136,8 +136,8 @@ CASES: dict[str, Case] = {
     "other bytes": Case(forged, "do not have the announced SHA-256"),
     "too large": Case(announced(1 << 40, 1 << 18), r"transfer of 1099511627776 bytes is larger than"),
     "one byte too large for the question": Case(announced(12_000 + 8192 + 256 * 8 + 1, 9), "is larger than"),
-    "chunks beyond counting": Case(announced(1 << 40, (1 << 32) - 1), "cannot be", told=False),
-    "chunk after the last": Case(announced(9000, 3, 3), "cannot be", told=False),
+    "chunks beyond counting": Case(announced(1 << 40, (1 << 32) - 1), "cannot exist", told=False),
+    "chunk after the last": Case(announced(9000, 3, 3), "cannot exist", told=False),
     "no chunk header": Case(lambda p, m: p.say(TOPICS.reply_chunk("pi", 0, 2, 0, 0), b"x"), "has 0 bytes", told=False),
     "garbage chunk header": Case(
         lambda p, m: p.say(TOPICS.reply_chunk("pi", 0, 2, 0, 0), b"x", b"\xff" * 49), "version 255", told=False
@@ -162,7 +162,7 @@ CASES: dict[str, Case] = {
     "wrong client inside": Case(header_with(client=1), "made for another run"),
     "wrong round inside": Case(header_with(round=1), "made for another run"),
     "wrong task": Case(header_with(task="0" * 16), "answers another task"),
-    "newer protocol": Case(header_with(v=2), "speaks protocol 2"),
+    "newer protocol": Case(header_with(v=2), "has protocol version 2"),
     "garbage header": Case(header_text(lambda _: "\x00garbage"), "is not JSON"),
     "no header": Case(header_text(lambda _: ""), "is not JSON"),
     "garbage container": Case(garbage_container, "not a safetensors container"),
@@ -182,7 +182,7 @@ CASES: dict[str, Case] = {
     "presence of another agent": Case(presence(agent="jetson", online=False, boot=9), "spoke on the topic", told=False),
     "presence garbage": Case(lambda p, m: p.say(TOPICS.presence("pi"), b"\xff\xfe{"), "is not JSON", told=False),
     "presence with a text for clients": Case(presence(clients="all"), "clients", told=False),
-    "presence of a newer protocol": Case(presence(v=2), "speaks protocol 2", told=False),
+    "presence of a newer protocol": Case(presence(v=2), "has protocol version 2", told=False),
     "telemetry garbage": Case(telemetry(b"[]"), "is not a JSON object", told=False),
     "telemetry of a client that is no number": Case(
         telemetry(words({"v": 1, "agent": "pi", "boot": 1, "training": {"\u00b2": 0.5}})), "training", told=False

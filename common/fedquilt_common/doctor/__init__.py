@@ -1,1 +1,1 @@
-"""``fedquilt doctor``: is everything here that a run needs, and if not, what is to be done."""
+"""``fedquilt doctor``: check that this machine has everything that a run needs."""

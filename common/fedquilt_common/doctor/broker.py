@@ -1,4 +1,4 @@
-"""The way to the broker, step by step: each needs the one before, so that the first that fails is the cause."""
+"""Check the way to the broker in steps; each step needs the one before, so the first failure is the cause."""
 
 from __future__ import annotations
 
@@ -13,86 +13,102 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fedquilt_common.doctor.check import Check, graded
+from fedquilt_common.doctor.certificate import read_certificate
+from fedquilt_common.doctor.check import Check, grade
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.mqtt import MqttTransport, tls_context
 from fedquilt_common.wire.topics import COORDINATOR, RESERVED, Topics
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming
 
-CHUNK: Final = 256 * 1024
-"""The default of ``wire.chunk``."""
 SECONDS: Final = 10.0
+"""Seconds to wait for each answer."""
 PROBE: Final = "doctor-probe"
-"""An agent that there is not: whoever may write to its inbox may write to anybody's."""
+"""An agent that does not exist: a client that may write to its inbox may write to any inbox."""
 _DAY: Final = 86_400.0
 WARN_DAYS: Final = 30.0
-"""A certificate that ends within it should be renewed."""
+"""A certificate that is valid for fewer days should be renewed."""
 _FAIL_DAYS: Final = 0.0
 
 
-def broker_checks(address: BrokerAddress, federation: str) -> list[Check]:
-    """Reachable, TLS and its dates, what the broker says, largest packet, ACL."""
+def check_broker(address: BrokerAddress, federation: str) -> list[Check]:
+    """Check that the broker is reachable, its TLS and certificates, MQTT, its largest packet and its ACL.
+
+    Args:
+        address: the broker, with the files to use.
+        federation: the name space in which to try what this machine may write.
+
+    Returns:
+        The checks in order, up to the first failure that makes the next ones impossible.
+    """
     try:
         with socket.create_connection((address.host, address.port), timeout=SECONDS):
-            found = [Check("broker", "ok", f"something answers at {address}")]
+            checks = [Check("broker", "ok", f"something answers at {address}")]
     except OSError as error:
         advice = "Check that the broker runs, its name or address, the port, the network cable or Wi-Fi, and firewalls"
         return [Check("broker", "fail", f"nothing answers at {address}: {error}", advice)]
     if address.tls:
-        found += _tls(address)
-    if any(check.state == "fail" for check in found):
-        return found
-    return [*found, *_mqtt(address, federation)]
+        checks += _check_tls(address)
+    if any(check.state == "fail" for check in checks):
+        return checks
+    return [*checks, *_check_mqtt(address, federation)]
 
 
-def _tls(address: BrokerAddress) -> list[Check]:
+def _check_tls(address: BrokerAddress) -> list[Check]:
     try:
         context = tls_context(address)
     except FedquiltError as error:
-        return [Check("TLS files", "fail", str(error), "Provision the board anew, or correct its agent.yaml")]
-    found = [_days("own certificate", cert_end(address.cert))] if address.cert else []
+        return [Check("TLS files", "fail", str(error), "Provision the board again, or correct its agent.yaml")]
+    checks = [_check_own_certificate(address.cert)] if address.cert else []
     try:
         with (
             socket.create_connection((address.host, address.port), timeout=SECONDS) as raw,
             context.wrap_socket(raw, server_hostname=address.host) as secure,
         ):
-            seen: Any = secure.getpeercert()
+            certificate: Any = secure.getpeercert()
     except ssl.SSLCertVerificationError as error:
-        return [*found, Check("TLS", "fail", f"the broker's certificate: {error.verify_message}", _trust(error))]
+        return [
+            *checks,
+            Check("TLS", "fail", f"the broker's certificate: {error.verify_message}", _trust_advice(error)),
+        ]
     except OSError as error:
-        return [*found, Check("TLS", "fail", f"no TLS connection: {error}", "Is the port the one for TLS (8883)?")]
-    return [*found, _days("broker's certificate", ssl.cert_time_to_seconds(seen["notAfter"]))]
+        advice = "Check that the port is the one for TLS (usually 8883)"
+        return [*checks, Check("TLS", "fail", f"no TLS connection: {error}", advice)]
+    return [*checks, _grade_days("broker's certificate", ssl.cert_time_to_seconds(certificate["notAfter"]))]
 
 
-def _trust(error: ssl.SSLCertVerificationError) -> str:
+def _trust_advice(error: ssl.SSLCertVerificationError) -> str:
     if "expired" in error.verify_message or "not yet valid" in error.verify_message:
-        return "Look at this machine's clock first (`date`), then at the certificate: `fedquilt federation renew`"
+        return "Check this machine's clock first (`date`), then renew the certificate: `fedquilt federation renew`"
     if "match" in error.verify_message:
         return "The broker has another name: `fedquilt federation renew --broker NAME`, or use a name that it has"
-    return "This is not the broker of this federation, or --ca is that of another one"
+    return "This is not the broker of this federation, or --ca is that of another federation"
 
 
-def cert_end(path: str) -> float:
-    """The last second at which a certificate is good (seconds since 1970). Raises OSError."""
-    decode: Any = getattr(ssl, "_ssl")._test_decode_cert  # noqa: B009 - Python has no public way, boards no library
-    return float(ssl.cert_time_to_seconds(decode(path)["notAfter"]))
+def _check_own_certificate(path: str) -> Check:
+    name = "own certificate"
+    certificate = read_certificate(path)
+    if certificate is None:
+        advice = f"Read it with `openssl x509 -noout -enddate -in {path}`"
+        return Check(name, "warn", "its end is unknown: this Python cannot read certificates", advice)
+    return _grade_days(name, certificate.end)
 
 
-def _days(name: str, end: float) -> Check:
+def _grade_days(name: str, end: float) -> Check:
     days = (end - time.time()) / _DAY
-    said = f"good for {days:.0f} more days" if days >= 0 else f"ran out {-days:.0f} days ago (by this machine's clock)"
+    said = f"valid for {days:.0f} more days" if days >= 0 else f"expired {-days:.0f} days ago (by this machine's clock)"
     advice = "Renew it: `fedquilt provision BOARD --renew` or `fedquilt federation renew`; check the clock (`date`)"
-    return graded(name, days, WARN_DAYS, _FAIL_DAYS, said, advice)
+    return grade(name, days, WARN_DAYS, _FAIL_DAYS, said, advice)
 
 
 @dataclass
 class _Visit:
-    """A connection of the doctor's own; the agent's or coordinator's is not disturbed."""
+    """A connection for the doctor alone, which does not disturb that of an agent or a coordinator."""
 
     address: BrokerAddress
-    told: list[Incoming] = field(default_factory=list)
-    event: threading.Event = field(default_factory=threading.Event)
+    events: list[Incoming] = field(default_factory=list)
+    changed: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[MqttTransport]:
@@ -100,97 +116,118 @@ class _Visit:
         transport = MqttTransport(self.address, name, self._deliver, session_expiry=0)
         transport.connect()
         try:
-            self.event.wait(SECONDS)
+            self.changed.wait(SECONDS)
             yield transport
         finally:
             transport.close()
 
     def _deliver(self, incoming: Incoming) -> None:
         if isinstance(incoming, Connected | Disconnected):
-            self.told.append(incoming)
-            self.event.set()
+            self.events.append(incoming)
+            self.changed.set()
 
 
-def _mqtt(address: BrokerAddress, federation: str) -> list[Check]:
+def _check_mqtt(address: BrokerAddress, federation: str) -> list[Check]:
     visit = _Visit(address)
     try:
         with visit.open() as transport:
-            if not visit.told or isinstance(visit.told[0], Disconnected):
-                return [_refused(visit.told[0] if visit.told else None, address)]
+            if not visit.events or isinstance(visit.events[0], Disconnected):
+                return [_explain_refusal(visit.events[0] if visit.events else None, address)]
             return [
-                Check("MQTT", "ok", "the broker speaks MQTT 5 and lets us in"),
-                _packets(transport.max_payload),
-                *_rights(transport, address, federation),
+                Check("MQTT", "ok", "the broker accepts an MQTT 5 connection from this machine"),
+                _check_packets(transport.max_payload),
+                *_check_rights(transport, address, federation),
             ]
     except FedquiltError as error:
         return [Check("MQTT", "fail", str(error))]
 
 
-def _refused(said: Incoming | None, address: BrokerAddress) -> Check:
-    reason = said.reason if isinstance(said, Disconnected) else f"no word from {address} in {SECONDS:.0f} seconds"
-    advice = "Is this board's certificate revoked, or of another federation? `fedquilt boards` tells on the workstation"
-    if isinstance(said, Disconnected) and said.refused:
-        advice = said.advice
+def _explain_refusal(event: Incoming | None, address: BrokerAddress) -> Check:
+    reason = event.reason if isinstance(event, Disconnected) else f"no answer from {address} in {SECONDS:.0f} seconds"
+    advice = (
+        "Check that this board's certificate is not revoked and is of this federation: `fedquilt boards` on the "
+        "workstation lists them"
+    )
+    if isinstance(event, Disconnected) and event.refused:
+        advice = event.advice
     elif not address.tls:
-        advice = "Does this broker want TLS (mqtts://) or a password (FEDQUILT_BROKER_PASSWORD)? Does it speak MQTT 5?"
+        advice = (
+            "Check whether the broker requires TLS (mqtts://) or a password (FEDQUILT_BROKER_PASSWORD), and has MQTT 5"
+        )
     return Check("MQTT", "fail", reason, advice)
 
 
-def _packets(most: int) -> Check:
-    said = f"the broker takes payloads of up to {most / 1024:.0f} KiB"
+def _check_packets(most: int) -> Check:
+    said = f"the broker accepts payloads of up to {most / 1024:.0f} KiB"
     advice = f"Set wire.chunk to less than {most} bytes, or raise the broker's max_packet_size"
-    return graded("largest packet", most, CHUNK, 1024, said, advice)
+    return grade("largest packet", most, DEFAULT_CHUNK, 1024, said, advice)
 
 
-def _rights(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:
-    """What we may write; an answer to the first question must not be taken for one to the second."""
+def _check_rights(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:
+    """Check what this machine may write; a late answer to the first test must not count for the second."""
     refused = _is_refused(transport, Topics(federation).inbox(PROBE))
     if refused is None:
-        return [_unanswered("ACL")]
-    return [_acl(refused, address), *_own_topics(transport, address, federation)]
+        return [_report_silence("ACL")]
+    user = broker_user(address)
+    return [_check_acl(refused, user, tls=address.tls), *_check_own_topics(transport, user, federation)]
 
 
-def _unanswered(name: str) -> Check:
-    return Check(name, "warn", f"no answer in {SECONDS:.0f} seconds", "The link is slow, or the broker busy; try again")
+def _report_silence(name: str) -> Check:
+    advice = "The link is slow or the broker is busy; try again"
+    return Check(name, "warn", f"no answer in {SECONDS:.0f} seconds", advice)
 
 
-def _acl(refused: bool, address: BrokerAddress) -> Check:
-    """``refused``: a message was, to where no agent may write, and where nobody reads."""
+def _check_acl(refused: bool, user: str | None, *, tls: bool) -> Check:
+    """Judge the ACL.
+
+    Args:
+        refused: whether the broker refused a message to an inbox that no agent may write to and no agent reads.
+        user: this machine's user at the broker; None: unknown.
+        tls: whether the connection uses TLS.
+    """
     if refused:
-        return Check("ACL", "ok", "the broker refused a message to another's topic")
-    if cert_user(address) == COORDINATOR:
-        return Check("ACL", "ok", "not tried: the coordinator may write everything")
-    advice = "Use the federation's ACL (`fedquilt federation init`), or keep the broker away from networks of others"
-    return Check("ACL", "fail" if address.tls else "warn", "anybody here may write as anybody else", advice)
+        return Check("ACL", "ok", "the broker refused a message to another client's topic")
+    if user == COORDINATOR:
+        return Check("ACL", "ok", "not tested: the coordinator may write to every topic")
+    advice = "Use the federation's ACL (`fedquilt federation init`), or keep the broker off networks that others use"
+    if user is None:
+        return Check(
+            "ACL", "warn", "unknown: this machine may write to every topic, as only the coordinator may", advice
+        )
+    return Check("ACL", "fail" if tls else "warn", "every client can write to the topics of every other", advice)
 
 
-def _own_topics(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:
-    """Whether a board may speak in this federation. An empty message is one that the coordinator passes over."""
-    user = cert_user(address)
+def _check_own_topics(transport: MqttTransport, user: str | None, federation: str) -> list[Check]:
+    """Check that a board may write in this federation, with an empty message, which the coordinator ignores."""
+    if user is None:
+        advice = (
+            "Read the board's name with `openssl x509 -noout -subject -in FILE`; `fedquilt boards` lists all boards"
+        )
+        return [Check("federation", "warn", "unknown: this Python cannot read the certificate's name", advice)]
     if not user or user in RESERVED:
         return []
     refused = _is_refused(transport, Topics(federation).telemetry(user))
     if refused is None:
-        return [_unanswered("federation")]
+        return [_report_silence("federation")]
     if not refused:
-        return [Check("federation", "ok", f"{user} may speak in {federation!r}")]
-    advice = "Is its name right? `fedquilt federation init` gave it, agent.yaml and --federation repeat it"
-    return [Check("federation", "fail", f"{user} may not speak in the federation {federation!r}", advice)]
+        return [Check("federation", "ok", f"{user} may write in the federation {federation!r}")]
+    advice = "Check the federation's name in agent.yaml or --federation; `fedquilt federation init` has set it"
+    return [Check("federation", "fail", f"{user} may not write in the federation {federation!r}", advice)]
 
 
 def _is_refused(transport: MqttTransport, topic: str) -> bool | None:
-    """Whether the broker refuses an empty message there; None without an answer."""
+    """Whether the broker refuses an empty message to ``topic``; None without an answer."""
     before = transport.refusals
-    with _quiet():
+    with _without_warnings():
         transport.publish(topic, b"")
         answered = transport.drain(SECONDS)
     return transport.refusals > before if answered else None
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The transport would warn of the refusal that is hoped for."""
-    log = logging.getLogger("fedquilt_common.wire.transport")
+def _without_warnings() -> Iterator[None]:
+    """Hide the transport's warning of a refusal, which is the expected answer."""
+    log = logging.getLogger(MqttTransport.__module__)
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -199,10 +236,13 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def cert_user(address: BrokerAddress) -> str:
-    """Who we are at the broker: the certificate's common name, or the user of the address."""
+def broker_user(address: BrokerAddress) -> str | None:
+    """This machine's user at the broker: the certificate's common name, or the address's user.
+
+    Returns:
+        An empty text without certificate and user; None if this Python cannot read the certificate.
+    """
     if not address.cert:
         return address.username
-    decode: Any = getattr(ssl, "_ssl")._test_decode_cert  # noqa: B009 - as above
-    subject = [pair for part in decode(address.cert)["subject"] for pair in part]
-    return str(dict(subject).get("commonName", ""))
+    certificate = read_certificate(address.cert)
+    return None if certificate is None else certificate.name

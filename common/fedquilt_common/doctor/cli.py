@@ -1,4 +1,4 @@
-"""``fedquilt doctor``."""
+"""The command ``fedquilt doctor``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedquilt_common.doctor.broker import broker_checks
+from fedquilt_common.doctor.broker import check_broker
 from fedquilt_common.doctor.check import Check
-from fedquilt_common.doctor.machine import machine_checks
+from fedquilt_common.doctor.machine import check_machine
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import read_agent_config
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-UNWELL: Final = 10
-"""Exit code where a check fails."""
+CHECK_FAILED: Final = 10
+"""Exit code if a check fails."""
 ON_BOARD: Final = Path("/etc/fedquilt/agent.yaml")
+"""Configuration of a board's agent, used if it exists and no other is given."""
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -34,51 +35,51 @@ def group() -> None:
 @app.command()
 def doctor(
     broker: Annotated[
-        str | None, typer.Option(help="mqtt://host[:port] or mqtts://...; else that of --config.")
+        str | None, typer.Option(help="mqtt://host[:port] or mqtts://host[:port]. Default: that of --config.")
     ] = None,
-    federation: Annotated[str | None, typer.Option(help="Name space at the broker.")] = None,
+    federation: Annotated[str | None, typer.Option(help="Name space at the broker. Default: that of --config.")] = None,
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
     cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
     key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
     config: Annotated[
-        Path | None, typer.Option(help=f"An agent's configuration; else {ON_BOARD}, if it is there.")
+        Path | None, typer.Option(help=f"An agent's configuration. Default: {ON_BOARD} if it exists.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look at all that a run needs on this machine, and say what to do where something is missing.
+    """Check that this machine has everything that a run needs, and print what to do where it does not.
 
-    Exit code 10: something fails that must be mended first.
+    Exit code 10: a check fails, so that a run cannot work.
     """
-    known = _known(config)
+    settings = _read_settings(config)
     options = {"broker": broker, "federation": federation, "ca": ca, "cert": cert, "key": key}
-    known |= {name: value for name, value in options.items() if value}
-    address = _address(known)
-    checks = broker_checks(address, str(known.get("federation", "default"))) if address else [_no_broker()]
-    checks += machine_checks(Path(str(known.get("state") or ".")), address.host if address else None)
+    settings |= {name: value for name, value in options.items() if value}
+    address = _read_address(settings)
+    checks = check_broker(address, str(settings.get("federation", "default"))) if address else [_skip_broker()]
+    checks += check_machine(Path(str(settings.get("state") or ".")), address.host if address else None)
     if json_:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         _print(checks)
-    raise typer.Exit(UNWELL if any(check.state == "fail" for check in checks) else 0)
+    raise typer.Exit(CHECK_FAILED if any(check.state == "fail" for check in checks) else 0)
 
 
-def _known(config: Path | None) -> dict[str, Any]:
+def _read_settings(config: Path | None) -> dict[str, Any]:
     path = config or (ON_BOARD if os.access(ON_BOARD, os.R_OK) else None)
     return read_agent_config(path) if path else {}
 
 
-def _address(known: dict[str, Any]) -> BrokerAddress | None:
-    if not known.get("broker"):
+def _read_address(settings: dict[str, Any]) -> BrokerAddress | None:
+    if not settings.get("broker"):
         return None
-    address = parse_broker_url(str(known["broker"]))
-    files = [str(known.get(name) or "") for name in ("ca", "cert", "key")]
+    address = parse_broker_url(str(settings["broker"]))
+    files = [str(settings.get(name) or "") for name in ("ca", "cert", "key")]
     if any(files) and not address.tls:
         raise ExperimentError(f"--ca, --cert and --key need an mqtts:// address, not {address}")
     return (address.with_files(*files) if any(files) else address).with_password(os.environ.get(BROKER_PASSWORD, ""))
 
 
-def _no_broker() -> Check:
-    return Check("broker", "warn", "not looked for", "Name it with --broker, or an agent's file with --config")
+def _skip_broker() -> Check:
+    return Check("broker", "warn", "not checked", "Give its address with --broker, or an agent's file with --config")
 
 
 def _print(checks: list[Check]) -> None:
@@ -91,5 +92,5 @@ def _print(checks: list[Check]) -> None:
 
 
 def run(arguments: list[str]) -> None:
-    """Entry of ``fedquilt doctor``."""
+    """Run ``fedquilt doctor`` with ``arguments``."""
     app(arguments, prog_name="fedquilt")

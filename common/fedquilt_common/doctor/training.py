@@ -1,4 +1,4 @@
-"""Whether this machine can train, and in which precisions."""
+"""Check whether this machine can train, and in which precisions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ from fedquilt_common.doctor.check import Check
 from fedquilt_common.errors import FedquiltError
 
 
-def torch() -> Check:
-    """Whether it is there and in which precisions it trains on this machine. Loads it."""
+def check_torch() -> Check:
+    """Check that torch is installed, and in which precisions it trains here; loads torch."""
     if importlib.util.find_spec("torch") is None:
-        return Check("torch", "fail", "is not installed", "Install fedquilt[client]; on a Jetson NVIDIA's own torch")
+        return Check(
+            "torch", "fail", "is not installed", "Install fedquilt[client]; on a Jetson, install NVIDIA's torch"
+        )
     try:
         import torch as library
     except (ImportError, OSError) as error:
-        return Check("torch", "fail", f"cannot be loaded: {error}", "Reinstall it, or what it needs, for this machine")
-    can = [precision for precision in ("fp32", "amp", "fp16", "bf16") if _trains(precision)]
+        return Check(
+            "torch",
+            "fail",
+            f"cannot be loaded: {error}",
+            "Reinstall torch, or the library that it names, for this machine",
+        )
+    precisions = [precision for precision in ("fp32", "amp", "fp16", "bf16") if _trains(precision)]
     where = "CUDA" if library.cuda.is_available() else "the processor"
-    state = Check("torch", "ok", f"{library.__version__} trains on {where} in {', '.join(can)}")
-    if "fp32" not in can:
-        return Check("torch", "fail", f"{library.__version__} cannot train", "Reinstall it for this machine")
+    state = Check("torch", "ok", f"{library.__version__} trains on {where} in {', '.join(precisions)}")
+    if "fp32" not in precisions:
+        return Check("torch", "fail", f"{library.__version__} cannot train", "Reinstall torch for this machine")
     if _is_jetson() and not library.cuda.is_available():
-        return Check("torch", "warn", state.said, "Its GPU is idle: install NVIDIA's torch for this JetPack")
+        return Check("torch", "warn", state.said, "The GPU is not used: install NVIDIA's torch for this JetPack")
     return state
 
 
 def _trains(precision: str) -> bool:
-    """One step of a small model."""
+    """Whether one step of training a small model succeeds."""
     import numpy as np
     from torch import nn
 

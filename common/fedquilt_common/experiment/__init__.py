@@ -1,1 +1,1 @@
-"""The experiment and the agent configuration, as validated records."""
+"""Settings: the experiment and an agent's configuration."""

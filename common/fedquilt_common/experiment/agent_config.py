@@ -1,4 +1,4 @@
-"""An agent's configuration file, ``agent.yaml``: what the workstation writes and the board reads."""
+"""An agent's configuration file ``agent.yaml``, which the workstation writes and the board reads."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.wire.messages import MAX_CLIENTS, Name
 
 FILES: Final = ("ca", "cert", "key", "state")
-"""Keys whose value is a path; one that is relative counts from the configuration file's folder."""
+"""Keys whose value is a path; a relative path starts at the configuration file's folder."""
 
 
 class AgentConfig(BaseModel):
-    """The same keys as the options of ``fedquilt agent``."""
+    """The keys of the file, the same as the options of ``fedquilt agent``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -42,28 +42,35 @@ class AgentConfig(BaseModel):
 
 
 def read_agent_config(path: Path) -> dict[str, Any]:
-    """The keys of a configuration file, not yet checked. Raises ExperimentError."""
+    """Read the keys of a configuration file, without checking their values.
+
+    Returns:
+        Values by key, with ``_`` for ``-`` in keys, and paths that start at the file's folder.
+
+    Raises:
+        ExperimentError: the file cannot be read, or holds no keys.
+    """
     values = load_yaml(read_text(path), str(path))
     if not isinstance(values, dict):
-        raise ExperimentError(f"{path}: must hold keys such as broker, id and clients")
-    found = {str(key).replace("-", "_"): value for key, value in values.items()}
-    places = {key: str(path.parent / found[key]) for key in FILES if isinstance(found.get(key), str) and found[key]}
-    return {**found, **places}
+        raise ExperimentError(f"{path}: holds no keys; write keys such as broker, id and clients")
+    config = {str(key).replace("-", "_"): value for key, value in values.items()}
+    paths = {key: str(path.parent / config[key]) for key in FILES if isinstance(config.get(key), str) and config[key]}
+    return {**config, **paths}
 
 
 def parse_clients(text: str) -> tuple[int, ...]:
-    """``0-3,7`` -> (0, 1, 2, 3, 7).
+    """Parse a list of clients: ``0-3,7`` -> (0, 1, 2, 3, 7).
 
     Raises:
-        ExperimentError: when the text is no such list.
+        ExperimentError: the text has another form, or names too many clients.
     """
-    found: set[int] = set()
+    clients: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise ExperimentError(f"clients {text!r} are not understood: write them as 0-3 or 0,2,5")
-        found.update(range(first, last + 1))
-    if len(found) > MAX_CLIENTS:
-        raise ExperimentError(f"clients {text!r} are {len(found)}; one agent hosts at most {MAX_CLIENTS}")
-    return tuple(sorted(found))
+            raise ExperimentError(f"clients {text!r} are not valid: write them as 0-3 or 0,2,5")
+        clients.update(range(first, last + 1))
+    if len(clients) > MAX_CLIENTS:
+        raise ExperimentError(f"clients {text!r} names {len(clients)} clients; an agent hosts at most {MAX_CLIENTS}")
+    return tuple(sorted(clients))

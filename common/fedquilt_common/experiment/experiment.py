@@ -1,8 +1,7 @@
-"""The experiment file: one YAML page that says everything about a run.
+"""The experiment: everything about a run, read from one YAML file.
 
-Importing this module is cheap (no numpy, no torch), because an idle agent does so. The agent gets the whole
-``Experiment`` as JSON: ``Experiment.model_validate_json(experiment.model_dump_json())`` is equal to
-``experiment``.
+Importing this module is cheap (no numpy, no torch), because an idle agent imports it. The agent receives the whole
+``Experiment`` as JSON: ``Experiment.model_validate_json(experiment.model_dump_json())`` is equal to ``experiment``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from fedquilt_common.experiment.sections import (
     Data,
     FleetLine,
     Model,
-    Name,
     Participation,
     Positive,
     Problem,
@@ -27,10 +25,11 @@ from fedquilt_common.experiment.sections import (
     Training,
     Variant,
     Wire,
-    invalid,
+    validation_error,
 )
 from fedquilt_common.files.yaml_text import dump_yaml
-from fedquilt_common.wire.link import BOUNDS, Link
+from fedquilt_common.wire.messages import Name
+from fedquilt_common.wire.slow_link import BOUNDS, Link
 
 
 class Experiment(Section):
@@ -59,7 +58,7 @@ class Experiment(Section):
     data: Data
     model: Model
     algorithm: AlgorithmChoice
-    # These two defaults are never seen: _fill_in puts better ones in their place.
+    # The defaults of participation and fleet are placeholders: _fill_in replaces them by ones for data.clients.
     participation: Participation = Participation(per_round=1, quorum=1)
     training: Training = Training()
     wire: Wire = Wire()
@@ -70,46 +69,50 @@ class Experiment(Section):
     def _fill_in(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping):
             return raw
-        clients = _count(raw.get("data"), "clients", 1)
+        clients = _read_count(raw.get("data"), "clients", 1)
         filled = {"fleet": [{"clients": clients}], "participation": {}, **raw}
         if isinstance(filled["participation"], Mapping):
-            per_round = _count(filled["participation"], "per_round", clients)
+            per_round = _read_count(filled["participation"], "per_round", clients)
             filled["participation"] = {
                 "per_round": per_round,
                 "quorum": per_round,
                 **filled["participation"],
             }
         if isinstance(filled["fleet"], list | tuple):
-            filled["fleet"] = [_with_variants(line, raw) for line in filled["fleet"]]
+            filled["fleet"] = [_complete_variants(line, raw) for line in filled["fleet"]]
         return filled
 
     @model_validator(mode="after")
     def _check(self) -> Experiment:
-        problems = list(_contradictions(self))
+        problems = list(_find_contradictions(self))
         if problems:
-            raise invalid(problems)
+            raise validation_error(problems)
         return self
 
     @property
-    def usual(self) -> Variant:
-        """The model and training of clients that have no variant, and of the coordinator."""
+    def default_variant(self) -> Variant:
+        """Model and training of the coordinator and of clients without a variant."""
         return Variant(model=self.model, training=self.training)
 
     @property
     def models(self) -> list[Model]:
-        """The different models that clients have, in the order of the clients."""
-        each = (one.model for line in self.fleet for one in line.variants[: line.clients] or (self.usual,))
+        """The distinct models of the clients, in the order of the clients."""
+        each = (
+            variant.model for line in self.fleet for variant in line.variants[: line.clients] or (self.default_variant,)
+        )
         return list({model.model_dump_json(): model for model in each}.values())
 
     @property
     def chunk(self) -> int:
-        """Largest chunk in bytes: that of ``wire``, or less, so that it fits a packet of every link that loses packets;
-        one of many packets would hardly ever get through."""
-        lossy = [line.link.sped_up(1.0).payload for line in self.fleet if line.link is not None and line.link.loss]
+        """Largest chunk in bytes: ``wire.chunk``, or less if a link loses packets.
+
+        A chunk must fit one packet of such a link, because a chunk of many packets would rarely arrive.
+        """
+        lossy = [line.link.to_link(1.0).payload for line in self.fleet if line.link is not None and line.link.loss]
         return min([int(self.wire.chunk), *(size for size in lossy if size is not None)])
 
     def variant(self, client: int) -> Variant:
-        """A client's model and training."""
+        """Return a client's model and training."""
         first = 0
         for line in self.fleet:
             if client < first + line.clients and line.variants:
@@ -117,12 +120,20 @@ class Experiment(Section):
             first += line.clients
             if client < first:
                 break
-        return self.usual
+        return self.default_variant
 
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """One agent to start: its clients, what its line of the fleet says of its board, and the link to imitate."""
+    """One agent to start.
+
+    Args:
+        name: the agent's name.
+        kind: its board's kind.
+        clients: the clients that it hosts.
+        line: its line of the fleet.
+        link: the link to imitate; None: none.
+    """
 
     name: str
     kind: str
@@ -132,58 +143,60 @@ class AgentSpec:
 
     @property
     def options(self) -> dict[str, str]:
-        """For the command that starts it: options by name."""
+        """Options of the command that starts the agent, by name."""
         line = self.line
         link = self.link.encode() if self.link else None
-        given = {
+        values = {
             "link": link,
             "memory": line.memory,
             "budget": line.budget,
             "workers": line.workers,
             "profile": line.profile,
         }
-        return {name: str(int(v)) if isinstance(v, int) else v for name, v in given.items() if v is not None}
+        return {name: str(int(v)) if isinstance(v, int) else v for name, v in values.items() if v is not None}
 
 
 def agent_specs(fleet: Sequence[FleetLine], speedup: float = 1.0) -> list[AgentSpec]:
-    """The agents of the ``fleet`` in its order, with clients numbered from 0; names such as ``strong-0``.
+    """List the agents of the fleet in its order, with names such as ``strong-0`` and clients numbered from 0.
 
-    ``speedup``: how fast time passes on their links.
+    Args:
+        fleet: the experiment's fleet.
+        speedup: seconds that pass on their links for each second at the desk.
     """
     specs: list[AgentSpec] = []
-    named: Counter[str] = Counter()
+    numbers: Counter[str] = Counter()
     first = 0
     for line in fleet:
         for index in range(line.agents):
             share = line.clients // line.agents + (index < line.clients % line.agents)
-            name = f"{line.kind}-{named[line.kind]}"
+            name = f"{line.kind}-{numbers[line.kind]}"
             clients = tuple(range(first, first + share))
-            link = line.link.sped_up(speedup) if line.link else None
+            link = line.link.to_link(speedup) if line.link else None
             specs.append(AgentSpec(name, line.kind, clients, line, link))
-            named[line.kind] += 1
+            numbers[line.kind] += 1
             first += share
     return specs
 
 
 def dump_experiment(experiment: Experiment) -> str:
-    """YAML that loads back to an equal experiment, with every default written out."""
+    """Return YAML with every default written out, which loads as an equal experiment."""
     return dump_yaml(experiment.model_dump(mode="json"))
 
 
-def _count(section: Any, key: str, default: int) -> int:
-    """A count that may be invalid, of a section that may be; their own checks report it."""
-    found = section.get(key) if isinstance(section, Mapping) else getattr(section, key, None)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 1 else default
+def _read_count(section: Any, key: str, default: int) -> int:
+    """Return the section's count, or ``default`` if either is invalid; their own checks report that."""
+    count = section.get(key) if isinstance(section, Mapping) else getattr(section, key, None)
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 1 else default
 
 
-def _with_variants(line: Any, raw: Mapping[str, Any]) -> Any:
-    """``line`` with what its variants leave out; what is not of the right kind is left for its own check."""
+def _complete_variants(line: Any, raw: Mapping[str, Any]) -> Any:
+    """Complete the variants of a fleet's line from the experiment; values of a wrong type stay for their own checks."""
     if not isinstance(line, Mapping) or not isinstance(line.get("variants"), list | tuple):
         return line
-    return {**line, "variants": [_completed(variant, raw) for variant in line["variants"]]}
+    return {**line, "variants": [_complete_variant(variant, raw) for variant in line["variants"]]}
 
 
-def _completed(variant: Any, raw: Mapping[str, Any]) -> Any:
+def _complete_variant(variant: Any, raw: Mapping[str, Any]) -> Any:
     if not isinstance(variant, Mapping):
         return variant
     own, usual = variant.get("training", {}), raw.get("training", {})
@@ -194,7 +207,7 @@ def _completed(variant: Any, raw: Mapping[str, Any]) -> Any:
     return {"model": raw.get("model"), **variant, "training": {**usual, **own}}
 
 
-def _contradictions(experiment: Experiment) -> Iterator[Problem]:
+def _find_contradictions(experiment: Experiment) -> Iterator[Problem]:
     clients, part = experiment.data.clients, experiment.participation
     if part.per_round > clients:
         yield Problem("participation.per_round", part.per_round, f"there are {clients} clients (data.clients)")
@@ -202,14 +215,15 @@ def _contradictions(experiment: Experiment) -> Iterator[Problem]:
         yield Problem("participation.quorum", part.quorum, f"only {part.per_round} take part (participation.per_round)")
     shares = experiment.data.partition.shares
     if shares is not None and shares < clients:
-        yield Problem("data.partition.shares", shares, f"there are {clients} clients (data.clients), one share each")
+        why = f"there are {clients} clients (data.clients); each needs a share"
+        yield Problem("data.partition.shares", shares, why)
     hosted = sum(line.clients for line in experiment.fleet)
     if hosted != clients:
         yield Problem("fleet", f"{hosted} clients", f"its lines must add up to {clients} (data.clients)")
     for index, line in enumerate(experiment.fleet):
         if line.agents > line.clients:
-            why = f"more agents than their {line.clients} clients; an agent needs at least one"
+            why = f"the line has only {line.clients} clients; each agent needs at least one"
             yield Problem(f"fleet.{index}.agents", line.agents, why)
         if len(line.variants) > line.clients:
-            why = f"more than the line's {line.clients} clients, so that the last of them would be nobody's"
+            why = f"the line has only {line.clients} clients, so the last variants would have no client; remove them"
             yield Problem(f"fleet.{index}.variants", f"{len(line.variants)} variants", why)

@@ -1,6 +1,6 @@
-"""The sections of an experiment file, as pydantic models, each with its own checks.
+"""The sections of an experiment file: pydantic models, each of which checks its own fields.
 
-Importing this module is cheap (no numpy, no torch), because an idle agent does so.
+Importing this module is cheap (no numpy, no torch), because an idle agent imports it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedquilt_common.types import Precision
-from fedquilt_common.wire.link import BOUNDS, Link
-from fedquilt_common.wire.topics import NAME_PATTERN
+from fedquilt_common.wire.chunks import DEFAULT_CHUNK
+from fedquilt_common.wire.slow_link import BOUNDS, Link
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong at one dotted ``path``."""
+    """What is wrong with the value at one dotted ``path``, and why."""
 
     path: str
     value: Any
     why: str
 
 
-def invalid(problems: Sequence[Problem]) -> ValidationError:
-    """As a pydantic error that keeps each problem's place."""
+def validation_error(problems: Sequence[Problem]) -> ValidationError:
+    """Return a pydantic error that holds each problem with its path."""
     details: list[InitErrorDetails] = []
     for problem in problems:
         kind = PydanticCustomError("contradiction", "{why}", {"why": problem.why})
@@ -47,30 +47,31 @@ def invalid(problems: Sequence[Problem]) -> ValidationError:
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def _size(value: Any) -> Any:
-    """ByteSize takes True for 1 and 1.9 for 1, which are mistakes here."""
+def _check_size_type(value: Any) -> Any:
+    """Reject what ByteSize would accept by mistake: True and 1.9 would both become 1."""
     if isinstance(value, bool | float):
-        raise PydanticCustomError("size", "must be whole bytes or text such as 256KiB")
+        raise PydanticCustomError("size", "must be a whole number of bytes or text such as 256KiB")
     return value
 
 
-Size = Annotated[ByteSize, BeforeValidator(_size)]
+Size = Annotated[ByteSize, BeforeValidator(_check_size_type)]
 Positive = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 
 
 class Section(BaseModel):
+    """Base of the sections: immutable, strict types, no unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class _Choice(BaseModel):
+class _NamedChoice(BaseModel):
     """A name, and beside it the parameters of what it names."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]
     name: Annotated[str, Field(min_length=1, max_length=200)]
 
-    def _rest(self) -> dict[str, Any]:
+    def _parameters(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
 
@@ -104,9 +105,9 @@ class Partition(Section):
     shares: Positive | None = None
 
     @model_validator(mode="after")
-    def _fields(self) -> Partition:
+    def _check_fields(self) -> Partition:
         problems = [
-            Problem(name, getattr(self, name), f"the scheme '{self.scheme}' does not have it; remove it")
+            Problem(name, getattr(self, name), f"the scheme '{self.scheme}' does not use it; remove it")
             for name in ("alpha", "per_class", "classes")
             if getattr(self, name) is not None and name not in _SCHEME_FIELDS[self.scheme]
         ]
@@ -115,9 +116,11 @@ class Partition(Section):
         if "per_class" in _SCHEME_FIELDS[self.scheme] and self.per_class is None:
             problems.append(Problem("per_class", None, f"the scheme '{self.scheme}' needs it; try 20"))
         if self.classes is not None and self.classes[0] > self.classes[1]:
-            problems.append(Problem("classes", list(self.classes), "the least comes first, then the most"))
+            problems.append(
+                Problem("classes", list(self.classes), "the first number is the least, the second the most; swap them")
+            )
         if problems:
-            raise invalid(problems)
+            raise validation_error(problems)
         return self
 
 
@@ -138,11 +141,13 @@ class Public(Section):
     samples: Positive | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> Public:
+    def _check_source(self) -> Public:
         if self.set is not None and self.file is not None:
-            raise invalid([Problem("file", self.file, "there is a set already; remove one of the two")])
+            raise validation_error([Problem("file", self.file, "data.public has a set already; remove one of the two")])
         if self.set is None and self.file is None and self.samples is None:
-            raise invalid([Problem("samples", None, "say how many of the training samples are public, such as 100")])
+            raise validation_error(
+                [Problem("samples", None, "set how many of the training samples are public, such as 100")]
+            )
         return self
 
 
@@ -167,7 +172,7 @@ class Data(Section):
     public: Public | None = None
 
 
-class Model(_Choice):
+class Model(_NamedChoice):
     """The model's name, and beside it the parameters of its factory.
 
     Args:
@@ -176,11 +181,11 @@ class Model(_Choice):
 
     @property
     def params(self) -> dict[str, Any]:
-        """All that stands beside the name."""
-        return self._rest()
+        """All keys but the name."""
+        return self._parameters()
 
 
-class AlgorithmChoice(_Choice):
+class AlgorithmChoice(_NamedChoice):
     """The algorithm's name, and beside it its fields.
 
     Args:
@@ -189,8 +194,8 @@ class AlgorithmChoice(_Choice):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """All that stands beside the name."""
-        return self._rest()
+        """All keys but the name."""
+        return self._parameters()
 
 
 class Participation(Section):
@@ -237,13 +242,15 @@ class Training(Section):
     device: Literal["auto", "cpu", "cuda"] = "cpu"
 
     @model_validator(mode="after")
-    def _momentum(self) -> Training:
+    def _check_momentum(self) -> Training:
         if self.momentum and self.optimiser != "sgd":
-            raise invalid([Problem("momentum", self.momentum, f"the optimiser '{self.optimiser}' has none; remove it")])
+            raise validation_error(
+                [Problem("momentum", self.momentum, f"the optimiser '{self.optimiser}' has no momentum; remove it")]
+            )
         return self
 
-    def decayed(self, round: int) -> Training:
-        """As it stands in ``round`` (from 1): the learning rate is decayed already."""
+    def at_round(self, round: int) -> Training:
+        """Return the training of ``round`` (from 1), with its learning rate."""
         return self.model_copy(update={"lr": self.lr * self.lr_decay ** (round - 1), "lr_decay": 1.0})
 
 
@@ -258,7 +265,7 @@ class Wire(Section):
 
     down: Precision = "fp32"
     up: Precision = "fp32"
-    chunk: Annotated[Size, Field(ge=32, le=256 * MIB)] = ByteSize(256 * KIB)
+    chunk: Annotated[Size, Field(ge=32, le=256 * MIB)] = ByteSize(DEFAULT_CHUNK)
 
 
 class Variant(Section):
@@ -273,7 +280,7 @@ class Variant(Section):
     training: Training
 
 
-def _between(least: float, most: float) -> Any:
+def _bounded(least: float, most: float) -> Any:
     return Field(ge=least, le=most)
 
 
@@ -287,14 +294,14 @@ class LinkSpec(Section):
         mtu: largest packet in bytes; null: no limit.
     """
 
-    rate: Annotated[float, _between(*BOUNDS["rate"])] | None = None
-    latency: Annotated[float, _between(*BOUNDS["latency"])] = 0.0
-    loss: Annotated[float, _between(*BOUNDS["loss"])] = 0.0
-    mtu: Annotated[int, _between(*BOUNDS["mtu"])] | None = None
+    rate: Annotated[float, _bounded(*BOUNDS["rate"])] | None = None
+    latency: Annotated[float, _bounded(*BOUNDS["latency"])] = 0.0
+    loss: Annotated[float, _bounded(*BOUNDS["loss"])] = 0.0
+    mtu: Annotated[int, _bounded(*BOUNDS["mtu"])] | None = None
 
-    def sped_up(self, times: float) -> Link:
-        """The link, with ``times`` as much time passing there as at the desk."""
-        return Link(self.rate, self.latency, self.loss, self.mtu, times)
+    def to_link(self, speedup: float) -> Link:
+        """Return the link to imitate; ``speedup`` seconds pass on it for each second at the desk."""
+        return Link(self.rate, self.latency, self.loss, self.mtu, speedup)
 
 
 class FleetLine(Section):

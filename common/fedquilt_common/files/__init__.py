@@ -1,1 +1,1 @@
-"""Files that survive a crash: durable writes, locks, YAML."""
+"""Files: durable writes, locks and YAML."""

@@ -1,4 +1,4 @@
-"""Files that are there after a power cut, whole: contents first, then the name."""
+"""Write files that are complete after a power cut: the contents reach the disk before the name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's contents, or a folder's names, are on the disk."""
+    """Wait until a file's contents, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -16,30 +16,31 @@ def sync(path: Path) -> None:
 
 
 def replace_durably(source: Path, target: Path) -> None:
-    """Give a finished file its name; after a crash the name stands for the old file or the new."""
+    """Rename a finished file to ``target``; after a crash, ``target`` is the old file or the new one."""
     sync(source)
     source.replace(target)
     sync(target.parent)
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Replace a small text file; a reader, a crash or a power cut leaves the old text or the new."""
-    replace_durably(_fresh(path, text), path)
+    """Replace a small text file; readers see the old text or the new one, also after a crash or a power cut."""
+    replace_durably(_write_new(path, text), path)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """The same for a file that can be made again: no reader sees half of it, but nothing waits for the disk."""
-    _fresh(path, text).replace(path)
+    """Replace a text file that can be made again: readers never see half of it, but a power cut may lose it."""
+    _write_new(path, text).replace(path)
 
 
-def new_private(path: Path) -> Path:
-    """An empty file for its owner's eyes only, from its first moment on."""
+def create_private(path: Path) -> Path:
+    """Create an empty file that only its owner can read, from the start. An existing file is deleted first."""
     path.unlink(missing_ok=True)
     path.touch(0o600, exist_ok=False)
     return path
 
 
-def _fresh(path: Path, text: str) -> Path:
+def _write_new(path: Path, text: str) -> Path:
+    """Write the text to a new file next to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     with fresh.open("w", encoding="utf-8", newline="") as file:

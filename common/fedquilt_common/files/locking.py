@@ -1,4 +1,4 @@
-"""One process a folder: two coordinators on one journal, or two agents on one state, would destroy it."""
+"""Lock a folder for one process: two coordinators on one journal, or two agents on one state, would destroy it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ from typing import IO, Final
 from fedquilt_common.errors import FolderInUseError
 
 WAIT_SECONDS: Final = 10.0
-"""How long a process that is just being stopped may still hold its folder."""
+"""Seconds that a process which is shutting down may still hold its folder."""
 
 
 def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -> IO[str]:
-    """Make ``folder`` and hold it for as long as the returned file is open; the system lets go of a dead process's.
+    """Create ``folder`` and lock it.
+
+    Args:
+        folder: the folder to lock.
+        wait: seconds to wait for another process to release it.
+        name: the lock file in it.
+
+    Returns:
+        The open lock file. Closing it releases the lock; the system releases the lock of a dead process.
 
     Raises:
-        FolderInUseError: when another process still holds it after ``wait`` seconds, or a file is in its place.
+        FolderInUseError: another process holds the lock after ``wait`` seconds, or ``folder`` is a file.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise FolderInUseError(f"{folder} cannot be a folder, a file is in its place: choose another") from None
+        raise FolderInUseError(f"{folder} is a file, not a folder: choose another folder") from None
     file = (folder / name).open("w")
     end = time.monotonic() + wait
     while True:
@@ -32,7 +40,7 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -
             if time.monotonic() >= end:
                 file.close()
                 raise FolderInUseError(
-                    f"another process works in {folder}: wait for it, stop it, or choose another folder"
+                    f"another process uses {folder}: wait for it, stop it, or choose another folder"
                 ) from None
             time.sleep(0.05)
         else:

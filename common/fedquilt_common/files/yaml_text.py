@@ -1,8 +1,8 @@
-"""YAML as people write it in experiment files: version 1.2 scalars, no surprises, no objects.
+"""Read and write YAML: the scalars of version 1.2, plain data only.
 
-PyYAML reads YAML 1.1, where ``1e-3`` is a string, ``010`` is eight and ``no`` is false. Here scalars follow
-the core schema of YAML 1.2.2 (section 10.3), but for ``.inf`` and ``.nan``, which no experiment needs and
-JSON cannot carry. Duplicate keys, keys that are not strings, tags, aliases and deep nesting are refused.
+PyYAML reads YAML 1.1, where ``1e-3`` is a string, ``010`` is eight and ``no`` is false. Here scalars follow the core
+schema of YAML 1.2.2 (section 10.3), except ``.inf`` and ``.nan``, which no experiment needs and JSON cannot hold.
+Duplicate keys, keys that are not strings, tags, aliases and deep nesting are errors.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Refuse aliases and deep nesting before they cost anything."""
+        """Reject aliases and deep nesting before they take memory or time."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", mark)
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported; repeat the value", mark)
         if self.depth >= MAX_DEPTH:
-            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", mark)
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels; remove levels", mark)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
         if node is not None and node.tag not in _PLAIN_TAGS:
-            raise yaml.composer.ComposerError(None, None, f"the tag {node.tag} is not supported", mark)
+            raise yaml.composer.ComposerError(None, None, f"the tag {node.tag} is not supported; remove it", mark)
         return node
 
 
 class _Dumper(yaml.SafeDumper):
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as above; decides which strings need quotes
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as above; it decides which strings need quotes
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
-    """Several lines as people write them, where YAML can hold them so."""
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
+    """Write several lines as a block, where YAML permits it."""
     return dumper.represent_scalar(f"{_PREFIX}str", text, style="|" if "\n" in text else None)
 
 
@@ -65,46 +65,46 @@ class _OlderDumper(yaml.SafeDumper):
         return True
 
 
-def _refuse(node: Node, why: str) -> yaml.constructor.ConstructorError:
+def _error_at(node: Node, why: str) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
 
 
-def _mapping(loader: _Loader, node: MappingNode) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _construct_mapping(loader: _Loader, node: MappingNode) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
-            raise _refuse(key_node, f"the key {key!r} is not a string; put it in quotes")
-        if key in found:
-            raise _refuse(key_node, f"the key {key!r} occurs twice; keep one of them")
-        found[key] = loader.construct_object(value_node, deep=True)
-    return found
+            raise _error_at(key_node, f"the key {key!r} is not a string; put it in quotes")
+        if key in mapping:
+            raise _error_at(key_node, f"the key {key!r} occurs twice; keep one of them")
+        mapping[key] = loader.construct_object(value_node, deep=True)
+    return mapping
 
 
-def _integer(loader: _Loader, node: ScalarNode) -> int:
+def _construct_integer(loader: _Loader, node: ScalarNode) -> int:
     text = loader.construct_scalar(node)
     base = {"0o": 8, "0x": 16}.get(text[:2], 10)
     try:
         return int(text, base)
     except ValueError as error:
-        raise _refuse(node, f"{text[:40]!r} is not a whole number that fits") from error
+        raise _error_at(node, f"{text[:40]!r} is not a whole number, or has too many digits") from error
 
 
-def _number(loader: _Loader, node: ScalarNode) -> float:
+def _construct_number(loader: _Loader, node: ScalarNode) -> float:
     text = loader.construct_scalar(node)
     try:
         value = float(text)
     except ValueError as error:
-        raise _refuse(node, f"{text[:40]!r} is not a number") from error
+        raise _error_at(node, f"{text[:40]!r} is not a number") from error
     if not math.isfinite(value):
-        raise _refuse(node, f"{text[:40]!r} is too large for a number")
+        raise _error_at(node, f"{text[:40]!r} is too large a number")
     return value
 
 
-def _boolean(loader: _Loader, node: ScalarNode) -> bool:
+def _construct_boolean(loader: _Loader, node: ScalarNode) -> bool:
     text = loader.construct_scalar(node).lower()
     if text not in ("true", "false"):
-        raise _refuse(node, f"{text[:40]!r} is neither true nor false")
+        raise _error_at(node, f"{text[:40]!r} is neither true nor false")
     return text == "true"
 
 
@@ -112,32 +112,43 @@ for _kind, _pattern, _first in _CORE_SCHEMA:
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_PREFIX + _kind, re.compile(f"^{_pattern}$"), _first)
 for _dumper in (_Dumper, _OlderDumper):
-    _dumper.add_representer(str, _text)
-_Loader.add_constructor(_PREFIX + "map", _mapping)
-_Loader.add_constructor(_PREFIX + "int", _integer)
-_Loader.add_constructor(_PREFIX + "float", _number)
-_Loader.add_constructor(_PREFIX + "bool", _boolean)
+    _dumper.add_representer(str, _represent_text)
+_Loader.add_constructor(_PREFIX + "map", _construct_mapping)
+_Loader.add_constructor(_PREFIX + "int", _construct_integer)
+_Loader.add_constructor(_PREFIX + "float", _construct_number)
+_Loader.add_constructor(_PREFIX + "bool", _construct_boolean)
 
 
 def read_text(path: Path) -> str:
-    """The text of a file in UTF-8. Raises ExperimentError, which says what is wrong with it."""
+    """Read a text file in UTF-8.
+
+    Raises:
+        ExperimentError: the file is missing, is a folder, is not UTF-8, or cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ExperimentError(f"{path}: there is no such file; check the path") from error
+        raise ExperimentError(f"{path}: no such file; check the path") from error
     except IsADirectoryError as error:
-        raise ExperimentError(f"{path}: is a folder; name a file in it") from error
+        raise ExperimentError(f"{path}: is a folder; give a file in it") from error
     except UnicodeDecodeError as error:
-        raise ExperimentError(f"{path}: is not text in UTF-8 (byte {error.start}); save it as such") from error
+        raise ExperimentError(f"{path}: is not text in UTF-8 (byte {error.start}); save it as UTF-8") from error
     except (OSError, ValueError) as error:
         raise ExperimentError(f"{path}: cannot be read: {error}; check the path and its permissions") from error
 
 
 def load_yaml(text: str, source: str) -> Any:
-    """What the YAML ``text`` says, in dicts with string keys, lists, strings, numbers, booleans and None.
+    """Parse YAML.
 
-    ``source`` names the text in messages. Raises ExperimentError with line and column for what cannot be
-    read.
+    Args:
+        text: YAML, at most ``MAX_CHARACTERS`` characters.
+        source: the text's name, for messages.
+
+    Returns:
+        Dicts with string keys, lists, strings, numbers, booleans and None.
+
+    Raises:
+        ExperimentError: the text is not valid; the message has line and column.
     """
     if len(text) > MAX_CHARACTERS:
         raise ExperimentError(f"{source}: is longer than {MAX_CHARACTERS} characters; is it an experiment file?")
@@ -146,17 +157,17 @@ def load_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         raise ExperimentError(f"{source}{_position(error)}: {_reason(error)}") from error
     except yaml.YAMLError as error:
-        raise ExperimentError(f"{source}: is not YAML: {error}. Is it a text file in UTF-8?") from error
+        raise ExperimentError(f"{source}: is not YAML: {error}; check that it is a text file in UTF-8") from error
 
 
 def dump_yaml_1_1(data: Any) -> str:
-    """The same for programs that read YAML 1.1, such as cloud-init and Ansible, where ``no`` is false unless quoted."""
+    """Write YAML for programs that read YAML 1.1, such as cloud-init and Ansible; a text ``no`` is quoted there."""
     text: str = yaml.dump(data, Dumper=_OlderDumper, sort_keys=False, allow_unicode=True, width=110)
     return text
 
 
 def dump_yaml(data: Any) -> str:
-    """YAML for plain data, keys in their order; ``load_yaml`` gives back an equal value."""
+    """Write plain data as YAML, with keys in their order; ``load_yaml`` returns an equal value."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     return text
 

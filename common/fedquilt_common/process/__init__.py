@@ -1,1 +1,1 @@
-"""The process itself: memory, signals, watchdog."""
+"""The process: memory of the C library, signals and the watchdog."""

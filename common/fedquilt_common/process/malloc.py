@@ -1,4 +1,4 @@
-"""Keeps a long-lived process small, or a training one fast, where the C library is glibc."""
+"""Settings of glibc's malloc that keep a long-lived process small, or training fast."""
 
 from __future__ import annotations
 
@@ -11,44 +11,49 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _LARGE: Final = 4 * 1024 * 1024
 _LARGEST: Final = 32 * 1024 * 1024
-"""The most that glibc takes for a threshold."""
+"""The largest threshold that glibc accepts."""
 TRAINING: Final = 1024 * 1024
-"""For a process that trains where memory is scarce: its peak is then within a few per cent of what its tensors take,
-instead of half as much again, which a board with little memory can count on."""
+"""``large`` for a process that trains with little memory. Its peak is then within a few per cent of the memory of its
+tensors. With glibc's defaults it is half as much again."""
 
 
 def return_freed_memory(large: int = _LARGE) -> None:
-    """One heap for all threads, and tensors outside it, so that what is freed goes back to the system.
+    """Return freed memory to the system: one heap for all threads, and large tensors outside it.
 
-    Tensors of ``large`` bytes and more are outside. Chunks are allocated in the network thread and freed in the main
-    one, beside tensors that come and go once a round. Left alone, glibc keeps a heap for each thread and tensors
-    between the chunks in it; measured on a coordinator at 45 MB models, that is half of its growth, and nothing gets
-    faster for it.
+    The network thread allocates chunks and the main thread frees them, next to tensors that are allocated once a
+    round. By default glibc keeps a heap for each thread, with tensors between the chunks. On a coordinator with
+    models of 45 MB, this was half of the process's growth, and nothing was faster.
+
+    Args:
+        large: bytes of the smallest tensor outside the heap.
     """
-    _set({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: large, _M_TRIM_THRESHOLD: 128 * 1024})
+    _set_options({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: large, _M_TRIM_THRESHOLD: 128 * 1024})
 
 
 def keep_freed_memory() -> None:
-    """The opposite, for a process that trains where memory is plenty: tensors come and go in every step, and a third
-    of the time of training a small convolutional network went into mapping and clearing their pages."""
-    _set({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _LARGEST, _M_TRIM_THRESHOLD: 8 * _LARGEST})
+    """Keep freed memory in the process, for training with plenty of memory.
+
+    Tensors are allocated and freed in every step. Mapping and clearing their pages took a third of the training time
+    of a small convolutional network.
+    """
+    _set_options({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _LARGEST, _M_TRIM_THRESHOLD: 8 * _LARGEST})
 
 
 def trim_heap() -> None:
-    """What is free now goes back to the system."""
+    """Return memory that is free now to the system."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)
 
 
-def _set(options: dict[int, int]) -> None:
+def _set_options(options: dict[int, int]) -> None:
     library = _glibc()
     for option, value in options.items() if library is not None else ():
         library.mallopt(option, value)
 
 
 def _glibc() -> Any:
-    """None where the C library is another: musl has no mallopt, and no such heaps either."""
+    """Return glibc, or None with another C library: musl has neither mallopt nor a heap for each thread."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Leaving in order when a person or systemd asks for it."""
+"""Stop a process in an orderly way when a person or systemd asks for it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from types import FrameType
 
 
 class StopSignal:
-    """Becomes true at the first SIGINT or SIGTERM; ``exit_code`` is what a shell expects then."""
+    """Handles SIGINT and SIGTERM from its creation on; calling it returns whether one has arrived.
+
+    A second signal raises KeyboardInterrupt.
+    """
 
     def __init__(self) -> None:
         self.number = 0
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
+            signal.signal(number, self._record)
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:  # asked twice: leave at once
+    def _record(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:  # the second signal: stop at once
             raise KeyboardInterrupt
         self.number = number
 
     def __call__(self) -> bool:
+        """Whether a signal has arrived."""
         return self.number != 0
 
     @property
     def exit_code(self) -> int:
+        """The exit code that shells expect after the signal; 0 without one."""
         return 128 + self.number if self.number else 0

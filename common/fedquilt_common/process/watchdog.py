@@ -1,5 +1,7 @@
-"""How whoever supervises a service learns that it is up, and that it lives: systemd (``Type=notify``, sd_notify(3)), or
-a health check that looks at the time of a file."""
+"""Report to a supervisor that a service is up and alive.
+
+The supervisor is systemd (``Type=notify``, sd_notify(3)), or a health check that reads a file's modification time.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,23 @@ from typing import Any, Final
 SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
 ALIVE: Final = "FEDQUILT_ALIVE"
-"""Names a file that is touched as long as the process lives."""
+"""Environment variable with the path of a file that is touched while the process is alive."""
 ALIVE_SECONDS: Final = 5.0
-_PARTS: Final = 4
-"""A beat is due this often within the time after which systemd takes us for dead."""
+_REPORTS: Final = 4
+"""Reports within the time after which systemd considers the process dead."""
 
 
 def notify(state: str) -> bool:
-    """Say ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``; False where nobody listens."""
-    place = os.environ.get(SOCKET, "")
-    if not place:
+    """Send systemd ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``.
+
+    Returns:
+        Whether it was sent; False without systemd.
+    """
+    address = os.environ.get(SOCKET, "")
+    if not address:
         return False
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-        line.connect("\0" + place[1:] if place.startswith("@") else place)
+        line.connect("\0" + address[1:] if address.startswith("@") else address)
         line.send(state.encode())
         return True
     return False
@@ -34,12 +40,16 @@ def notify(state: str) -> bool:
 
 @contextlib.contextmanager
 def report_liveness(pulse: Callable[[], Any]) -> Iterator[None]:
-    """Inside, the supervisor is told that we are up, and of every change of ``pulse()``: something that stands still
-    only in a process that hangs, such as turns of a loop and bytes sent."""
+    """Report that the process is up, and then, in a thread, that it is alive, until the block ends.
+
+    Args:
+        pulse: returns a value that stays the same only if the process hangs, such as turns of a loop and bytes sent.
+            Each change is reported.
+    """
     done = threading.Event()
-    listens = notify("READY=1")
-    if os.environ.get(ALIVE) or (listens and os.environ.get(WATCHDOG)):
-        threading.Thread(target=_beat, args=(pulse, done), name="watchdog", daemon=True).start()
+    has_systemd = notify("READY=1")
+    if os.environ.get(ALIVE) or (has_systemd and os.environ.get(WATCHDOG)):
+        threading.Thread(target=_report_changes, args=(pulse, done), name="watchdog", daemon=True).start()
     try:
         yield
     finally:
@@ -47,9 +57,9 @@ def report_liveness(pulse: Callable[[], Any]) -> Iterator[None]:
         notify("STOPPING=1")
 
 
-def _beat(pulse: Callable[[], Any], done: threading.Event) -> None:
-    within, last = os.environ.get(WATCHDOG), None
-    pause = int(within) / 1e6 / _PARTS if within else ALIVE_SECONDS
+def _report_changes(pulse: Callable[[], Any], done: threading.Event) -> None:
+    limit, last = os.environ.get(WATCHDOG), None
+    pause = int(limit) / 1e6 / _REPORTS if limit else ALIVE_SECONDS
     while True:
         now = pulse()
         if now != last:
@@ -60,7 +70,7 @@ def _beat(pulse: Callable[[], Any], done: threading.Event) -> None:
             return
 
 
-def _touch(place: str) -> None:
-    if place:
-        with contextlib.suppress(OSError):  # a full disk must not end training
-            Path(place).touch()
+def _touch(path: str) -> None:
+    if path:
+        with contextlib.suppress(OSError):  # a full disk must not stop training
+            Path(path).touch()

@@ -23,7 +23,7 @@ from fedquilt_common.submodels.selectors import Indices, Selector, as_slice, len
 from fedquilt_common.submodels.slices import ArrayAnatomy, Axis, IndexSet, Slice
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.codec import as_wire, from_wire, wire_dtype_of
+from fedquilt_common.wire.codec import from_wire, to_wire, wire_format
 
 MOST_SLICES: Final = 62
 """A set of slices is one 64-bit number, with a bit for each slice."""
@@ -152,7 +152,7 @@ def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision) 
         for block in patch.blocks:
             if current[0] != block.name:
                 current = block.name, np.asarray(arrays[block.name])
-            data = as_wire(block.name, take(current[1], block.selectors), precision)
+            data = to_wire(block.name, take(current[1], block.selectors), precision)
             view = data.reshape(-1).view(np.uint8).data
             file.write(view)
             digest.update(view)
@@ -166,7 +166,7 @@ def patch_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Pre
 
 
 def _block_size(block: PatchBlock, anatomy: Mapping[str, ArrayAnatomy], precision: Precision) -> int:
-    return math.prod(block.shape) * wire_dtype_of(anatomy[block.name].dtype, precision)[1].itemsize
+    return math.prod(block.shape) * wire_format(anatomy[block.name].dtype, precision)[1].itemsize
 
 
 class AssembledArrays(Mapping[str, NDArray[Any]]):
@@ -206,9 +206,9 @@ class AssembledArrays(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         blocks, array = self._blocks[name], self._part.anatomy.arrays[name]
-        wire, kind = wire_dtype_of(array.dtype, self._precision)
+        wire, kind = wire_format(array.dtype, self._precision)
         places = [_places_in_sub_model(axis, self._part, self._places) for axis in array.axes]
-        target = np.empty(self._part.shapes[name], wire_dtype_of(array.dtype, "fp32")[1])
+        target = np.empty(self._part.shapes[name], wire_format(array.dtype, "fp32")[1])
         for file, offset, block in blocks:
             numbers = np.memmap(file, kind, "r", offset, block.shape).view(np.ndarray)
             _write_block(target, from_wire(numbers, wire), block, places)

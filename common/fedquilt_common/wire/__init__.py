@@ -1,1 +1,1 @@
-"""Everything that crosses MQTT: topics, messages, chunks, numbers, the transport."""
+"""Everything that crosses MQTT: topics, control messages, chunks, number formats and the transport."""

@@ -1,4 +1,4 @@
-"""``mqtt://user:password@host:1883`` and ``mqtts://...`` taken apart."""
+"""Parse broker addresses such as ``mqtt://user:password@host:1883`` and ``mqtts://host``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """Where a broker is. ``ca``, ``cert`` and ``key`` are paths of PEM files; empty means the system's CAs and none."""
+    """Where a broker is and how to authenticate.
+
+    Attributes:
+        host: its name or IP address.
+        port: its TCP port.
+        tls: whether to connect with TLS.
+        username: MQTT user; empty: none.
+        password: MQTT password; never printed.
+        ca: path of the CA certificates (PEM); empty: the system's CAs.
+        cert: path of the client certificate (PEM); empty: none.
+        key: path of the certificate's key (PEM); empty: none.
+    """
 
     host: str
     port: int
@@ -29,29 +40,33 @@ class BrokerAddress:
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
 
     def without_password(self) -> str:
-        """The URL with user but no password, fit for a command line that others can read."""
+        """The URL with the user but without the password, for a command line that other users can read."""
         scheme, _, rest = str(self).partition("://")
         return f"{scheme}://{quote(self.username, safe='')}@{rest}" if self.username else str(self)
 
     def with_files(self, ca: str, cert: str, key: str) -> BrokerAddress:
-        """The same address with TLS files."""
+        """The same address with TLS files.
+
+        Raises:
+            BrokerUnreachableError: a file is given, but the address is not mqtts://.
+        """
         if (ca or cert or key) and not self.tls:
             raise BrokerUnreachableError(f"--ca, --cert and --key need an mqtts:// address, not {self}")
         return replace(self, ca=ca, cert=cert, key=key)
 
     def with_password(self, password: str) -> BrokerAddress:
-        """The same address with ``password`` unless it has one or has no user."""
+        """The same address with ``password``, if it has a user without a password."""
         return self if self.password or not self.username else replace(self, password=password)
 
 
 def parse_broker_url(url: str) -> BrokerAddress:
-    """The address in ``url``.
+    """Parse a broker's URL; the scheme defaults to mqtt, the port to 1883 (mqtt) or 8883 (mqtts).
 
     Raises:
-        BrokerUnreachableError: when the text is no such address; the message shows the form.
+        BrokerUnreachableError: the text is not such a URL; the message shows the form.
     """
     form = "write mqtt://host[:1883] or mqtts://[user:password@]host[:8883]"
-    shown = url if "@" not in url else f"...@{url.rpartition('@')[2]}"  # a password must not end in a log
+    shown = url if "@" not in url else f"...@{url.rpartition('@')[2]}"  # a password must not reach a log
     try:
         parts = urlsplit(url if "://" in url else f"mqtt://{url}")
         port = parts.port
@@ -59,7 +74,7 @@ def parse_broker_url(url: str) -> BrokerAddress:
         raise BrokerUnreachableError(f"broker address {shown!r} has no valid host and port: {form}") from None
     extra = parts.path not in ("", "/") or parts.query or parts.fragment or port == 0
     if parts.scheme not in _PORTS or not parts.hostname or extra:
-        raise BrokerUnreachableError(f"broker address {shown!r} is not understood: {form}")
+        raise BrokerUnreachableError(f"broker address {shown!r} is not valid: {form}")
     return BrokerAddress(
         parts.hostname,
         port or _PORTS[parts.scheme],

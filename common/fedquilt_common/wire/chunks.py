@@ -1,11 +1,11 @@
-"""Big payloads in chunks: split, reassemble on disk, verify, and say what is missing.
+"""Large payloads in chunks: split and publish them; reassemble them on disk, verify them, and list what is missing.
 
-A chunk's MQTT payload is nothing but its bytes. Its header, which names the transfer by digest, travels in the
-MQTT 5 property Correlation Data, so a narrow link pays for numbers only. Chunk i of n covers bytes
-``i * ceil(size / n)`` onwards: size and count determine every boundary, nothing else needs to be agreed.
+The MQTT payload of a chunk is exactly its bytes. Its header names the transfer by digest and travels in the MQTT 5
+property Correlation Data, so a narrow link carries numbers only. Chunk i of n covers the bytes from
+``i * ceil(size / n)`` on: size and count determine every boundary.
 
-Of soft labels the container's own head, which says what the numbers are, travels in the header of chunk 0 as well,
-so that their payloads hold the numbers and nothing else. The digest is that of head and numbers.
+For soft labels, the header of chunk 0 also carries the container's head, which describes the numbers. Their payloads
+hold numbers only. The digest covers head and numbers.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ import hashlib
 import os
 import shutil
 import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import DamagedTransferError, PayloadError
 from fedquilt_common.files.durable import replace_durably
 
-CHUNK: Final = 256 * 1024
-"""Default chunk size in bytes."""
+if TYPE_CHECKING:
+    from fedquilt_common.wire.transport import Transport
+
+DEFAULT_CHUNK: Final = 256 * 1024
+"""Bytes of a chunk unless the experiment's ``wire.chunk`` sets another size."""
 MAX_CHUNKS: Final = 1 << 20
-"""Most chunks of a transfer: what a receiver keeps in memory about each must not grow without bound."""
+"""Most chunks of a transfer; it bounds what a receiver holds in memory for one."""
 MAX_HEAD: Final = 16 * 1024
-"""Bytes of a head, at most: a property of MQTT ends at 65,535."""
+"""Most bytes of a head; a property of MQTT holds at most 65,535."""
 _HEADER: Final = struct.Struct(">B32sIIQ")
 _VERSION: Final = 1
 _READ: Final = 1 << 20
@@ -34,8 +38,18 @@ _READ: Final = 1 << 20
 
 @dataclass(frozen=True)
 class ChunkHeader:
-    """Which bytes of which transfer: ``digest`` is the SHA-256 of the whole, in hex; ``size`` its bytes without the
-    ``head``, which only chunk 0 has, and of most transfers not even that."""
+    """Which bytes of which transfer a chunk holds.
+
+    Attributes:
+        digest: SHA-256 of the whole transfer, in hex.
+        index: number of this chunk, from 0.
+        count: number of chunks of the transfer.
+        size: bytes of the transfer without its ``head``.
+        head: first bytes of the payload of soft labels; chunk 0 only, empty for other transfers.
+
+    Raises:
+        PayloadError: no transfer has a chunk with these numbers.
+    """
 
     digest: str
     index: int
@@ -44,11 +58,11 @@ class ChunkHeader:
     head: bytes = b""
 
     def __post_init__(self) -> None:
-        fits = 0 < self.count <= MAX_CHUNKS and 0 <= self.index < self.count
-        fits = fits and len(self.head) <= (MAX_HEAD if self.index == 0 else 0)
-        bare = bool(self.head) and (self.count, self.size) == (1, 0)  # a reply without arrays
-        if not (fits and (bare or (self.count - 1) * self.step < self.size)):  # no other chunk may be empty
-            raise PayloadError(f"chunk {self.index} of {self.count} of a transfer of {self.size} bytes cannot be")
+        in_range = 0 < self.count <= MAX_CHUNKS and 0 <= self.index < self.count
+        in_range = in_range and len(self.head) <= (MAX_HEAD if self.index == 0 else 0)
+        head_only = bool(self.head) and (self.count, self.size) == (1, 0)  # a reply without arrays
+        if not (in_range and (head_only or (self.count - 1) * self.step < self.size)):  # no other chunk may be empty
+            raise PayloadError(f"chunk {self.index} of {self.count} of a transfer of {self.size} bytes cannot exist")
 
     @property
     def step(self) -> int:
@@ -57,7 +71,7 @@ class ChunkHeader:
 
     @property
     def offset(self) -> int:
-        """First byte of this chunk within the whole."""
+        """First byte of this chunk within the transfer."""
         return self.index * self.step
 
     @property
@@ -66,23 +80,37 @@ class ChunkHeader:
         return min(self.step, self.size - self.offset)
 
     def encode(self) -> bytes:
-        """49 bytes, big endian: version, digest, index, count, size; then the head."""
+        """Encode as 49 bytes, big endian (version, digest, index, count, size), and the head."""
         return _HEADER.pack(_VERSION, bytes.fromhex(self.digest), self.index, self.count, self.size) + self.head
 
     @classmethod
     def decode(cls, data: bytes) -> ChunkHeader:
-        """The header in ``data``; raises PayloadError when it is none."""
+        """Decode a header.
+
+        Raises:
+            PayloadError: ``data`` is not a header of this version.
+        """
         if len(data) < _HEADER.size:
             raise PayloadError(f"chunk header has {len(data)} bytes instead of {_HEADER.size}")
         version, digest, index, count, size = _HEADER.unpack_from(data)
         if version != _VERSION:
-            raise PayloadError(f"chunk header has version {version}, this program speaks {_VERSION}")
+            raise PayloadError(
+                f"chunk header has version {version}, this program supports {_VERSION}: "
+                "install the same fedquilt version on coordinator and boards"
+            )
         return cls(digest.hex(), index, count, size, bytes(data[_HEADER.size :]))
 
 
 @dataclass(frozen=True)
 class Blob:
-    """A finished payload on disk. ``head``: how many of its first bytes travel in the first chunk's header."""
+    """A complete payload on disk.
+
+    Attributes:
+        path: its file.
+        digest: SHA-256 of the file, in hex.
+        size: bytes of the file.
+        head: number of its first bytes that travel in the header of chunk 0.
+    """
 
     path: Path
     digest: str
@@ -90,7 +118,7 @@ class Blob:
     head: int = 0
 
     def headers(self, chunk: int) -> list[ChunkHeader]:
-        """The headers of all chunks when none may be longer than ``chunk`` bytes."""
+        """Headers of all chunks, each of at most ``chunk`` bytes."""
         size, head = self.size - self.head, b""
         if self.head:
             with self.path.open("rb") as file:
@@ -110,20 +138,51 @@ def digest_file(path: Path) -> str:
 
 
 def read_chunk(descriptor: int, header: ChunkHeader, head: int = 0) -> bytes:
-    """The bytes of one chunk from an open file whose first ``head`` bytes travel elsewhere."""
+    """Read the bytes of one chunk from an open file, whose first ``head`` bytes travel in a header."""
     return os.pread(descriptor, header.length, head + header.offset)
 
 
-class Assembly:
-    """One transfer on its way in, written to ``path`` as it comes.
+def publish_chunks(
+    transport: Transport,
+    blob: Blob,
+    headers: Iterable[ChunkHeader],
+    topic_of: Callable[[int], str],
+    *,
+    retain: bool = False,
+) -> bool:
+    """Publish chunks of a blob, one at a time, so that memory holds one of them.
 
     Args:
-        path: the partial file; replaced if it exists.
+        transport: where to publish.
+        blob: the payload that the chunks are read from.
+        headers: the chunks to publish, in this order; all or some of ``blob.headers(...)``.
+        topic_of: the topic of the chunk with a given index.
+        retain: whether the broker retains the chunks.
+
+    Returns:
+        True if all were published; False if the connection was lost, and the rest was not published.
+    """
+    descriptor = os.open(blob.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for header in headers:
+            payload = read_chunk(descriptor, header, blob.head)
+            if not transport.publish(topic_of(header.index), payload, header=header.encode(), retain=retain):
+                return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+class Assembly:
+    """An incoming transfer, written to ``path`` as its chunks arrive.
+
+    Args:
+        path: the partial file; an existing one is replaced.
         first: the header of any chunk of the transfer.
-        limit: largest size in bytes that is accepted, checked before anything is written.
+        limit: largest accepted size in bytes, checked before anything is written.
 
     Raises:
-        PayloadError: when the transfer is larger than ``limit``.
+        PayloadError: the transfer is larger than ``limit``.
     """
 
     def __init__(self, path: Path, first: ChunkHeader, limit: int) -> None:
@@ -134,22 +193,26 @@ class Assembly:
         self.size = first.size
         self.count = first.count
         self._arrived = bytearray(first.count)
-        self._lacking = first.count
+        self._missing_count = first.count
         self._hash = hashlib.sha256()
         self._hashed = 0
         self._head = b""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")  # opened anew for each chunk: a thousand transfers must not take a thousand descriptors
+        path.write_bytes(b"")  # reopened for each chunk: a thousand transfers must not hold a thousand descriptors
 
     def fits(self, header: ChunkHeader) -> bool:
-        """Whether a chunk belongs to this transfer; the same bytes cut otherwise are another one."""
+        """Whether a chunk belongs to this transfer; the same bytes in other chunks are another transfer."""
         return (header.digest, header.size, header.count) == (self.digest, self.size, self.count)
 
     def add(self, header: ChunkHeader, payload: bytes) -> bool:
-        """Write one chunk; True once nothing is missing. A chunk that came before is ignored.
+        """Write one chunk, unless it is a duplicate.
+
+        Returns:
+            Whether all chunks have arrived.
 
         Raises:
-            PayloadError: when the chunk does not belong here or has the wrong length.
+            PayloadError: the chunk belongs to another transfer.
+            DamagedTransferError: the chunk has the wrong length.
         """
         if not self.fits(header):
             raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
@@ -158,13 +221,13 @@ class Assembly:
         if not self._arrived[header.index]:
             self._write(payload, header.offset)
             self._arrived[header.index] = 1
-            self._lacking -= 1
+            self._missing_count -= 1
             self._head = header.head or self._head
-            if header.index == self._hashed:  # in order, as almost always: hash while the bytes are warm
+            if header.index == self._hashed:  # in order, as almost always: hash while the bytes are in the cache
                 self._hash.update(header.head)
                 self._hash.update(payload)
                 self._hashed += 1
-        return not self._lacking
+        return not self._missing_count
 
     def _write(self, payload: bytes, offset: int) -> None:
         with self.path.open("r+b") as file:
@@ -173,17 +236,21 @@ class Assembly:
 
     @property
     def missing(self) -> set[int]:
-        """Indices that have not come yet."""
+        """Indices of the chunks that have not arrived."""
         return {index for index, arrived in enumerate(self._arrived) if not arrived}
 
     def finish(self, target: Path, *, durable: bool = False) -> Blob:
-        """Verify the digest and move the file to ``target``; ``durable`` waits for the disk.
+        """Verify the digest and move the file to ``target``.
+
+        Args:
+            target: the file's final path.
+            durable: wait until the file is on the disk.
 
         Raises:
-            PayloadError: when the bytes are not those that the digest names; the partial file is deleted.
+            DamagedTransferError: the bytes do not have the transfer's digest; the partial file is deleted.
         """
         if self._head:
-            self._put_head_before()
+            self._prepend_head()
         if self._actual_digest() != self.digest:
             self.discard()
             raise DamagedTransferError("the bytes received do not have the announced SHA-256")
@@ -194,7 +261,7 @@ class Assembly:
             self.path.replace(target)
         return Blob(target, self.digest, len(self._head) + self.size, len(self._head))
 
-    def _put_head_before(self) -> None:
+    def _prepend_head(self) -> None:
         numbers = self.path.with_name(f"{self.path.name}.numbers")
         self.path.replace(numbers)
         with numbers.open("rb") as source, self.path.open("wb") as whole:
@@ -203,7 +270,7 @@ class Assembly:
         numbers.unlink()
 
     def discard(self) -> None:
-        """Give the transfer up and delete its partial file."""
+        """Abandon the transfer and delete its partial file."""
         self.path.unlink(missing_ok=True)
 
     def _actual_digest(self) -> str:

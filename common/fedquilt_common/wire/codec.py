@@ -1,6 +1,6 @@
-"""Arrays <-> bytes: safetensors containers, numbers in fp32, fp16 or bf16. Nothing is ever unpickled.
+"""Arrays as bytes: safetensors containers with numbers in fp32, fp16 or bf16; pickle is never used.
 
-Files are read through memory maps, one tensor or one block of it at a time.
+Files are read through memory maps, one tensor or one block of a tensor at a time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob, digest_file
 
 MAX_HEADER: Final = 16 * 1024 * 1024
+"""Most bytes of a container's header."""
 MAX_DIMENSIONS: Final = 32
 MAX_ELEMENTS: Final = 1 << 48
-"""Also where one dimension is 0 and the others could be anything."""
+"""Most elements of an array; a dimension of 0 counts as 1, so that the other dimensions have a limit too."""
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "F32": np.dtype("<f4"), "F64": np.dtype("<f8"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
@@ -32,17 +33,30 @@ _WIRE_FLOAT: Final[dict[Precision, str]] = {"fp32": "F32", "fp16": "F16", "bf16"
 
 
 def wire_dtype(dtype: np.dtype[Any], precision: Precision) -> str:
-    """The safetensors name of the dtype that an array of ``dtype`` has on the wire; only floats are narrowed."""
+    """Safetensors name of the dtype on the wire for an array of ``dtype``; only floats are narrowed.
+
+    Raises:
+        PayloadError: arrays of this dtype cannot be sent.
+    """
     if dtype.kind == "f":
         return _WIRE_FLOAT[precision]
-    for name, known in DTYPES.items():
-        if known == dtype and name != "BF16":
+    for name, sendable in DTYPES.items():
+        if sendable == dtype and name != "BF16":
             return name
-    raise PayloadError(f"arrays of dtype {dtype} cannot be sent")
+    raise PayloadError(
+        f"arrays of dtype {dtype} cannot be sent: use floats, signed integers up to 64 bits, uint8 or bool"
+    )
 
 
 def to_bf16(x: NDArray[Any]) -> NDArray[np.uint16]:
-    """fp32 -> the bits of bf16, rounded to nearest even; NaN stays NaN, infinity stays infinity."""
+    """Round to bf16, to nearest even; NaN stays NaN, infinity stays infinity.
+
+    Args:
+        x: numbers of any shape, read as float32.
+
+    Returns:
+        The bits of bf16, uint16 of the same shape.
+    """
     bits = np.asarray(x, dtype=np.float32, order="C").view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     bits16: NDArray[np.uint16] = np.where(np.isnan(x), np.uint32(0x7FC0), rounded).astype(np.uint16)
@@ -50,7 +64,7 @@ def to_bf16(x: NDArray[Any]) -> NDArray[np.uint16]:
 
 
 def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The bits of bf16 -> fp32, exactly."""
+    """Widen the bits of bf16 (uint16) to float32 of the same shape, exactly."""
     widened: NDArray[np.float32] = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return widened
 
@@ -65,19 +79,35 @@ def _narrow(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
     return to_bf16(narrowed) if dtype == "BF16" else narrowed
 
 
-def wire_dtype_of(dtype: str, precision: Precision) -> tuple[str, np.dtype[Any]]:
-    """(safetensors name, numpy dtype of the bytes) on the wire for an array of ``dtype``."""
+def wire_format(dtype: str, precision: Precision) -> tuple[str, np.dtype[Any]]:
+    """Safetensors name and numpy dtype on the wire for an array of the numpy dtype ``dtype``.
+
+    Raises:
+        PayloadError: arrays of this dtype cannot be sent.
+    """
     name = wire_dtype(np.dtype(dtype), precision)
     return name, DTYPES[name]
 
 
-def as_wire(name: str, x: NDArray[Any], precision: Precision) -> NDArray[Any]:
-    """The numbers of array ``name`` as they are sent, in C order; raises PayloadError when one does not fit."""
+def to_wire(name: str, x: NDArray[Any], precision: Precision) -> NDArray[Any]:
+    """Convert an array to the numbers that are sent.
+
+    Args:
+        name: the array's name, for the message.
+        x: any shape, a dtype that can be sent.
+        precision: number format of floats on the wire.
+
+    Returns:
+        The same shape in C order, with the dtype of ``wire_format``; bf16 as uint16.
+
+    Raises:
+        PayloadError: the dtype cannot be sent, or a finite number becomes infinite in this precision.
+    """
     return _narrow(name, x, wire_dtype(x.dtype, precision))
 
 
 def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Received numbers of the safetensors ``dtype``; halves are widened to fp32."""
+    """Convert received numbers of the safetensors ``dtype``: fp16 and bf16 become float32, others stay as they are."""
     if dtype == "BF16":
         return from_bf16(x)
     return x.astype(np.float32) if dtype == "F16" else x
@@ -104,22 +134,30 @@ def write_arrays(
     *,
     labels: bool = False,
 ) -> Blob:
-    """Write a container straight from the arrays' memory (no copy in fp32) and return its digest.
+    """Write a container directly from the arrays' memory (no copy in fp32).
 
-    Of soft ``labels`` the container's head is to travel apart from the numbers.
+    Args:
+        path: the file to write; its folder is created.
+        arrays: arrays of any shape by name.
+        precision: number format of floats on the wire.
+        metadata: texts to store in the container's header.
+        labels: the arrays are soft labels, whose container's head travels apart from the numbers.
+
+    Returns:
+        The file with its digest.
 
     Raises:
-        PayloadError: when a dtype cannot be sent, or a number does not fit the precision.
+        PayloadError: a dtype cannot be sent, or a number does not fit the precision.
     """
     if sys.byteorder != "little":  # pragma: no cover - no supported board is big endian
-        raise PayloadError("fedquilt runs on little-endian machines only")
+        raise PayloadError("this machine is big-endian; fedquilt runs on little-endian machines only")
     kept, specs = [], {}
     for name, x in arrays.items():
         dtype = wire_dtype(x.dtype, precision)
-        wired = _narrow(name, x, dtype)
-        kept.append(wired)  # the specs hold bare pointers: the arrays must outlive the call
+        numbers = _narrow(name, x, dtype)
+        kept.append(numbers)  # the specs hold bare pointers: the arrays must live until the call returns
         specs[name] = safetensors.TensorSpec(
-            dtype=_spec_dtype(dtype), shape=list(x.shape), data_ptr=wired.ctypes.data, data_len=wired.nbytes
+            dtype=_spec_dtype(dtype), shape=list(x.shape), data_ptr=numbers.ctypes.data, data_len=numbers.nbytes
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     safetensors.serialize_file(specs, str(path), dict(metadata) if metadata else None)
@@ -127,10 +165,15 @@ def write_arrays(
 
 
 class FileArrays(Mapping[str, NDArray[Any]]):
-    """The arrays of a container on disk, read when asked for: fp32 and integers as memory maps, halves as fp32 copies.
+    """The arrays of a container on disk, read on access.
+
+    float32 and integer arrays are memory maps; fp16 and bf16 arrays are float32 copies.
+
+    Args:
+        path: the container's file.
 
     Raises:
-        PayloadError: when the file is not a sound safetensors container of dtypes that fedquilt sends.
+        PayloadError: the file is not a valid safetensors container of dtypes that fedquilt sends.
     """
 
     def __init__(self, path: Path) -> None:
@@ -155,15 +198,15 @@ class FileArrays(Mapping[str, NDArray[Any]]):
         return self.block(name, 0, _size(shape)).reshape(shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of one array without touching its data."""
+        """Shape of one array, without reading its data."""
         return self._entries[name][1]
 
     def dtype(self, name: str) -> str:
-        """Safetensors dtype of one array as it is on the wire."""
+        """Safetensors dtype of one array on the wire."""
         return self._entries[name][0]
 
     def block(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Elements ``start`` to ``stop`` of the flattened array; halves are widened to fp32."""
+        """Elements ``start`` to ``stop`` of the flattened array, shape (stop - start,); fp16 and bf16 as float32."""
         dtype, _, offset = self._entries[name]
         kind = DTYPES[dtype]
         if start == stop:
@@ -183,19 +226,19 @@ def _data_start(path: Path) -> int:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > min(MAX_HEADER, path.stat().st_size - 8):
-        raise PayloadError("not a safetensors container: its header is longer than it may be")
+        raise PayloadError("not a safetensors container: its header is longer than the limit or the file")
     return 8 + length
 
 
 def _entries(layout: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[str, tuple[int, ...], int]]]:
-    # the library has checked that the tensors lie one behind the other without gap or overlap
+    # the library has verified that the tensors follow one another without gap or overlap
     offset = 0
     for name, info in layout:
         dtype, shape = info.get_dtype(), tuple(info.get_shape())
         if dtype not in DTYPES:
-            raise ValueError(f"dtype {dtype} of {name[:80]!r} is not one that fedquilt sends")
+            raise ValueError(f"fedquilt does not send the dtype {dtype} of {name[:80]!r}")
         if len(shape) > MAX_DIMENSIONS or math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
-            raise ValueError(f"shape of {name[:80]!r} is not one that an array can have")
+            raise ValueError(f"the shape of {name[:80]!r} is beyond what an array can have")
         yield name, (dtype, shape, offset)
         offset += _size(shape) * DTYPES[dtype].itemsize
 
@@ -205,7 +248,7 @@ BLOCK: Final = 1 << 18
 
 
 def block(arrays: Arrays, name: str, start: int, stop: int) -> NDArray[Any]:
-    """Elements ``start`` to ``stop`` of a flattened array, wherever it lies."""
+    """Elements ``start`` to ``stop`` of a flattened array in memory or on disk, shape (stop - start,)."""
     if isinstance(arrays, FileArrays):
         return arrays.block(name, start, stop)
     return arrays[name].reshape(-1)[start:stop]

@@ -1,10 +1,9 @@
-"""Control messages: pydantic models as JSON. Every message carries the protocol version in ``v``."""
+"""The control messages: pydantic models, sent as JSON. Every message has the protocol version in ``v``."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from base64 import b64decode, b64encode
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -15,38 +14,39 @@ from fedquilt_common.wire.topics import NAME_PATTERN
 
 PROTOCOL: Final = 1
 MAX_MESSAGE: Final = 8 * 1024 * 1024
-"""Largest control message in bytes; a round for 10,000 clients stays below it."""
+"""Largest control message in bytes; a round with 10,000 clients is smaller."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 MAX_CLIENTS: Final = 100_000
-"""Clients of one agent, at most."""
+"""Most clients of one agent."""
 Client = Annotated[int, Field(ge=0, lt=1_000_000)]
+"""A client's number."""
 Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
 Big = Annotated[int, Field(ge=0, lt=2**63)]
 Text = Annotated[str, Field(max_length=500)]
 ClientKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
-"""A client as a key of a JSON object."""
+"""A client's number as a key of a JSON object."""
 
 
-class Part(BaseModel):
-    """Base of all that stands in a message. Unknown keys are ignored so that a later minor change does no harm."""
+class MessagePart(BaseModel):
+    """Base of messages and their parts. Unknown keys are ignored, so that a newer version can add keys."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
-class WireMessage(Part):
-    """Base of all control messages."""
+class WireMessage(MessagePart):
+    """Base of the control messages."""
 
     v: int = PROTOCOL
 
     def encode(self) -> bytes:
-        """The message as compact JSON, defaults included."""
+        """Encode the message as compact JSON, defaults included."""
         return self.model_dump_json().encode()
 
 
 class CoordinatorPresence(WireMessage):
-    """``coordinator``: is there one, and since which start."""
+    """Topic ``coordinator``, also the last will: whether it is online, its start's number, its run."""
 
     online: bool
     epoch: Number
@@ -54,8 +54,14 @@ class CoordinatorPresence(WireMessage):
 
 
 class RunMessage(WireMessage):
-    """``run``: what a client must know. ``partition`` is the digest of all clients' sample indices, ``public`` that of
-    the public samples."""
+    """Topic ``run``: the experiment.
+
+    Attributes:
+        run: the run's name.
+        experiment: the whole experiment, as JSON.
+        partition: digest of all clients' sample indices.
+        public: digest of the public samples.
+    """
 
     run: Name
     experiment: dict[str, Any]
@@ -63,9 +69,15 @@ class RunMessage(WireMessage):
     public: Digest | None = None
 
 
-class PatchMessage(Part):
-    """One publication of the exchange: where it is and what it must be. ``labels``: soft labels, which lie in slots of
-    their own."""
+class PatchMessage(MessagePart):
+    """One publication of the exchange.
+
+    Attributes:
+        slot: the slot that holds its chunks.
+        digest: SHA-256 of its bytes, in hex.
+        size: its bytes.
+        labels: it holds soft labels, which have slots of their own.
+    """
 
     slot: Number
     digest: Digest
@@ -74,14 +86,17 @@ class PatchMessage(Part):
 
     @property
     def place(self) -> str:
-        """Where it lies, as in its topics."""
+        """Kind and slot as in its topics, such as ``slices/0``."""
         return f"{'soft-labels' if self.labels else 'slices'}/{self.slot}"
 
 
-class SliceMessage(Part):
-    """A sub-model: per channel group what is kept (``IndexSet.encode``), and the arrays that are left out.
+class SliceMessage(MessagePart):
+    """A sub-model.
 
-    Slices of one ``base`` are cut from the same arrays, and share their patches.
+    Attributes:
+        base: slices with the same number are cut from the same arrays and share their patches.
+        kept: the indices that it keeps of each channel group, as ``IndexSet.encode`` writes them.
+        absent: names of the arrays that it leaves out.
     """
 
     base: Number = 0
@@ -89,10 +104,16 @@ class SliceMessage(Part):
     absent: list[Text] = Field(default_factory=list)
 
 
-class TaskMessage(Part):
-    """One task for one or more clients; ``patches`` and ``slice`` are positions in the round's lists.
+class TaskMessage(MessagePart):
+    """One task for one or more clients.
 
-    ``labels``: what is sent and what is wanted are soft labels; their payloads are nothing but the numbers.
+    Attributes:
+        clients: the clients that get it.
+        kind: the algorithm's name for what to do.
+        patches: positions in the round's ``patches``.
+        scalars: the task's numbers and texts.
+        slice: position in the round's ``slices``; None: whole arrays.
+        labels: task and reply are soft labels, whose payloads hold numbers only.
     """
 
     clients: list[Client]
@@ -104,16 +125,25 @@ class TaskMessage(Part):
 
 
 class RoundMessage(WireMessage):
-    """``round``: the open exchange. ``deadline`` is Unix time in seconds.
+    """Topic ``round``: the manifest of the open exchange.
 
-    ``since``: per client the round and exchange of its last reply that counts. Its private memory is what it was after
-    that reply, whatever it has trained in vain since; clients that are not there start without memory.
+    Attributes:
+        run: the run's name.
+        round: the round's number, from 1.
+        exchange: the exchange's number within the round, from 0.
+        phase: always ``open``. It has no meaning any more, but agents of version 0.1.0 reject a manifest without it.
+        deadline: Unix time in seconds.
+        patches: what is published for the tasks.
+        tasks: what the clients do.
+        slices: the sub-models, those of one base together.
+        since: round and exchange of each client's last accepted reply. The client continues with the private memory
+            it had after that reply and discards later training. A client without an entry starts without memory.
     """
 
     run: Name
     round: Number
     exchange: Number
-    phase: Literal["open", "closed"]
+    phase: Literal["open"] = "open"
     deadline: float | None = None
     patches: list[PatchMessage] = Field(default_factory=list)
     tasks: list[TaskMessage] = Field(default_factory=list)
@@ -121,29 +151,37 @@ class RoundMessage(WireMessage):
     since: dict[ClientKey, tuple[Number, Number]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _patches_are_there(self) -> RoundMessage:
+    def _check_positions(self) -> RoundMessage:
         if any(position >= len(self.patches) for task in self.tasks for position in task.patches):
             raise ValueError("a task names a patch that the round does not have")
         if any(task.slice is not None and task.slice >= len(self.slices) for task in self.tasks):
             raise ValueError("a task names a slice that the round does not have")
-        if [one.base for one in self.slices] != sorted(one.base for one in self.slices):
-            raise ValueError("slices of one base do not stand together")
+        bases = [part.base for part in self.slices]
+        if bases != sorted(bases):
+            raise ValueError("slices of one base are not next to each other")
         return self
 
     def sub_models(self, task: TaskMessage) -> tuple[list[SliceMessage], int | None]:
-        """The slices that share patches with the task's own, and its place among them; none for whole arrays."""
+        """Return the slices that share patches with the task's own, and its position among them.
+
+        Returns:
+            ``([], None)`` for a task with whole arrays.
+        """
         if task.slice is None:
             return [], None
         base = self.slices[task.slice].base
-        first = next(place for place, one in enumerate(self.slices) if one.base == base)
-        return [one for one in self.slices if one.base == base], task.slice - first
+        first = next(position for position, part in enumerate(self.slices) if part.base == base)
+        return [part for part in self.slices if part.base == base], task.slice - first
 
     def memory_of(self, client: int) -> ExchangeId | None:
-        """After which reply the client's private memory is to be taken; None: it starts without."""
+        """Round and exchange of the reply whose private memory the client continues with; None: it has none."""
         return self.since.get(str(client))
 
     def fingerprint(self, task: TaskMessage, client: int) -> str:
-        """What exactly is asked: replies carry it, so an answer to another question is never counted."""
+        """Digest of everything that the task asks of a client, 16 hex digits.
+
+        Replies carry it, so a reply to another task is never counted.
+        """
         since = self.memory_of(client)
         asked = [
             self.run, self.round, self.exchange, task.kind,
@@ -154,8 +192,8 @@ class RoundMessage(WireMessage):
         return hashlib.sha256(json.dumps(asked, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
-class ProfileMessage(Part):
-    """What a board says of itself; see ``types.Profile``."""
+class ProfileMessage(MessagePart):
+    """A board's description of itself; see ``types.Profile``."""
 
     kind: Name = "generic"
     cores: Number = 0
@@ -165,7 +203,7 @@ class ProfileMessage(Part):
 
 
 class AgentPresence(WireMessage):
-    """``agents/<agent>/presence``: retained, and the last will with ``online`` false."""
+    """Topic ``agents/<agent>/presence``, also the last will, with ``online`` false."""
 
     agent: Name
     online: bool
@@ -177,7 +215,7 @@ class AgentPresence(WireMessage):
 
 
 class Telemetry(WireMessage):
-    """``agents/<agent>/telemetry``: memory in bytes, degrees Celsius, watts, progress 0 to 1."""
+    """Topic ``agents/<agent>/telemetry``: memory in bytes, degrees Celsius, watts, progress from 0 to 1 by client."""
 
     agent: Name
     boot: Big
@@ -191,7 +229,7 @@ Outcome = Literal["accepted", "duplicate", "late", "rejected"]
 
 
 class ReceiptMessage(WireMessage):
-    """Inbox: what became of a reply. ``damaged``: bytes were lost or changed on the way, so send it again."""
+    """Inbox: the outcome of a reply. ``damaged``: bytes were lost or changed on the way; send the reply again."""
 
     type: Literal["receipt"] = "receipt"
     run: Name
@@ -205,7 +243,7 @@ class ReceiptMessage(WireMessage):
 
 
 class MissingMessage(WireMessage):
-    """Inbox: chunks of a reply that did not arrive, as a base64 bitmap (bit i of byte i // 8 is chunk i)."""
+    """Inbox: the chunks of a reply that did not arrive, as a base64 bitmap (bit i % 8 of byte i // 8 is chunk i)."""
 
     type: Literal["missing"] = "missing"
     run: Name
@@ -217,7 +255,7 @@ class MissingMessage(WireMessage):
 
 
 class StopMessage(WireMessage):
-    """Inbox: the exchange has closed without these clients; what they are doing for it is of no use any more."""
+    """Inbox: the exchange has closed without these clients; their work for it no longer counts."""
 
     type: Literal["stop"] = "stop"
     run: Name
@@ -228,7 +266,7 @@ class StopMessage(WireMessage):
 
 
 class FailedMessage(WireMessage):
-    """``agents/<agent>/telemetry`` too: a client could not do its task, and why."""
+    """Topic ``agents/<agent>/telemetry``, too: a client could not do its task, and why."""
 
     type: Literal["failed"] = "failed"
     agent: Name
@@ -240,12 +278,22 @@ class FailedMessage(WireMessage):
 
 
 REPLY_KEY: Final = "fedquilt"
-"""The one metadata key of a reply's container; its value is a ``ReplyHeader``."""
+"""The only metadata key of a reply's container; its value is a ``ReplyHeader``."""
 
 
 class ReplyHeader(WireMessage):
-    """What a reply says of itself beside its arrays; ``task`` is the fingerprint of the task that it answers,
-    ``public`` the digest of the samples that its soft labels are of."""
+    """The part of a reply besides its arrays.
+
+    Attributes:
+        run: the run's name.
+        round: the round's number.
+        exchange: the exchange's number within the round.
+        client: whose reply it is.
+        task: fingerprint of the task that it answers.
+        weight: the client's weight in averages, usually its number of samples.
+        metrics: numbers such as losses and accuracies by name.
+        public: digest of the samples that its soft labels belong to.
+    """
 
     run: Name
     round: Number
@@ -258,7 +306,7 @@ class ReplyHeader(WireMessage):
 
 
 class EndMessage(WireMessage):
-    """``end``: the run is over, and why."""
+    """Topic ``end``: the run is over, and why."""
 
     run: Name
     reason: Text
@@ -270,13 +318,18 @@ _M = TypeVar("_M", bound=WireMessage)
 
 
 def parse(model: type[_M], payload: bytes, topic: str) -> _M:
-    """A message of type ``model`` from JSON bytes.
+    """Parse a message of type ``model``.
+
+    Args:
+        model: the message's class.
+        payload: JSON.
+        topic: where it was received, for messages.
 
     Raises:
-        ProtocolVersionError: when the sender speaks a newer protocol.
-        PayloadError: when the bytes are not such a message; the text names the topic and the field.
+        ProtocolVersionError: the sender uses a newer protocol.
+        PayloadError: the bytes are not such a message; the text names the topic and the field.
     """
-    _check(payload, topic)
+    _read_object(payload, topic)
     try:
         return model.model_validate_json(payload)
     except ValidationError as error:
@@ -284,8 +337,8 @@ def parse(model: type[_M], payload: bytes, topic: str) -> _M:
 
 
 def parse_inbox(payload: bytes, topic: str) -> ReceiptMessage | MissingMessage | StopMessage:
-    """One of the three inbox messages; raises as ``parse`` does."""
-    _check(payload, topic)
+    """Parse one of the three inbox messages; raises the errors of ``parse``."""
+    _read_object(payload, topic)
     try:
         return _INBOX.validate_json(payload)
     except ValidationError as error:
@@ -293,14 +346,14 @@ def parse_inbox(payload: bytes, topic: str) -> ReceiptMessage | MissingMessage |
 
 
 def parse_telemetry(payload: bytes, topic: str) -> Telemetry | FailedMessage:
-    """Either of the two messages an agent sends on its telemetry topic; raises as ``parse`` does."""
-    body = _check(payload, topic)
+    """Parse one of the two messages on a telemetry topic; raises the errors of ``parse``."""
+    body = _read_object(payload, topic)
     if body.get("type") == "failed":
         return parse(FailedMessage, payload, topic)
     return parse(Telemetry, payload, topic)
 
 
-def _check(payload: bytes, topic: str) -> dict[str, Any]:
+def _read_object(payload: bytes, topic: str) -> dict[str, Any]:
     if len(payload) > MAX_MESSAGE:
         raise PayloadError(f"message on {topic} has {len(payload)} bytes; the limit is {MAX_MESSAGE}")
     try:
@@ -312,7 +365,7 @@ def _check(payload: bytes, topic: str) -> dict[str, Any]:
     version = body.get("v")
     if isinstance(version, int) and version > PROTOCOL:
         raise ProtocolVersionError(
-            f"message on {topic} speaks protocol {version}, this program speaks {PROTOCOL}: "
+            f"message on {topic} has protocol version {version}, this program supports {PROTOCOL}: "
             "install the same fedquilt version on coordinator and boards"
         )
     if type(version) is not int or version < 1:
@@ -324,22 +377,3 @@ def _explain(error: ValidationError, topic: str) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
     where = ".".join(map(str, first["loc"])) or "message"
     return f"message on {topic}: {where}: {first['msg']}"[:500]
-
-
-def bitmap_of(indices: set[int] | list[int], count: int) -> str:
-    """Base64 of a bitmap of ``count`` bits with the bits ``indices`` set."""
-    bits = bytearray((count + 7) // 8)
-    for index in indices:
-        bits[index // 8] |= 1 << (index % 8)
-    return b64encode(bits).decode()
-
-
-def bitmap_indices(bitmap: str, count: int) -> list[int]:
-    """The set bits below ``count``; raises PayloadError when the bitmap has not ``count`` bits."""
-    try:
-        bits = b64decode(bitmap, validate=True)
-    except ValueError:
-        raise PayloadError("bitmap is not base64") from None
-    if len(bits) != (count + 7) // 8:
-        raise PayloadError(f"bitmap has {len(bits)} bytes for {count} chunks")
-    return [i for i in range(count) if bits[i // 8] >> (i % 8) & 1]

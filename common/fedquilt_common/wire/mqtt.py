@@ -1,4 +1,4 @@
-"""The transport over MQTT 5. The only place that imports paho."""
+"""The transport over MQTT 5; the only module that imports paho."""
 
 from __future__ import annotations
 
@@ -35,34 +35,38 @@ from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
 log = logging.getLogger(__name__)
 
 QUEUED_MESSAGES: Final = 256
+"""Messages that may be sent and not yet acknowledged before ``publish`` waits."""
 HELD_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that may wait for our own acknowledgement before we stop reading."""
+"""Received bytes that may be unprocessed before the client stops reading."""
 HELD_MESSAGES: Final = 64
+"""Received messages that may be unprocessed before the client stops reading."""
 RECEIVE_MAXIMUM: Final = 16
-"""Messages that the broker may have sent us without our acknowledgement."""
+"""Messages that the broker may send before the client acknowledges one."""
 LARGEST_PACKET: Final = 16 * 1024 * 1024
-"""Largest packet that we let the broker send us."""
+"""Largest packet that the broker may send, in bytes."""
 SMALLEST_PACKET: Final = 16 * 1024
-"""Smallest maximum packet of a broker with which a fleet of some size still works."""
+"""Smallest Maximum Packet Size of a broker that suffices for the control messages, in bytes."""
 PACKET_OVERHEAD: Final = 1024
-"""Room in a packet for topic, properties and framing."""
+"""Bytes of a packet reserved for topic, properties and framing."""
 MESSAGE_EXPIRY: Final = 600
-"""Seconds for which the broker keeps a message that is not retained; what still matters then is sent again."""
-_TRUST: Final = "Check the CA, the broker's name and this machine's clock; `fedquilt doctor` tells more"
-_OWN_CERTIFICATE: Final = "It may not take our certificate, of another federation or withdrawn; `fedquilt doctor` tells"
+"""Seconds for which the broker keeps a message that is not retained; the protocol sends what still matters again."""
+_TRUST: Final = "Check the CA, the broker's name and this machine's clock, or run `fedquilt doctor`"
+_OWN_CERTIFICATE: Final = (
+    "The broker may refuse this machine's certificate: revoked, or of another federation. Run `fedquilt doctor`"
+)
 _CREDENTIALS: Final = "Check the user, the password (FEDQUILT_BROKER_PASSWORD) and the certificates"
 _KEEPALIVE: Final = 30
 _BRAKE_SECONDS: Final = 0.001
 _FAREWELL: Final = 5.0
-"""Seconds that ``close`` waits for the broker to take what is under way."""
+"""Seconds that ``close`` waits for the broker to acknowledge what is sent."""
 
 
 class _CountingClient(Client):
-    """paho's client with every byte counted where it crosses the socket, and a brake on what it reads.
+    """paho's client, which counts every byte at the socket and stops reading while the receiver is full.
 
-    ``is_full`` says that the receiver has enough to do. Then nothing is read, and TCP holds the broker back: brokers
-    do not always keep to the receive maximum (Mosquitto 2.0.11 sends on at the first acknowledgement), and for QoS 0
-    there is none.
+    While ``is_full()`` is true, nothing is read, and TCP makes the broker wait. The receive maximum is not enough:
+    brokers do not always obey it (Mosquitto 2.0.11 continues to send at the first acknowledgement), and QoS 0 has
+    none.
     """
 
     bytes_sent = 0
@@ -84,16 +88,20 @@ class _CountingClient(Client):
 
 
 class MqttTransport:
-    """``Transport`` over a real broker, MQTT 5, with paho's own network thread.
+    """``Transport`` over a broker with MQTT 5, with paho's network thread.
 
     Args:
         address: where the broker is and how to authenticate.
-        client_id: stable name, so that the broker finds our session again.
-        deliver: called from the network thread for everything that comes in.
-        will: what to say when we are gone without a word.
-        session_expiry: seconds for which the broker keeps our session.
+        client_id: a stable name, so that the broker resumes the session.
+        deliver: called from the network thread for everything that arrives.
+        will: published by the broker if the client disappears without disconnecting.
+        session_expiry: seconds for which the broker keeps the session.
 
-    ``refusals`` counts the messages that the broker did not accept.
+    Attributes:
+        refusals: number of messages that the broker refused.
+
+    Raises:
+        BrokerUnreachableError: the address's TLS files cannot be used.
     """
 
     def __init__(
@@ -136,7 +144,7 @@ class MqttTransport:
         return client
 
     def _is_full(self) -> bool:
-        """Whether to stop reading: not while a thread waits for acknowledgements that we would not read then."""
+        """Whether to stop reading: never while a thread waits for acknowledgements, which would not be read either."""
         return self._intake.is_full and not self._window.waiting
 
     def connect(self) -> None:
@@ -151,15 +159,15 @@ class MqttTransport:
         self._client.loop_start()
 
     def _back_off(self) -> None:
-        # paho doubles the delay at each failure; a random first step keeps a fleet from knocking in time
+        # paho doubles the delay at each failure; a random first step keeps a fleet from reconnecting all at once
         step = random.uniform(0.2, 0.6)  # noqa: S311 - no secret
         self._client.reconnect_delay_set(step, 30 * step)  # type: ignore[arg-type]  # fractions work
 
     def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
         if len(payload) > self.max_payload:
             raise BrokerUnreachableError(
-                f"{self._address} takes packets of {self._max_packet} bytes at most, and a message on {topic} has "
-                f"{len(payload)}: raise its max_packet_size"
+                f"the broker {self._address} accepts packets of at most {self._max_packet} bytes, but a message on "
+                f"{topic} has {len(payload)}: raise the broker's max_packet_size"
             )
         size = len(payload) + len(header) + len(topic)
         if not self._window.reserve(size):
@@ -170,21 +178,21 @@ class MqttTransport:
         if not retain:
             properties.MessageExpiryInterval = MESSAGE_EXPIRY
         info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
-        self._window.sent(info.mid, size)
+        self._window.register(info.mid, size)
         return True
 
     def drain(self, timeout: float) -> bool:
         return self._window.drain(timeout)
 
     def subscribe(self, filters: Iterable[str]) -> None:
-        wanted = [(name, SubscribeOptions(qos=1)) for name in filters]
-        if wanted:
-            self._client.subscribe(wanted)
+        names = [(name, SubscribeOptions(qos=1)) for name in filters]
+        if names:
+            self._client.subscribe(names)
 
     def unsubscribe(self, filters: Iterable[str]) -> None:
-        unwanted = list(filters)
-        if unwanted:
-            self._client.unsubscribe(unwanted)
+        names = list(filters)
+        if names:
+            self._client.unsubscribe(names)
 
     def close(self, last: tuple[str, bytes] | None = None) -> None:
         reachable = self.drain(_FAREWELL)
@@ -193,19 +201,19 @@ class MqttTransport:
         self._window.set_open(False)
         self._client.disconnect()
         if not reachable:
-            self._hang_up()
+            self._cut_connection()
         self._client.loop_stop()
 
-    def _hang_up(self) -> None:
-        # behind what a frozen broker or a dead link does not take, our good-bye would wait for the keepalive to fail
-        connection: Any = self._client.socket()  # paho's type for it lacks shutdown
+    def _cut_connection(self) -> None:
+        # with a frozen broker or a dead link, a normal disconnect would wait until the keepalive fails
+        connection: Any = self._client.socket()  # paho's type has no shutdown
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def max_payload(self) -> int:
-        """Bytes of payload that fit the broker's maximum packet."""
+        """Bytes of payload that fit the broker's largest packet."""
         return self._max_packet - PACKET_OVERHEAD
 
     @property
@@ -225,25 +233,25 @@ class MqttTransport:
         properties: Properties | None,
     ) -> None:
         if code.is_failure:
-            said = f"{self._address} refused the connection: {code}"
-            self._deliver(Disconnected(said, refused=True, advice=_CREDENTIALS))
+            reason = f"{self._address} refused the connection: {code}"
+            self._deliver(Disconnected(reason, refused=True, advice=_CREDENTIALS))
             return
-        offered = int(getattr(properties, "MaximumPacketSize", LARGEST_PACKET))
-        if offered < SMALLEST_PACKET:
-            said = f"{self._address} takes packets of {offered} bytes at most"
-            advice = f"Raise its max_packet_size to {SMALLEST_PACKET} or more"
-            self._deliver(Disconnected(said, refused=True, advice=advice))
+        largest = int(getattr(properties, "MaximumPacketSize", LARGEST_PACKET))
+        if largest < SMALLEST_PACKET:
+            reason = f"{self._address} accepts packets of at most {largest} bytes"
+            advice = f"Raise the broker's max_packet_size to {SMALLEST_PACKET} or more"
+            self._deliver(Disconnected(reason, refused=True, advice=advice))
             return
-        self._max_packet = min(offered, LARGEST_PACKET)
+        self._max_packet = min(largest, LARGEST_PACKET)
         self._session += not flags.session_present
         self._window.set_open(True)
         self._deliver(Connected(flags.session_present))
 
     def _on_connect_fail(self, _client: Client, _data: Any) -> None:
-        error = sys.exc_info()[1]  # paho calls us while it handles it; it may be about the certificate
+        error = sys.exc_info()[1]  # paho calls this method while it handles the error, which may be a certificate's
         if isinstance(error, ssl.SSLCertVerificationError):
-            said = f"certificate verify failed for the broker at {self._address}: {error.verify_message}"
-            self._deliver(Disconnected(said, advice=_TRUST))
+            reason = f"certificate verify failed for the broker at {self._address}: {error.verify_message}"
+            self._deliver(Disconnected(reason, advice=_TRUST))
         else:
             self._deliver(Disconnected(f"no MQTT broker answers at {self._address}: {error}"))
 
@@ -259,7 +267,7 @@ class MqttTransport:
             self._back_off()
             lost = Disconnected(f"connection to {self._address} lost: {code}")
         else:
-            lost = Disconnected(f"{self._address} closed the connection before it took us: {code}")
+            lost = Disconnected(f"{self._address} closed the connection before it accepted the client: {code}")
             lost = replace(lost, advice=_OWN_CERTIFICATE) if self._address.tls else lost
         self._window.set_open(False)
         self._deliver(lost)
@@ -269,15 +277,15 @@ class MqttTransport:
     ) -> None:
         if code.is_failure:
             self.refusals += 1
-            log.warning("the broker refused a message of ours: %s; check its ACL", code)
-        self._window.acknowledged(mid)
+            log.warning("the broker refused a message: %s. Check the broker's ACL", code)
+        self._window.acknowledge(mid)
 
     def _on_subscribe(
         self, _client: Client, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Properties | None
     ) -> None:
         for code in codes:
             if code.is_failure:
-                log.warning("the broker refused a subscription of ours: %s; check its ACL", code)
+                log.warning("the broker refused a subscription: %s. Check the broker's ACL", code)
 
     def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
         header = getattr(message.properties, "CorrelationData", b"")
@@ -286,8 +294,8 @@ class MqttTransport:
         self._intake.hold(size)
 
         def acknowledge() -> None:
-            self._intake.let_go(size)
-            if qos and session == self._session:  # a new session gives the same number to another message
+            self._intake.release(size)
+            if qos and session == self._session:  # a new session reuses the numbers
                 client.ack(mid, qos)
 
         self._deliver(MqttMessage(message.topic, bytes(message.payload), header, message.retain, acknowledge))
@@ -298,10 +306,14 @@ def _properties(packet: int) -> Any:
 
 
 def tls_context(address: BrokerAddress) -> ssl.SSLContext:
-    """With the address's files. Raises BrokerUnreachableError where they cannot be used."""
+    """Create a TLS context with the address's files.
+
+    Raises:
+        BrokerUnreachableError: a file is missing or invalid.
+    """
     try:
         for path in filter(None, (address.ca, address.cert, address.key)):
-            Path(path).open("rb").close()  # ssl does not say which of them is not there
+            Path(path).open("rb").close()  # ssl's own error does not name the missing file
         context = ssl.create_default_context(cafile=address.ca or None)
         if address.cert:
             context.load_cert_chain(address.cert, address.key or None)

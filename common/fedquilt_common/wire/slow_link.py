@@ -1,33 +1,110 @@
-"""A narrow and lossy link, put between an agent and its broker so that it can be tried at a desk.
+"""A slow, lossy link between an agent and its broker, to test one at a desk.
 
-Each direction is a line of its own that carries one message at a time, ``rate`` bytes of link a second, topic and
-properties included, and everything ``latency`` later. A message larger than ``mtu`` goes in as many packets. A chunk
-that loses a packet is lost, and it is the protocol that repairs it; any other message is sent until it is through, as a
-broker's own acknowledgement sees to it, and pays for each try.
+Each direction carries one message at a time, at ``rate`` bytes a second, topic and properties included. Each message
+arrives ``latency`` later. A message larger than ``mtu`` goes in several packets. A chunk that loses a packet is lost,
+and the protocol repairs it. Any other message is sent until all its packets arrive, as a broker's acknowledgements
+ensure on a real link, and each try takes time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from fedquilt_common.errors import FedquiltError
-from fedquilt_common.wire.link import Link
-from fedquilt_common.wire.transport import Deliver, Incoming, MqttMessage, Transport, Will
+from fedquilt_common.errors import ExperimentError, FedquiltError
+from fedquilt_common.wire.transport import Deliver, Incoming, MakeTransport, MqttMessage, Will
 from fedquilt_common.wire.window import QUEUED_BYTES
 
+BOUNDS: Final = {
+    "rate": (0.1, 1e12), "latency": (0.0, 86_400.0), "loss": (0.0, 0.9), "mtu": (8.0, 1e9), "speedup": (1e-3, 1e6),
+}  # fmt: skip
+"""Least and most that each number of a link may be."""
+CHUNK_OVERHEAD: Final = 128
+"""Bytes of a packet reserved for a chunk's topic and header, which rarely take more."""
+SMALLEST_PAYLOAD: Final = 16
+"""Bytes of a chunk, at least, on a link with very small packets."""
 FRAMING: Final = 8
-"""Bytes of a message beside topic, properties and payload."""
+"""Bytes of a message besides topic, properties and payload."""
 _MOST_TRIES: Final = 1000
 _PAUSE: Final = 0.005
+_FORM: Final = "rate=50,latency=1.5,loss=0.2,mtu=222,speedup=100"
 
 
-class _Line(threading.Thread):
-    """One direction: does things in order, each when the line has carried it."""
+@dataclass(frozen=True)
+class Link:
+    """The properties of a link.
+
+    Attributes:
+        rate: bytes a second in each direction; None: unlimited.
+        latency: seconds from sending to arrival.
+        loss: fraction of the packets that do not arrive, 0 to 0.9.
+        mtu: bytes of the largest packet; None: unlimited.
+        speedup: seconds on the link for each second at the desk.
+    """
+
+    rate: float | None = None
+    latency: float = 0.0
+    loss: float = 0.0
+    mtu: int | None = None
+    speedup: float = 1.0
+
+    def packets(self, size: int) -> int:
+        """Number of packets of a message of ``size`` bytes."""
+        return max(1, -(-size // self.mtu)) if self.mtu else 1
+
+    def seconds(self, size: int) -> float:
+        """Seconds at the desk for which a message of ``size`` bytes occupies the link."""
+        return size / self.rate / self.speedup if self.rate else 0.0
+
+    @property
+    def payload(self) -> int | None:
+        """Bytes of a chunk that fits a packet; None: unlimited."""
+        return None if self.mtu is None else max(SMALLEST_PAYLOAD, self.mtu - CHUNK_OVERHEAD)
+
+    def encode(self) -> str:
+        """Encode as text for ``parse_link``."""
+        fields = {
+            "rate": self.rate,
+            "latency": self.latency,
+            "loss": self.loss,
+            "mtu": self.mtu,
+            "speedup": self.speedup,
+        }
+        return ",".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
+
+
+def parse_link(text: str) -> Link:
+    """Parse a link such as ``rate=50,latency=1.5,loss=0.2,mtu=222,speedup=100``.
+
+    A number that ``text`` leaves out has the default of ``Link``.
+
+    Raises:
+        ExperimentError: ``text`` has another form, or a number is out of bounds.
+    """
+    numbers: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name not in BOUNDS or name in numbers:
+            raise ExperimentError(f"link {text!r}: write it as {_FORM}")
+        with contextlib.suppress(ValueError):
+            numbers[name] = float(value)
+        least, most = BOUNDS[name]
+        if not least <= numbers.get(name, float("nan")) <= most:
+            raise ExperimentError(f"link {text!r}: {name} must be a number from {least:g} to {most:g}")
+    mtu = numbers.pop("mtu", None)
+    if mtu is not None and mtu != int(mtu):
+        raise ExperimentError(f"link {text!r}: mtu must be a whole number of bytes")
+    return Link(**numbers, mtu=None if mtu is None else int(mtu))
+
+
+class _Direction(threading.Thread):
+    """One direction of a link: runs actions in order, each after the link has carried its bytes."""
 
     def __init__(self, link: Link, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -41,7 +118,7 @@ class _Line(threading.Thread):
         self._lock = threading.Lock()
 
     def carry(self, size: int, tries: int, then: Callable[[], None]) -> None:
-        """Do ``then`` once ``size`` bytes have been carried ``tries`` times; 0 bytes take no time."""
+        """Call ``then`` once ``size`` bytes have been carried ``tries`` times; 0 bytes take no time."""
         with self._lock:
             self._bytes += size
             self._free_at = max(self._free_at, time.monotonic()) + self.link.seconds(size) * tries
@@ -50,7 +127,7 @@ class _Line(threading.Thread):
             self._waiting.put((self._free_at + delay, size, then))
 
     def wait_for_room(self) -> None:
-        """Until less waits than a transport may hold: memory does not grow with what is sent."""
+        """Wait until no more is queued than a transport may hold, so that memory does not grow with what is sent."""
         while self._bytes > QUEUED_BYTES and self.error is None and not self._ended:
             time.sleep(_PAUSE)
 
@@ -60,43 +137,51 @@ class _Line(threading.Thread):
         return self._under_way == 0
 
     def run(self) -> None:
+        """Run the actions until ``end`` is called."""
         while (item := self._waiting.get()) is not None:
             due, size, then = item
             time.sleep(max(0.0, due - time.monotonic()))
             try:
                 then()
-            except FedquiltError as error:  # such as a message too large: its sender must hear of it
+            except FedquiltError as error:  # such as a message that is too large: the next publish raises it
                 self.error = error
             with self._lock:
                 self._under_way -= 1
                 self._bytes -= size
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Stop the thread after what is queued."""
         self._ended = True
         self._waiting.put(None)
 
 
 class SlowLinkTransport:
-    """A ``Transport`` behind a ``Link``; ``make`` makes the transport from a callback and a last will.
+    """A ``Transport`` behind a slow link.
 
-    ``learn`` is shown each message that comes in, and may know of another link from then on.
+    Args:
+        link: the link's properties at the start.
+        make: makes the transport to the broker.
+        deliver: receives everything that arrives.
+        will: the last will.
+        seed: of the packet losses.
+        find_link: called with each message that arrives; returns the link to imitate from then on, or None to keep
+            the present one.
     """
 
     def __init__(
         self,
         link: Link,
-        make: Callable[[Deliver, Will], Transport],
+        make: MakeTransport,
         deliver: Deliver,
         will: Will,
         seed: int = 0,
-        learn: Callable[[MqttMessage], Link | None] = lambda _: None,
+        find_link: Callable[[MqttMessage], Link | None] = lambda _: None,
     ) -> None:
         self._link = link
         self._deliver = deliver
-        self._learn = learn
+        self._find_link = find_link
         self._random = random.Random(seed)  # noqa: S311 - a simulation
-        self._up, self._down = _Line(link, "link-up"), _Line(link, "link-down")
+        self._up, self._down = _Direction(link, "link-up"), _Direction(link, "link-down")
         self._inner = make(self._incoming, will)
         self._open = True
 
@@ -106,16 +191,20 @@ class SlowLinkTransport:
         self._inner.connect()
 
     def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
-        """True as soon as the message waits for its turn: what is lost then is said again, or asked for.
+        """Queue a message; the protocol repairs what the link loses.
 
-        Raises what the transport has raised for a message before.
+        Returns:
+            True once the message is queued; False after ``close``.
+
+        Raises:
+            FedquiltError: the transport raised it for an earlier message.
         """
         if not self._open:
             return False
         self._up.wait_for_room()
-        self._check()
-        size, tries = self._fate(topic, payload, header)
-        send = _nothing if tries == 0 else lambda: self._send(topic, payload, header, retain)
+        self._raise_error()
+        size, tries = self._simulate_loss(topic, payload, header)
+        send = _drop if tries == 0 else lambda: self._send(topic, payload, header, retain)
         self._up.carry(size, max(1, tries), send)
         return True
 
@@ -127,53 +216,53 @@ class SlowLinkTransport:
         if not isinstance(incoming, MqttMessage):
             self._down.carry(0, 1, lambda: self._deliver(incoming))
             return
-        self._take_up(self._learn(incoming))
-        size, tries = self._fate(incoming.topic, incoming.payload, incoming.header)
+        self._change_link(self._find_link(incoming))
+        size, tries = self._simulate_loss(incoming.topic, incoming.payload, incoming.header)
         self._down.carry(size, max(1, tries), incoming.ack if tries == 0 else lambda: self._deliver(incoming))
 
-    def _take_up(self, link: Link | None) -> None:
+    def _change_link(self, link: Link | None) -> None:
         if link is not None:
             self._link = self._up.link = self._down.link = link
 
-    def _fate(self, topic: str, payload: bytes, header: bytes) -> tuple[int, int]:
-        """(bytes on the link, how often they are sent until they are through; 0 for a chunk that is lost)."""
+    def _simulate_loss(self, topic: str, payload: bytes, header: bytes) -> tuple[int, int]:
+        """Bytes on the link, and how often they are sent until they arrive; 0 for a chunk that is lost."""
         size = len(topic) + len(payload) + len(header) + FRAMING
         packets = self._link.packets(size)
         if header:
             return size, int(all(self._random.random() >= self._link.loss for _ in range(packets)))
-        tries = sum(self._tries() for _ in range(packets))
+        tries = sum(self._count_tries() for _ in range(packets))
         return size, max(1, round(tries / packets))
 
-    def _tries(self) -> int:
-        """Of one packet until it is through."""
+    def _count_tries(self) -> int:
+        """How often one packet is sent until it arrives."""
         tries = 1
         while tries < _MOST_TRIES and self._random.random() < self._link.loss:
             tries += 1
         return tries
 
-    def _check(self) -> None:
+    def _raise_error(self) -> None:
         if self._up.error is not None:
             raise self._up.error
 
     def drain(self, timeout: float) -> bool:
-        self._check()
+        self._raise_error()
         end = time.monotonic() + timeout
         while not self._up.idle and time.monotonic() < end:
             time.sleep(_PAUSE)
         return self._up.idle and self._inner.drain(max(0.0, end - time.monotonic()))
 
     def subscribe(self, filters: Iterable[str]) -> None:
-        listed = list(filters)
-        if listed:
-            self._up.carry(sum(map(len, listed)) + FRAMING, 1, lambda: self._inner.subscribe(listed))
+        names = list(filters)
+        if names:
+            self._up.carry(sum(map(len, names)) + FRAMING, 1, lambda: self._inner.subscribe(names))
 
     def unsubscribe(self, filters: Iterable[str]) -> None:
-        listed = list(filters)
-        if listed:
-            self._up.carry(sum(map(len, listed)) + FRAMING, 1, lambda: self._inner.unsubscribe(listed))
+        names = list(filters)
+        if names:
+            self._up.carry(sum(map(len, names)) + FRAMING, 1, lambda: self._inner.unsubscribe(names))
 
     def close(self, last: tuple[str, bytes] | None = None) -> None:
-        """What still waits is given up; the farewell goes at once."""
+        """Discard what is queued, publish ``last`` at once and disconnect."""
         self._open = False
         self._inner.close(last)
         self._up.end()
@@ -181,9 +270,9 @@ class SlowLinkTransport:
 
     @property
     def max_payload(self) -> int:
-        """A chunk is to fit into one packet."""
-        own = self._link.payload
-        return self._inner.max_payload if own is None else min(self._inner.max_payload, own)
+        """Bytes of payload that fit one packet of the link and of the broker."""
+        limit = self._link.payload
+        return self._inner.max_payload if limit is None else min(self._inner.max_payload, limit)
 
     @property
     def bytes_sent(self) -> int:
@@ -194,5 +283,5 @@ class SlowLinkTransport:
         return self._inner.bytes_received
 
 
-def _nothing() -> None:
-    """A chunk that is lost."""
+def _drop() -> None:
+    """Do nothing: the chunk is lost."""

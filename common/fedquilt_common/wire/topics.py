@@ -1,4 +1,4 @@
-"""Every topic string and who may write it, once (the table is in docs/protocol.md)."""
+"""The table of MQTT topics; subscriptions, parsing and the broker's ACL are made from it (docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -13,42 +13,69 @@ NAME_PATTERN: Final = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 NAME: Final = re.compile(NAME_PATTERN)
 COORDINATOR, WATCH = "coordinator", "watch"
 RESERVED: Final = (COORDINATOR, WATCH)
-"""Users of the broker's ACL that are no agents."""
-_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+"""User names that the broker's ACL reserves; no agent may have one of them."""
+_NUMBER_PATTERN: Final = "0|[1-9][0-9]{0,8}"
+"""Only the form that ``str`` writes, so that no two topics mean the same."""
+_LEVEL: Final = re.compile("<([a-z]+)>")
 
-Kind = Literal[
-    "coordinator", "run", "round", "end", "slices", "soft-labels", "presence", "replies", "telemetry", "inbox"
+TopicKind = Literal[
+    "coordinator", "run", "round", "slices", "soft-labels", "end", "presence", "telemetry", "replies", "inbox"
 ]
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One row of the topic table: the suffix below the federation, who writes it, whether it is retained."""
+class TopicRule:
+    """One row of the topic table.
+
+    Attributes:
+        suffix: the levels below the federation; a level in angle brackets varies.
+        writer: who publishes. The other side reads; below ``agents/<agent>`` only this agent and the coordinator do.
+        retained: whether the broker retains the last message.
+    """
 
     suffix: str
     writer: Literal["coordinator", "agent"]
     retained: bool
 
+    @property
+    def per_agent(self) -> bool:
+        """Whether each agent has topics of this row of its own."""
+        return "<agent>" in self.suffix
 
-RULES: Final[dict[Kind, Rule]] = {
-    "coordinator": Rule("coordinator", "coordinator", True),
-    "run": Rule("run", "coordinator", True),
-    "round": Rule("round", "coordinator", True),
-    "slices": Rule("slices/<slot>/<chunk>", "coordinator", True),
-    "soft-labels": Rule("soft-labels/<slot>/<chunk>", "coordinator", True),
-    "end": Rule("end", "coordinator", True),
-    "presence": Rule("agents/<agent>/presence", "agent", True),
-    "replies": Rule("agents/<agent>/replies/<client>/<round>.<exchange>/<chunk>", "agent", False),
-    "telemetry": Rule("agents/<agent>/telemetry", "agent", False),
-    "inbox": Rule("agents/<agent>/inbox", "coordinator", False),
+    @property
+    def per_slot(self) -> bool:
+        """Whether the row's topics are numbered slots, which an agent subscribes to when a task names them."""
+        return "<slot>" in self.suffix
+
+    def filter(self, agent: str = "+") -> str:
+        """An MQTT filter, without the federation, for the row's topics of ``agent`` (default: of all agents)."""
+        fixed, varies, _ = self.suffix.replace("<agent>", agent).partition("<")
+        return f"{fixed}#" if varies else fixed
+
+
+TOPIC_RULES: Final[dict[TopicKind, TopicRule]] = {
+    "coordinator": TopicRule("coordinator", "coordinator", True),
+    "run": TopicRule("run", "coordinator", True),
+    "round": TopicRule("round", "coordinator", True),
+    "slices": TopicRule("slices/<slot>/<chunk>", "coordinator", True),
+    "soft-labels": TopicRule("soft-labels/<slot>/<chunk>", "coordinator", True),
+    "end": TopicRule("end", "coordinator", True),
+    "presence": TopicRule("agents/<agent>/presence", "agent", True),
+    "telemetry": TopicRule("agents/<agent>/telemetry", "agent", False),
+    "replies": TopicRule("agents/<agent>/replies/<client>/<round>.<exchange>/<chunk>", "agent", False),
+    "inbox": TopicRule("agents/<agent>/inbox", "coordinator", False),
 }
 
 
 def check_name(name: str, what: str) -> str:
-    """``name`` itself when it can stand as one level of a topic.
+    """Return ``name`` if it can be one level of a topic.
+
+    Args:
+        name: a federation, an agent or another name that becomes a level.
+        what: what ``name`` names, for the message ("agent").
 
     Raises:
-        ProtocolError: when it holds anything but letters, digits, ``_``, ``.`` and ``-``, or is too long.
+        ProtocolError: it has other characters than letters, digits, ``_``, ``.`` and ``-``, or is too long.
     """
     if not NAME.fullmatch(name):
         raise ProtocolError(
@@ -60,9 +87,9 @@ def check_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """A topic taken apart; numbers that the kind does not have are -1."""
+    """A parsed topic. A number that its kind does not have is -1."""
 
-    kind: Kind
+    kind: TopicKind
     agent: str = ""
     client: int = -1
     round: int = -1
@@ -72,7 +99,7 @@ class Address:
 
     @property
     def place(self) -> str:
-        """Kind and slot, as in the topic."""
+        """Kind and slot as in the topic, such as ``slices/0``."""
         return f"{self.kind}/{self.slot}"
 
 
@@ -85,89 +112,92 @@ class Topics:
     def __post_init__(self) -> None:
         check_name(self.federation, "federation")
 
-    def _at(self, *levels: object) -> str:
-        return "/".join((ROOT, self.federation, *map(str, levels)))
+    def _below(self, levels: str) -> str:
+        return f"{ROOT}/{self.federation}/{levels}"
+
+    def _topic(self, kind: TopicKind, **levels: object) -> str:
+        return self._below(_LEVEL.sub(lambda level: str(levels[level[1]]), TOPIC_RULES[kind].suffix))
 
     @property
     def coordinator(self) -> str:
-        return self._at("coordinator")
+        """Topic of the coordinator's presence."""
+        return self._topic("coordinator")
 
     @property
     def run(self) -> str:
-        return self._at("run")
+        """Topic of the run."""
+        return self._topic("run")
 
     @property
     def round(self) -> str:
-        return self._at("round")
+        """Topic of the open exchange's manifest."""
+        return self._topic("round")
 
     @property
     def end(self) -> str:
-        return self._at("end")
+        """Topic of the run's end."""
+        return self._topic("end")
 
     def slot_chunk(self, place: str, chunk: int) -> str:
-        """A chunk of what lies at ``place``, such as ``slices/0`` or ``soft-labels/0``."""
-        return self._at(place, chunk)
+        """Topic of one chunk at ``place``, such as ``slices/0`` or ``soft-labels/0``."""
+        return self._below(f"{place}/{chunk}")
 
     def slot_chunks(self, place: str) -> str:
-        """Filter for every chunk of it."""
-        return self._at(place, "+")
+        """Filter for every chunk at ``place``."""
+        return self._below(f"{place}/+")
 
     def presence(self, agent: str) -> str:
-        return self._at("agents", agent, "presence")
+        """Topic of an agent's presence."""
+        return self._topic("presence", agent=agent)
 
     def telemetry(self, agent: str) -> str:
-        return self._at("agents", agent, "telemetry")
+        """Topic of an agent's telemetry."""
+        return self._topic("telemetry", agent=agent)
 
     def inbox(self, agent: str) -> str:
-        return self._at("agents", agent, "inbox")
+        """Topic on which the coordinator writes to one agent."""
+        return self._topic("inbox", agent=agent)
 
     def reply_chunk(self, agent: str, client: int, round: int, exchange: int, chunk: int) -> str:
-        return self._at("agents", agent, "replies", client, f"{round}.{exchange}", chunk)
+        """Topic of one chunk of a client's reply."""
+        return self._topic("replies", agent=agent, client=client, round=round, exchange=exchange, chunk=chunk)
 
-    def for_coordinator(self) -> list[str]:
-        """What the coordinator subscribes to."""
-        return [
-            self._at("agents", "+", "presence"),
-            self._at("agents", "+", "telemetry"),
-            self._at("agents/+/replies/#"),
-        ]
+    def coordinator_filters(self) -> list[str]:
+        """Filters that the coordinator subscribes to: all that agents write."""
+        return [self._below(rule.filter()) for rule in TOPIC_RULES.values() if rule.writer == "agent"]
 
-    def for_agent(self, agent: str) -> list[str]:
-        """What an agent subscribes to before it has a task."""
-        return [self.inbox(agent), self.coordinator, self.run, self.round, self.end]
+    def agent_filters(self, agent: str) -> list[str]:
+        """Filters that an agent subscribes to before it has a task, its inbox first."""
+        rules = [rule for rule in TOPIC_RULES.values() if rule.writer == "coordinator" and not rule.per_slot]
+        return [self._below(rule.filter(agent)) for rule in sorted(rules, key=lambda rule: not rule.per_agent)]
 
     def parse(self, topic: str) -> Address:
-        """Take a topic of this federation apart.
+        """Parse a topic of this federation.
 
         Raises:
-            ProtocolError: when it is none of the topics in ``RULES``.
+            ProtocolError: it is none of the topics in ``TOPIC_RULES``.
         """
-        head = self._at("")
-        levels = topic[len(head) :].split("/") if topic.startswith(head) else []
-        try:
-            address = _address(levels)
-        except ValueError:
-            address = None
+        head = self._below("")
+        address = _parse_levels(topic[len(head) :]) if topic.startswith(head) else None
         if address is None:
             raise ProtocolError(f"topic {topic[:200]!r} is not one of federation {self.federation!r}")
         return address
 
 
-def _address(levels: list[str]) -> Address | None:
-    match levels:
-        case ["coordinator" | "run" | "round" | "end" as kind]:
-            return Address(kind)
-        case ["slices" | "soft-labels" as kind, slot, chunk]:
-            return Address(kind, slot=_number(slot), chunk=_number(chunk))
-        case ["agents", agent, "presence" | "telemetry" | "inbox" as kind] if NAME.fullmatch(agent):
-            return Address(kind, agent=agent)
-        case ["agents", agent, "replies", client, exchange, chunk] if NAME.fullmatch(agent):
-            first, _, second = exchange.partition(".")
-            return Address("replies", agent, _number(client), _number(first), _number(second), chunk=_number(chunk))
+def _pattern(rule: TopicRule) -> re.Pattern[str]:
+    def group(level: re.Match[str]) -> str:
+        return f"(?P<{level[1]}>{NAME_PATTERN if level[1] == 'agent' else _NUMBER_PATTERN})"
+
+    return re.compile(_LEVEL.sub(group, rule.suffix.replace(".", r"\.")))
+
+
+_PATTERNS: Final = {kind: _pattern(rule) for kind, rule in TOPIC_RULES.items()}
+
+
+def _parse_levels(levels: str) -> Address | None:
+    for kind, pattern in _PATTERNS.items():
+        if match := pattern.fullmatch(levels):
+            found = match.groupdict()
+            agent = found.pop("agent", "")
+            return Address(kind, agent, **{level: int(number) for level, number in found.items()})
     return None
-
-
-def _number(text: str) -> int:
-    if not _NUMBER.fullmatch(text):  # as ``str`` writes it, so that no two topics mean the same
-        raise ValueError(text)
-    return int(text)

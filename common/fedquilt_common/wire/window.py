@@ -1,4 +1,4 @@
-"""What is under way to the broker and what waits here, counted, so that neither becomes too much."""
+"""Limits on what is sent and not yet acknowledged, and on what is received and not yet processed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Callable
 from typing import Final
 
 QUEUED_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that may wait for the broker's acknowledgement before ``publish`` waits."""
+"""Bytes that may be sent and not yet acknowledged before ``publish`` waits."""
 
 
 class Window:
-    """Counts what is under way to the broker and makes senders wait while it is too much."""
+    """Counts what is sent and not yet acknowledged; senders wait while it is at a limit.
+
+    Args:
+        limit_bytes: most bytes; a single larger message may be sent alone.
+        limit_messages: most messages.
+    """
 
     def __init__(self, limit_bytes: int, limit_messages: int) -> None:
         self._limits = limit_bytes, limit_messages
@@ -21,15 +26,16 @@ class Window:
         self._bytes = self._messages = 0
         self.open = False
         self.waiting = 0
-        """Threads that wait for the broker's acknowledgements, which must therefore be read."""
+        """Threads that wait for acknowledgements of the broker, which must be read for them to continue."""
 
     def set_open(self, is_open: bool) -> None:
+        """Open or close the window; senders do not wait for a closed one."""
         with self._changed:
             self.open = is_open
             self._changed.notify_all()
 
     def reserve(self, size: int) -> bool:
-        """Wait for room and take it; False when the connection is closed."""
+        """Wait for room and reserve it; False if the connection is closed."""
         with self._changed:
             self._wait(lambda: not self.open or self._has_room(size))
             if self.open:
@@ -41,8 +47,8 @@ class Window:
         limit_bytes, limit_messages = self._limits
         return not self._messages or (self._bytes + size <= limit_bytes and self._messages < limit_messages)
 
-    def sent(self, mid: int, size: int) -> None:
-        """Tie a reservation to a packet; its acknowledgement may already have come."""
+    def register(self, mid: int, size: int) -> None:
+        """Assign a reservation to the packet ``mid``, which may be acknowledged already."""
         with self._changed:
             if mid in self._early:
                 self._early.discard(mid)
@@ -50,7 +56,8 @@ class Window:
             else:
                 self._sizes[mid] = size
 
-    def acknowledged(self, mid: int) -> None:
+    def acknowledge(self, mid: int) -> None:
+        """Release the reservation of the packet ``mid``."""
         with self._changed:
             if mid in self._sizes:
                 self._release(self._sizes.pop(mid))
@@ -63,6 +70,7 @@ class Window:
         self._changed.notify_all()
 
     def drain(self, timeout: float) -> bool:
+        """Wait until everything is acknowledged; False after ``timeout`` seconds, or if the connection is closed."""
         with self._changed:
             self._wait(lambda: not self.open or not self._messages, timeout)
             return not self._messages
@@ -76,7 +84,12 @@ class Window:
 
 
 class Intake:
-    """Counts what has come and is not yet dealt with."""
+    """Counts what is received and not yet processed.
+
+    Args:
+        limit_bytes: bytes from which it is full.
+        limit_messages: messages from which it is full.
+    """
 
     def __init__(self, limit_bytes: int, limit_messages: int) -> None:
         self._limits = limit_bytes, limit_messages
@@ -84,16 +97,19 @@ class Intake:
         self._bytes = self._messages = 0
 
     def hold(self, size: int) -> None:
+        """Count a message that arrived."""
         with self._lock:
             self._bytes += size
             self._messages += 1
 
-    def let_go(self, size: int) -> None:
+    def release(self, size: int) -> None:
+        """Stop counting a message that is processed."""
         with self._lock:
             self._bytes -= size
             self._messages -= 1
 
     @property
     def is_full(self) -> bool:
+        """Whether a limit is reached."""
         limit_bytes, limit_messages = self._limits
         return self._bytes >= limit_bytes or self._messages >= limit_messages

@@ -161,7 +161,7 @@ class Coordinator:
     def _announce(self) -> None:
         """Publish everything that the broker should retain, because it may have lost it."""
         folder = self.run.folder
-        self._transport.subscribe(self._topics.for_coordinator())
+        self._transport.subscribe(self._topics.coordinator_filters())
         online = CoordinatorPresence(online=True, epoch=folder.epoch, run=folder.run)
         self._transport.publish(self._topics.coordinator, online.encode(), retain=True)
         self._transport.publish(self._topics.end, b"", retain=True)

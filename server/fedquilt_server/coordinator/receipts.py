@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedquilt_common.types import ClientId
+from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Assembly
-from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, StopMessage, bitmap_of
+from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, StopMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.refusals import REASON_LENGTH
@@ -43,7 +44,7 @@ class ReceiptPublisher:
             round=address.round,
             exchange=address.exchange,
             digest=assembly.digest,
-            bitmap=bitmap_of(assembly.missing, assembly.count),
+            bitmap=encode_bitmap(assembly.missing, assembly.count),
         )
         self._transport.publish(self._topics.inbox(address.agent), message.encode())
 

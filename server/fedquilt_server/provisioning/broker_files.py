@@ -1,4 +1,4 @@
-"""Write the configuration and the ACL of a federation's broker, from templates, and reload the broker."""
+"""Write the configuration of a federation's broker, from a template, and reload the broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -15,28 +14,12 @@ from typing import Final
 import psutil
 
 from fedquilt_common.errors import FederationError
-from fedquilt_common.wire.topics import ROOT
 from fedquilt_server.provisioning.record import FederationRecord
 
 SYSTEM_FOLDER: Final = "/etc/mosquitto/fedquilt"
 CONFIG: Final = "mosquitto.conf"
 RELOAD_SECONDS: Final = 600.0
 _FILES: Final = ("cafile", "certfile", "keyfile", "crlfile", "acl_file")
-
-
-def acl(federation: str, revoked: Iterable[str]) -> str:
-    """Return the access rules for one federation.
-
-    Revoked boards have deny rules. They override the rules for all users, also on a connection that is already open.
-
-    Args:
-        federation: name of the federation; the rules cover only its topics.
-        revoked: names of the revoked boards.
-    """
-    template = _template("acl")
-    rules = template.replace(f"{ROOT}/+/", f"{ROOT}/{federation}/").replace(f"{ROOT}/#", f"{ROOT}/{federation}/#")
-    denied = "".join(f"\nuser {board}\ntopic deny {ROOT}/#\n" for board in sorted(revoked))
-    return rules + ("\n# Revoked:\n" + denied.lstrip("\n") if denied else "")
 
 
 def system_config(port: int) -> str:

@@ -21,13 +21,14 @@ from pydantic import ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
 from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
-from fedquilt_common.files.durable import new_private, sync, write_durably
+from fedquilt_common.files.durable import create_private, sync, write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.wire.topics import RESERVED, check_name
+from fedquilt_server.provisioning.acl import make_acl
 from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
-from fedquilt_server.provisioning.broker_files import CONFIG, acl, local_config, reload_broker, system_config
+from fedquilt_server.provisioning.broker_files import CONFIG, local_config, reload_broker, system_config
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.kinds import kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
@@ -220,7 +221,7 @@ class Federation:
         revoked = [name for name, board in record.boards.items() if board.revoked is not None]
         serials = {int(entry.serial, 16): entry.at for entry in record.withdrawn}
         write_durably(self.broker_folder / "revoked.crl", signed_list(self._authority(), serials, _now()))
-        _write_private(self.broker_folder / "acl", acl(record.name, revoked))
+        _write_private(self.broker_folder / "acl", make_acl(record.name, revoked))
         write_durably(self.folder / "inventory.yml", inventory(record))
         write_record(self.folder, record)
 
@@ -276,7 +277,7 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
 def _write_private(path: Path, text: str) -> None:
     """Write a file durably that only its owner can read, also while it is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = new_private(path.with_name(f".{path.name}.new"))
+    fresh = create_private(path.with_name(f".{path.name}.new"))
     fresh.write_text(text, encoding="utf-8")
     sync(fresh)
     fresh.replace(path)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from fedquilt_common.errors import ImageError
-from fedquilt_common.files.durable import new_private
+from fedquilt_common.files.durable import create_private
 from fedquilt_server.provisioning.card import FOLDER, IDENTITY, Card
 from fedquilt_server.provisioning.devices import Device
 from fedquilt_server.provisioning.fat import FatPartition, total_size
@@ -202,7 +202,7 @@ def write_archive(card: Card, out: Path, report: ProgressReporter) -> FlashResul
     wheels, digests = card.wheel_files(), dict[str, str]()
     fresh = out.with_name(f".{out.name}.new")
     try:
-        new_private(fresh)
+        create_private(fresh)
         with tarfile.open(fresh, "w:gz" if out.name.endswith(("gz", "tgz")) else "w") as archive:
             for path, text in texts.items():
                 _add_file(archive, path, io.BytesIO(text.encode()), len(text.encode()))
@@ -251,7 +251,7 @@ def unpack(image: Path, out: Path, report: ProgressReporter) -> None:
     """
     try:
         whole = image.stat().st_size
-        with _open_image(image) as (source, position), new_private(out).open("wb") as target:  # it will hold a key
+        with _open_image(image) as (source, position), create_private(out).open("wb") as target:  # it will hold a key
             _check_room(image, out, whole)
             copy(source, target, None, lambda _: report(f"unpacking {image.name}", position(), whole))
     except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:

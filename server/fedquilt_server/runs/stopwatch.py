@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedquilt_common.types import ClientId, Precision
-from fedquilt_common.wire.codec import wire_dtype_of
+from fedquilt_common.wire.codec import wire_format
 from fedquilt_server.round.events import Replied, Send
 from fedquilt_server.runs.journal import Traffic
 
@@ -34,7 +34,7 @@ class LabelBytes:
         """Count the tasks of an exchange that opens, also if it opens again."""
         for client, task in send.tasks.items():
             if task.labels:
-                sizes = (wire_dtype_of(str(x.dtype), precision)[1].itemsize * x.size for x in task.arrays.values())
+                sizes = (wire_format(str(x.dtype), precision)[1].itemsize * x.size for x in task.arrays.values())
                 self.down[send.exchange, client] = sum(sizes)
 
     def count_reply(self, event: Replied) -> None:

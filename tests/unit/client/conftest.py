@@ -95,7 +95,7 @@ class Peer:
         )
         self._transport.connect()
         assert self._connected.wait(PATIENCE)
-        self._transport.subscribe(self.topics.for_coordinator())
+        self._transport.subscribe(self.topics.coordinator_filters())
 
     def _deliver(self, incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):
@@ -128,7 +128,7 @@ class Peer:
         """Publish a round with one patch and one task."""
         task = TaskMessage(clients=clients, kind="train", patches=[0], scalars=changes.pop("scalars", {}))
         patch = self.fill(0, blob)
-        fields = {"phase": "open", "patches": [patch], "tasks": [task], **changes}
+        fields = {"patches": [patch], "tasks": [task], **changes}
         message = RoundMessage(run=run, round=number, exchange=0, **fields)
         self.publish(self.topics.round, message)
         return message

@@ -13,6 +13,7 @@ import pytest
 
 from fedquilt_client.worker import Job
 from fedquilt_client.worker_pool import WorkerPool
+from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import (
     PROTOCOL,
@@ -28,7 +29,6 @@ from fedquilt_common.wire.messages import (
     RoundMessage,
     StopMessage,
     TaskMessage,
-    bitmap_of,
     parse_telemetry,
 )
 
@@ -125,7 +125,7 @@ def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_fo
         peer.reply(0, 1, accept=False)
         sent = peer.chunks(0, 1)
         first = sent[0][0]
-        bitmap = bitmap_of({0, 2}, first.count)
+        bitmap = encode_bitmap({0, 2}, first.count)
         ask = {"run": "run-1", "client": 0, "round": 1, "exchange": 0, "digest": first.digest, "bitmap": bitmap}
         peer.send_to("board", MissingMessage.model_validate(ask))
         wait_for(lambda: len(peer.chunks(0, 1)) >= len(sent) + 2)
@@ -234,7 +234,7 @@ def test_a_newer_protocol_is_ignored_with_advice(
     peer.publish(peer.topics.run, kit.run().model_copy(update={"v": NEWER, "run": "future"}))
     with host():
         wait_for(lambda: "install the same fedquilt version" in caplog.text, "the advice")
-        assert f"speaks protocol {NEWER}" in caplog.text
+        assert f"has protocol version {NEWER}" in caplog.text
         peer.publish(peer.topics.run, kit.run())
         peer.open("run-1", 1, kit.blob(), [0])
         assert same(peer.reply(0, 1), plus(0.5, kit))
@@ -248,12 +248,12 @@ HOSTILE: dict[str, list[bytes]] = {
         b'{"v":1,"run":"x","experiment":{"name":"x","rounds":NaN}}',
     ],
     "round": [
-        b'{"v":1,"run":"run-1","round":-1,"exchange":0,"phase":"open"}',
-        b'{"v":1,"run":"run-1","round":1e400,"exchange":0,"phase":"open"}',
-        RoundMessage(run="run-1", round=1, exchange=0, phase="open",
+        b'{"v":1,"run":"run-1","round":-1,"exchange":0}',
+        b'{"v":1,"run":"run-1","round":1e400,"exchange":0}',
+        RoundMessage(run="run-1", round=1, exchange=0,
                      tasks=[TaskMessage(clients=[0], kind="train", patches=[])]
                      ).encode().replace(b'"patches":[],"scalars"', b'"patches":[7],"scalars"'),
-        RoundMessage(run="run-1", round=1, exchange=0, phase="open",
+        RoundMessage(run="run-1", round=1, exchange=0,
                      patches=[PatchMessage(slot=0, digest=NOBODY, size=0), PatchMessage(slot=0, digest=NOBODY, size=9)],
                      tasks=[TaskMessage(clients=[0, 0, 1], kind="train", patches=[1, 0, 1])]).encode(),
     ],

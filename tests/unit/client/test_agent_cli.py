@@ -184,7 +184,7 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
         ((*NEEDED, "--ca", "ca.pem"), 3, "mqtts://"),
         ((*NEEDED, "--config", "absent.yaml"), 4, "absent.yaml"),
         ((*NEEDED, "--config", "unknown.yaml"), 4, "nonsense"),
-        ((*NEEDED, "--config", "list.yaml"), 4, "must hold keys"),
+        ((*NEEDED, "--config", "list.yaml"), 4, "holds no keys"),
         ((*NEEDED, "--config", "torn.yaml"), 4, "torn.yaml"),
         ((*NEEDED, "--clients", "0-999999"), 4, "at most"),
         ((*NEEDED, "--kind", "my board"), 4, "kind"),

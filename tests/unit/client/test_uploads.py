@@ -11,8 +11,9 @@ from fedquilt_client import uploads as module
 from fedquilt_client.store import StoredReply
 from fedquilt_client.uploads import DAMAGES, FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS, Uploads
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file
-from fedquilt_common.wire.messages import MissingMessage, Outcome, ReceiptMessage, bitmap_of
+from fedquilt_common.wire.messages import MissingMessage, Outcome, ReceiptMessage
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
 
@@ -82,7 +83,7 @@ class Bench:
         )
 
     def missing(self, reply: StoredReply, indices: set[int]) -> None:
-        self.miss(reply, bitmap_of(indices, CHUNKS))
+        self.miss(reply, encode_bitmap(indices, CHUNKS))
 
     def miss(self, reply: StoredReply, bitmap: str) -> None:
         fields = {"run": "run", "client": reply.client, "round": reply.round, "exchange": 0}

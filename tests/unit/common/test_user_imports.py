@@ -46,12 +46,12 @@ def test_own_factory_is_not_imported_unless_allowed(
     [
         ("no_such_package_here:make", "ModuleNotFoundError"),
         ("json:dump_s", "json has no 'dump_s'; did you mean 'dumps'"),
-        ("json:__name__", "cannot be called"),
-        ("json:", "not of the form"),
-        (":x", "not of the form"),
-        ("a:b:c", "not of the form"),
-        ("../x:y", "not of the form"),
-        ("json:dumps\n", "not of the form"),
+        ("json:__name__", "is not callable"),
+        ("json:", "does not have the form"),
+        (":x", "does not have the form"),
+        ("a:b:c", "does not have the form"),
+        ("../x:y", "does not have the form"),
+        ("json:dumps\n", "does not have the form"),
     ],
 )
 def test_reasons(name: str, expected: str) -> None:

@@ -105,7 +105,7 @@ def test_more_than_there_is_or_nothing(public: dict[str, Any] | None, words: str
 
 
 @pytest.mark.parametrize(
-    ("public", "words"), [({}, "say how many"), ({"set": "digits", "file": "x.npy"}, "remove one of the two")]
+    ("public", "words"), [({}, "set how many"), ({"set": "digits", "file": "x.npy"}, "remove one of the two")]
 )
 def test_an_experiment_says_one_source(public: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -1,4 +1,4 @@
-"""The doctor: what it says of a real broker with and without TLS and ACL, of clocks, of a Pi and of a Jetson."""
+"""The doctor at a real broker with and without TLS and ACL, and its checks of clocks, a Pi and a Jetson."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -21,9 +23,17 @@ from tests.support.peers import running
 
 from fedquilt_common import cli
 from fedquilt_common.doctor import machine
-from fedquilt_common.doctor.broker import _rights, broker_checks, cert_end, cert_user
-from fedquilt_common.doctor.check import Check, graded
-from fedquilt_common.doctor.training import torch
+from fedquilt_common.doctor.broker import (
+    _check_acl,
+    _check_own_certificate,
+    _check_own_topics,
+    _check_rights,
+    broker_user,
+    check_broker,
+)
+from fedquilt_common.doctor.certificate import Certificate, read_certificate
+from fedquilt_common.doctor.check import Check, grade
+from fedquilt_common.doctor.training import check_torch
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_server.provisioning.authority import issue_certificate, load_identity
 from fedquilt_server.provisioning.federation import Federation, make_federation
@@ -63,16 +73,17 @@ def states(checks: list[Check]) -> dict[str, str]:
 WELL = {"broker": "ok", "own certificate": "ok", "broker's certificate": "ok", "MQTT": "ok", "largest packet": "ok"}
 
 
-def test_a_board_at_its_broker(made: Federation) -> None:
+def test_a_board_at_its_broker(made: Federation, caplog: pytest.LogCaptureFixture) -> None:
     with broker_of(made):
-        found = broker_checks(address_of(made, made.board_folder("pi")), "lab")
+        found = check_broker(address_of(made, made.board_folder("pi")), "lab")
         assert states(found) == {**WELL, "ACL": "ok", "federation": "ok"}
         assert not any(check.advice for check in found)
-        found = broker_checks(address_of(made, made.board_folder("pi")), "loft")
+        found = check_broker(address_of(made, made.board_folder("pi")), "loft")
         assert states(found) == {**WELL, "ACL": "ok", "federation": "fail"}
-        assert "pi may not speak in the federation 'loft'" in found[-1].said
-        found = broker_checks(address_of(made, made.folder / "coordinator"), "lab")
-        assert found[-1] == Check("ACL", "ok", "not tried: the coordinator may write everything")
+        assert "pi may not write in the federation 'loft'" in found[-1].said
+        found = check_broker(address_of(made, made.folder / "coordinator"), "lab")
+        assert found[-1] == Check("ACL", "ok", "not tested: the coordinator may write to every topic")
+    assert "refused" not in caplog.text  # the refusals are what the doctor expects
 
 
 def test_a_broker_without_an_acl(made: Federation) -> None:
@@ -81,7 +92,7 @@ def test_a_broker_without_an_acl(made: Federation) -> None:
         "".join(f"{line}\n" for line in config.read_text().splitlines() if not line.startswith("acl_file"))
     )
     with broker_of(made, name="open.conf"):
-        found = broker_checks(address_of(made, made.board_folder("pi")), "lab")
+        found = check_broker(address_of(made, made.board_folder("pi")), "lab")
     assert states(found) == {**WELL, "ACL": "fail", "federation": "ok"}
     assert "federation init" in found[-2].advice
 
@@ -89,9 +100,9 @@ def test_a_broker_without_an_acl(made: Federation) -> None:
 def test_an_open_broker_on_this_machine(tmp_path: Path) -> None:
     port = free_port()
     with running(broker_command(tmp_path, port), port):
-        found = broker_checks(parse_broker_url(f"127.0.0.1:{port}"), "lab")
+        found = check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")
         assert states(found) == {"broker": "ok", "MQTT": "ok", "largest packet": "ok", "ACL": "warn"}
-        wrong = broker_checks(parse_broker_url(f"mqtts://127.0.0.1:{port}"), "lab")
+        wrong = check_broker(parse_broker_url(f"mqtts://127.0.0.1:{port}"), "lab")
         assert (wrong[-1].name, wrong[-1].state) == ("TLS", "fail")
         assert "8883" in wrong[-1].advice
 
@@ -102,7 +113,7 @@ def test_a_broker_that_takes_small_packets_only(tmp_path: Path) -> None:
     with (tmp_path / "mosquitto.conf").open("a") as config:
         config.write("max_packet_size 131072\n")
     with running(command, port):
-        found = {check.name: check for check in broker_checks(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
+        found = {check.name: check for check in check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
     assert found["largest packet"].state == "warn"
     assert "wire.chunk to less than 130048 bytes" in found["largest packet"].advice
 
@@ -113,9 +124,9 @@ def test_a_broker_for_tiny_packets(tmp_path: Path) -> None:
     with (tmp_path / "mosquitto.conf").open("a") as config:
         config.write("max_packet_size 2000\n")
     with running(command, port):
-        found = broker_checks(parse_broker_url(f"127.0.0.1:{port}"), "lab")[-1]
+        found = check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")[-1]
     assert (found.name, found.state) == ("MQTT", "fail")
-    assert "Raise its max_packet_size" in found.advice
+    assert "Raise the broker's max_packet_size" in found.advice
 
 
 @pytest.mark.parametrize(
@@ -141,11 +152,11 @@ def test_a_broker_that_does_not_answer_is_not_judged(
             return answers.pop(0)
 
     transport = cast("MqttTransport", Slow())
-    assert states(_rights(transport, address_of(made, made.board_folder("pi")), "lab")) == states_of
+    assert states(_check_rights(transport, address_of(made, made.board_folder("pi")), "lab")) == states_of
 
 
 def test_nobody_there() -> None:
-    (found,) = broker_checks(parse_broker_url(f"127.0.0.1:{free_port()}"), "lab")
+    (found,) = check_broker(parse_broker_url(f"127.0.0.1:{free_port()}"), "lab")
     assert (found.name, found.state) == ("broker", "fail")
     assert "firewalls" in found.advice
 
@@ -163,19 +174,19 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
     own = made.board_folder("pi")
     other = make_federation(tmp_path / "other", "lab", ["localhost"])
     with broker_of(made):
-        soon = broker_checks(address_of(made, own, **mine(9.5)), "lab")
+        soon = check_broker(address_of(made, own, **mine(9.5)), "lab")
         assert states(soon) == {**WELL, "own certificate": "warn", "ACL": "ok", "federation": "ok"}
-        assert "good for" in soon[1].said
-        past = broker_checks(address_of(made, own, **mine(-3)), "lab")
+        assert "valid for" in soon[1].said
+        past = check_broker(address_of(made, own, **mine(-3)), "lab")
         assert states(past)["own certificate"] == "fail"
-        assert "ran out 3 days ago" in past[1].said
-        revoked = broker_checks(address_of(made, made.board_folder("gone")), "lab")
+        assert "expired 3 days ago" in past[1].said
+        revoked = check_broker(address_of(made, made.board_folder("gone")), "lab")
         assert (revoked[-1].name, revoked[-1].state) == ("MQTT", "fail")
         assert "revoked" in revoked[-1].advice
-        foreign = broker_checks(address_of(made, own, ca=str(other.folder / "authority" / "ca.crt")), "lab")
+        foreign = check_broker(address_of(made, own, ca=str(other.folder / "authority" / "ca.crt")), "lab")
         assert (foreign[-1].name, foreign[-1].state) == ("TLS", "fail")
         assert "--ca is that of another" in foreign[-1].advice
-        broken = broker_checks(address_of(made, own, key=str(own / "ca.crt")), "lab")
+        broken = check_broker(address_of(made, own, key=str(own / "ca.crt")), "lab")
         assert (broken[-1].name, broken[-1].state) == ("TLS files", "fail")
     made.renew(["elsewhere.local"])
     (made.broker_folder / "broker.crt").write_text(
@@ -185,7 +196,7 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
     (made.broker_folder / "broker.crt").write_text(identity.certificate_pem)
     (made.broker_folder / "broker.key").write_text(identity.key_pem)
     with broker_of(made):
-        found = broker_checks(address_of(made, own), "lab")
+        found = check_broker(address_of(made, own), "lab")
     assert (found[-1].name, found[-1].state) == ("TLS", "fail")
     assert "--broker NAME" in found[-1].advice
     made.renew(["localhost"])
@@ -193,9 +204,39 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
 
 def test_what_is_read_of_a_certificate(made: Federation) -> None:
     path = made.board_folder("pi") / "tls.crt"
-    assert cert_end(str(path)) == made.board("pi").until.timestamp()
-    assert cert_user(address_of(made, made.board_folder("pi"))) == "pi"
-    assert cert_user(parse_broker_url("mqtt://me:x@lab")) == "me"
+    assert read_certificate(str(path)) == Certificate("pi", made.board("pi").until.timestamp())
+    assert broker_user(address_of(made, made.board_folder("pi"))) == "pi"
+    assert broker_user(parse_broker_url("mqtt://me:x@lab")) == "me"
+
+
+@pytest.mark.parametrize("decode", [None, dict, lambda _: {}, lambda _: {"subject": (), "notAfter": "soon"}])
+def test_a_python_that_cannot_read_certificates(
+    decode: object, made: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function is CPython's own and may change: then the end and the name are unknown, and nothing fails."""
+    address = address_of(made, made.board_folder("pi"))
+    monkeypatch.setattr(ssl, "_ssl", SimpleNamespace(_test_decode_cert=decode) if decode else SimpleNamespace())
+    assert read_certificate(address.cert) is None
+    assert broker_user(address) is None
+    own = _check_own_certificate(address.cert)
+    assert (own.state, "unknown" in own.said) == ("warn", True)
+    assert own.advice.endswith(f"{address.cert}`")
+    (federation,) = _check_own_topics(cast("MqttTransport", None), broker_user(address), "lab")
+    assert (federation.state, "unknown" in federation.said) == ("warn", True)
+
+
+def test_a_certificate_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "x.crt").write_text("nothing")
+    for name in ("x.crt", "missing.crt"):
+        with pytest.raises(OSError):  # noqa: PT011 - of the file system or of ssl
+            read_certificate(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(("user", "tls", "state"), [
+    ("coordinator", True, "ok"), (None, True, "warn"), ("pi", True, "fail"), ("", False, "warn"),
+])  # fmt: skip
+def test_a_client_that_may_write_everywhere(user: str | None, tls: bool, state: str) -> None:
+    assert _check_acl(False, user, tls=tls).state == state
 
 
 # -- the machine -----------------------------------------------------------------------------------------------
@@ -240,17 +281,17 @@ def test_answers_that_tell_no_time(first: int, stratum: int) -> None:
 @pytest.mark.parametrize(("skew", "state"), [(0.1, "ok"), (-30.0, "warn"), (4000.0, "fail")])
 def test_what_is_said_of_a_clock(skew: float, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "ntp_skew", lambda _: skew)
-    found = machine.clock("lab")
-    assert (found.state, found.said) == (state, f"{abs(skew):.2f} s away from the clock of lab")
+    found = machine.check_clock("lab")
+    assert (found.state, found.said) == (state, f"differs from the clock of lab by {abs(skew):.2f} s")
     assert bool(found.advice) == (state != "ok")
 
 
 def test_a_clock_that_nobody_has_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "_said", lambda *_: "no")
+    monkeypatch.setattr(machine, "_run_tool", lambda *_: "no")
     monkeypatch.setattr(machine, "SYNCHRONIZED", tmp_path / "synchronized")
-    assert machine.clock(None).state == "warn"
+    assert machine.check_clock(None).state == "warn"
     (tmp_path / "synchronized").touch()
-    assert machine.clock(None).state == "ok"
+    assert machine.check_clock(None).state == "ok"
 
 
 def tool(folder: Path, name: str, prints: str, code: int = 0) -> None:
@@ -262,25 +303,25 @@ def tool(folder: Path, name: str, prints: str, code: int = 0) -> None:
 @pytest.mark.parametrize(
     ("prints", "state", "words"),
     [
-        ("throttled=0x0", "ok", "fine"), ("throttled=0x50000", "warn", "voltage was too low since the start"),
+        ("throttled=0x0", "ok", "fine"), ("throttled=0x50000", "warn", "voltage has been too low since the start"),
         ("throttled=0x50005", "fail", "voltage is too low now"), ("throttled=0x80008", "fail", "temperature limit now"),
-        ("throttled=what", "warn", "the firmware says"),
+        ("throttled=what", "warn", "the firmware reports"),
     ],
 )  # fmt: skip
 def test_a_raspberry_pi(prints: str, state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(tmp_path, "vcgencmd", prints)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = machine.power_of_pi()
+    found = machine.check_pi_power()
     assert found is not None
     assert (found.state, words in found.said) == (state, True)
 
 
 def test_a_pi_without_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.power_of_pi() is None
+    assert machine.check_pi_power() is None
     (tmp_path / "throttled").write_text("50000\n")
     monkeypatch.setattr(machine, "FIRMWARE", tmp_path / "throttled")
-    found = machine.power_of_pi()
+    found = machine.check_pi_power()
     assert found is not None
     assert found.state == "warn"
 
@@ -289,19 +330,19 @@ def test_a_pi_without_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_jetson(mode: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     tool(tmp_path, "nvpmodel", f"NV Power Mode: {mode}\n0", code=1)
-    assert machine.power_of_jetson() is None
+    assert machine.check_jetson_power() is None
     tool(tmp_path, "nvpmodel", f"NV Power Mode: {mode}\n0")
-    found = machine.power_of_jetson()
+    found = machine.check_jetson_power()
     assert found is not None
     assert (found.state, mode in found.said) == (state, True)
 
 
 def test_room_and_grades(tmp_path: Path) -> None:
-    assert machine.disk(tmp_path / "not" / "there").name == "disk"
-    assert [graded("x", value, 10, 5, "", "do").state for value in (11, 10, 9, 5, 4)] == [
+    assert machine.check_disk(tmp_path / "not" / "there").name == "disk"
+    assert [grade("x", value, 10, 5, "", "do").state for value in (11, 10, 9, 5, 4)] == [
         "ok", "ok", "warn", "warn", "fail",
     ]  # fmt: skip
-    found = torch()
+    found = check_torch()
     assert found.state in ("ok", "warn")
     assert "fp32" in found.said
 
@@ -309,7 +350,7 @@ def test_room_and_grades(tmp_path: Path) -> None:
 def test_a_torch_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a Jetson that lacks a library of NVIDIA's."""
     (tmp_path / "torch.py").write_text("raise ImportError('libcusparseLt.so.0: cannot open shared object file')\n")
-    code = "from fedquilt_common.doctor.training import torch; print(torch())"
+    code = "from fedquilt_common.doctor.training import check_torch; print(check_torch())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},

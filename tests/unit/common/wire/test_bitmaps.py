@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.messages import bitmap_indices, bitmap_of
+from fedquilt_common.wire.bitmaps import decode_bitmap, encode_bitmap
 
 
 @pytest.mark.parametrize(
@@ -13,26 +13,26 @@ from fedquilt_common.wire.messages import bitmap_indices, bitmap_of
     [([], 0, ""), ([], 1, "AA=="), ([0], 1, "AQ=="), ([7], 8, "gA=="), ([8], 9, "AAE="), ([0, 9], 10, "AQI=")],
 )
 def test_bit_i_of_byte_i_div_8(indices: list[int], count: int, bitmap: str) -> None:
-    assert bitmap_of(indices, count) == bitmap
-    assert bitmap_indices(bitmap, count) == indices
+    assert encode_bitmap(indices, count) == bitmap
+    assert decode_bitmap(bitmap, count) == indices
 
 
 def test_round_trip_of_a_set() -> None:
     indices = set(range(0, 1000, 7)) | {999}
-    assert bitmap_indices(bitmap_of(indices, 1000), 1000) == sorted(indices)
+    assert decode_bitmap(encode_bitmap(indices, 1000), 1000) == sorted(indices)
 
 
 def test_bits_past_the_end_are_no_chunks() -> None:
-    assert bitmap_indices("/w==", 3) == [0, 1, 2]
+    assert decode_bitmap("/w==", 3) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("bitmap", "count"), [("AA==", 9), ("AAA=", 8), ("", 1), ("AA==", 0), ("AA==", 10**9)])
 def test_wrong_length(bitmap: str, count: int) -> None:
     with pytest.raises(PayloadError, match=f"bytes for {count} chunks"):
-        bitmap_indices(bitmap, count)
+        decode_bitmap(bitmap, count)
 
 
 @pytest.mark.parametrize("bitmap", ["A", "AA=", "AA==AA==", "A\n==", "\u00e9\u00e9==", "AA=A"])
 def test_not_base64(bitmap: str) -> None:
     with pytest.raises(PayloadError, match="not base64"):
-        bitmap_indices(bitmap, 8)
+        decode_bitmap(bitmap, 8)

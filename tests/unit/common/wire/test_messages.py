@@ -12,6 +12,7 @@ import pytest
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
 from fedquilt_common.types import Profile
 from fedquilt_common.wire import messages
+from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import (
     MAX_MESSAGE,
@@ -31,7 +32,6 @@ from fedquilt_common.wire.messages import (
     TaskMessage,
     Telemetry,
     WireMessage,
-    bitmap_of,
     parse,
     parse_inbox,
     parse_telemetry,
@@ -45,7 +45,6 @@ ROUND = RoundMessage(
     run="digits-1",
     round=2,
     exchange=0,
-    phase="open",
     deadline=1700000000.25,
     patches=[PatchMessage(slot=0, digest=A, size=4096), PatchMessage(slot=1, digest=B, size=1)],
     tasks=[
@@ -72,7 +71,7 @@ SAMPLES: dict[str, WireMessage] = {
     "Telemetry": Telemetry(agent="pi-1", boot=9, memory_used=1024, temperature=51.5, power=None, training={"3": 0.25}),
     "FailedMessage": FailedMessage(agent="pi-1", reason="out of memory", **REPLY),
     "ReceiptMessage": ReceiptMessage(digest=B, outcome="rejected", reason="late by a round", **REPLY),
-    "MissingMessage": MissingMessage(digest=B, bitmap=bitmap_of([0, 9], 10), **REPLY),
+    "MissingMessage": MissingMessage(digest=B, bitmap=encode_bitmap([0, 9], 10), **REPLY),
     "StopMessage": StopMessage(run="digits-1", clients=[3], round=7, exchange=1),
     "ReplyHeader": ReplyHeader(task="0123456789abcdef", weight=60.0, metrics={"loss": 0.125}, **REPLY),
     "EndMessage": EndMessage(run="digits-1", reason="all rounds done"),
@@ -127,7 +126,9 @@ END = SAMPLES["EndMessage"]
 @pytest.mark.parametrize("version", [2, 99, 10**30])
 def test_a_newer_protocol_says_what_to_do(version: int) -> None:
     for read in (lambda p: parse(EndMessage, p, "f/end"), lambda p: parse_inbox(p, "f/end")):
-        with pytest.raises(ProtocolVersionError, match=rf"f/end speaks protocol {version}, .* speaks 1: install"):
+        with pytest.raises(
+            ProtocolVersionError, match=rf"f/end has protocol version {version}, .* supports 1: install"
+        ):
             read(changed(END, v=version, run=["another", "shape"]))
 
 
@@ -139,6 +140,11 @@ def test_no_valid_version(version: Any) -> None:
 
 def test_unknown_keys_are_ignored() -> None:
     assert parse(EndMessage, changed(END, later={"a": [1]}), "t") == END
+
+
+def test_a_manifest_may_lack_its_phase() -> None:
+    """The key has no meaning any more; only agents of version 0.1.0 require it."""
+    assert parse(RoundMessage, changed(ROUND, phase=None), "t") == ROUND
 
 
 NOT_JSON = [b"", b"\xff\xfe", b"{", b"nothing", b'{"v":1,}', b'{"v":' + b"9" * 5000 + b"}", b"[" * 100_000, b"{}{}"]
@@ -272,7 +278,7 @@ def test_fingerprint_sees_every_part_of_the_question() -> None:
 
 def test_fingerprint_sees_nothing_else() -> None:
     moved = [patch.model_copy(update={"slot": 8, "size": 5}) for patch in ROUND.patches]
-    later = ROUND.model_copy(update={"deadline": None, "phase": "closed", "patches": moved, "tasks": [],
+    later = ROUND.model_copy(update={"deadline": None, "patches": moved, "tasks": [],
                                      "since": {"3": (1, 0), "4": (5, 0)}})  # fmt: skip
     turned = TASK.model_copy(update={"clients": [9], "scalars": dict(reversed(TASK.scalars.items()))})
     assert later.fingerprint(turned, 3) == GOLDEN["fingerprint"]

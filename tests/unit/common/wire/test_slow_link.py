@@ -12,8 +12,7 @@ from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.errors import BrokerUnreachableError, ExperimentError
 from fedquilt_common.wire import slow_link as linked
-from fedquilt_common.wire.link import Link, parse_link
-from fedquilt_common.wire.slow_link import SlowLinkTransport
+from fedquilt_common.wire.slow_link import Link, SlowLinkTransport, parse_link
 from fedquilt_common.wire.transport import Connected, Deliver, Incoming, MqttMessage, Transport, Will
 
 WILL = Will("gone", b"")

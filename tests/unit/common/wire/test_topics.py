@@ -6,7 +6,7 @@ import pytest
 from paho.mqtt.client import topic_matches_sub
 
 from fedquilt_common.errors import ProtocolError
-from fedquilt_common.wire.topics import ROOT, RULES, Address, Topics, check_name
+from fedquilt_common.wire.topics import ROOT, TOPIC_RULES, Address, Topics, check_name
 
 TOPICS = Topics("lab-1")
 BASE = f"{ROOT}/lab-1"
@@ -39,16 +39,16 @@ def test_soft_labels_read_as_slices_do() -> None:
 
 
 def test_the_table_has_every_kind_and_who_writes_it() -> None:
-    agents = {kind for kind, rule in RULES.items() if rule.writer == "agent"}
-    fleeting = {kind for kind, rule in RULES.items() if not rule.retained}
-    assert set(RULES) == {address.kind for _, address in WRITTEN.values()} | {"soft-labels"}
+    agents = {kind for kind, rule in TOPIC_RULES.items() if rule.writer == "agent"}
+    fleeting = {kind for kind, rule in TOPIC_RULES.items() if not rule.retained}
+    assert set(TOPIC_RULES) == {address.kind for _, address in WRITTEN.values()} | {"soft-labels"}
     assert agents == {"presence", "replies", "telemetry"}
     assert fleeting == {"replies", "telemetry", "inbox"}
 
 
-@pytest.mark.parametrize("kind", RULES)
+@pytest.mark.parametrize("kind", TOPIC_RULES)
 def test_every_row_of_the_table_is_a_topic_of_its_kind(kind: str) -> None:
-    suffix = RULES[kind].suffix  # type: ignore[index]  # mypy does not see that the keys are the kinds
+    suffix = TOPIC_RULES[kind].suffix  # type: ignore[index]  # mypy does not see that the keys are the kinds
     filled = suffix.replace("<agent>", "pi")
     for level in ("<slot>", "<chunk>", "<client>", "<round>", "<exchange>"):
         filled = filled.replace(level, "5")
@@ -136,7 +136,7 @@ def seen_by(filters: list[str]) -> set[str]:
 
 
 def test_the_coordinator_hears_all_that_agents_write_and_nothing_else() -> None:
-    assert seen_by(TOPICS.for_coordinator()) == {
+    assert seen_by(TOPICS.coordinator_filters()) == {
         "agents/pi.4_B/presence",
         "agents/pi.4_B/telemetry",
         "agents/nano/replies/7/12.1/0",
@@ -144,8 +144,8 @@ def test_the_coordinator_hears_all_that_agents_write_and_nothing_else() -> None:
 
 
 def test_an_agent_hears_its_inbox_and_the_state_of_the_run() -> None:
-    assert seen_by(TOPICS.for_agent("pi.4_B")) == {"agents/pi.4_B/inbox", "coordinator", "run", "round", "end"}
-    assert TOPICS.inbox("pi.4_B") not in TOPICS.for_agent("nano")
+    assert seen_by(TOPICS.agent_filters("pi.4_B")) == {"agents/pi.4_B/inbox", "coordinator", "run", "round", "end"}
+    assert TOPICS.inbox("pi.4_B") not in TOPICS.agent_filters("nano")
 
 
 def test_a_slots_filter_takes_its_chunks_only() -> None:

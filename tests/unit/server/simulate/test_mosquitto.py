@@ -16,6 +16,7 @@ import pytest
 from tests.support.peers import DELIVERED, HOST, NOT_AUTHORIZED, peer, running
 
 from fedquilt_common.errors import BrokerMissingError, BrokerUnreachableError
+from fedquilt_server.provisioning.acl import make_acl
 from fedquilt_server.simulate.mosquitto import (
     broker_command,
     broker_config,
@@ -144,7 +145,7 @@ def acl_broker(tmp_path: Path) -> Iterator[int]:
     for name in ("coordinator", "watch", "pi-1", "pi-2"):
         subprocess.run([passwd, "-b", str(passwords), name, SECRET], check=True)
     acl = tmp_path / "acl"
-    shutil.copyfile(BROKER / "acl", acl)
+    acl.write_text(make_acl("+", ()))
     acl.chmod(0o600)
     port = free_port()
     access = f"allow_anonymous false\npassword_file {passwords}\nacl_file {acl}\n"
