@@ -1,4 +1,4 @@
-"""What the coordinator keeps retained at the broker: the patches of the open exchange, and its manifest."""
+"""What the broker retains of the open exchange: its patches and its manifest."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SLOTS: Final = "slots"
 
 
 class Downlink:
-    """Publishes each patch once into a numbered slot, then the manifest that names it.
+    """Publishes each patch once into a numbered slot, then the manifest that names the slots.
 
-    The manifest comes last, so whoever reads it finds its patches in place. Slots are reused; the journal remembers
-    how many chunks each has ever held, so that nothing stays behind at the broker.
+    The manifest comes last, so an agent that reads it finds its patches in place. Slots are reused; the journal
+    remembers how many chunks each slot holds, so that all of them are cleared in the end.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Downlink:
 
     @property
     def digests(self) -> set[str]:
-        """Blobs that must stay on disk because they are published."""
+        """Digests of the blobs that must stay on disk because they are published."""
         return {blob.digest for blob in self._filled.values()}
 
     def remember(self, arrays: Arrays, blob: Blob) -> None:
@@ -77,7 +77,7 @@ class Downlink:
         return self._message
 
     def publish_again(self) -> None:
-        """Everything once more, for a broker that may have lost it."""
+        """Publish everything again, because the broker may have lost it."""
         blobs, self._filled = self._filled, {}
         for place, blob in blobs.items():
             self._fill(place, blob)
@@ -86,7 +86,7 @@ class Downlink:
         self._send_manifest()
 
     def clear(self) -> None:
-        """Leave nothing retained."""
+        """Clear everything that is retained."""
         self._clear_except(())
         self._message = None
         self._transport.publish(self._topics.round, b"", retain=True)
@@ -113,7 +113,7 @@ class Downlink:
                 topic = self._topics.slot_chunk(place, header.index)
                 payload = read_chunk(descriptor, header, blob.head)
                 if not self._transport.publish(topic, payload, header=header.encode(), retain=True):
-                    return  # the connection is gone: all of it is published again when it is back
+                    return  # disconnected: everything is published again after the next connection
         finally:
             os.close(descriptor)
 
@@ -121,7 +121,7 @@ class Downlink:
         held = self._chunks.get(place, 0)
         surplus = [self._topics.slot_chunk(place, chunk) for chunk in range(chunks, held)]
         if not all(self._transport.publish(topic, b"", retain=True) for topic in surplus):
-            return  # the connection is gone: they are still there, and must not be forgotten
+            return  # disconnected: these chunks are still retained, so they stay in the journal
         if held != chunks:
             self._chunks[place] = chunks
             self._journal.set_meta(_SLOTS, json.dumps(self._chunks))

@@ -1,4 +1,4 @@
-"""Publish once: which publications an exchange needs, and which of them each client wants (design section 5).
+"""What an exchange publishes, each number once, and which publications each client needs.
 
 Clients whose tasks hold the same arrays object and no slice want the same: it is written, digested and published
 once, as a container. Where tasks have slices of the same arrays, these are published patch by patch (``patch_layout``).

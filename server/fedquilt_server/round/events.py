@@ -1,4 +1,7 @@
-"""What happens to the machine, and what it wants done. Events are JSON in the journal; commands are not kept."""
+"""The machine's events and commands. Events are stored in the journal as JSON; commands are not stored.
+
+Times named ``at`` are Unix times in seconds.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from fedquilt_common.wire.messages import Outcome
 
 @dataclass(frozen=True)
 class Joined:
-    """An agent is there. ``boot`` grows with each start of the agent; ``at`` is Unix time in seconds."""
+    """An agent is connected, or announces something new; ``boot`` grows with each of its starts."""
 
     at: float
     agent: str
@@ -26,7 +29,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Left:
-    """An agent's last will: it is gone. Ignored when a later boot has joined since."""
+    """An agent has left, or its last will was published. Ignored if a later boot has joined since."""
 
     at: float
     agent: str
@@ -35,8 +38,13 @@ class Left:
 
 @dataclass(frozen=True)
 class Replied:
-    """A reply that is whole, verified and on disk as blob ``digest``. ``payload``: bytes of the payloads in which it
-    came, repeated ones included."""
+    """A reply is complete, verified and durable on disk.
+
+    Attributes:
+        digest: SHA-256 of the reply.
+        weight: the client's weight in averages.
+        payload: bytes of the payloads in which it arrived, repeated ones included.
+    """
 
     at: float
     agent: str
@@ -51,7 +59,7 @@ class Replied:
 
 @dataclass(frozen=True)
 class Rejected:
-    """Something an agent sent that cannot count. ``outcome`` says in which column of the report it stands."""
+    """An agent sent something that cannot count; ``outcome`` is the column of the results in which it is counted."""
 
     at: float
     agent: str
@@ -63,14 +71,14 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The coordinator is back after a crash: an open exchange gets its whole time again."""
+    """The coordinator has restarted: the deadline of an open exchange starts again."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class Ticked:
-    """Time passed; sent when ``Machine.wake_at`` is reached."""
+    """The time ``Machine.wake_at`` is reached."""
 
     at: float
 
@@ -80,12 +88,12 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Joined, Left, R
 
 
 def encode_event(event: Event) -> tuple[str, str]:
-    """Kind and JSON body."""
+    """Return the event's kind and its fields as JSON."""
     return type(event).__name__, json.dumps(asdict(event), separators=(",", ":"), allow_nan=False)
 
 
 def decode_event(kind: str, body: str) -> Event:
-    """The event that ``encode_event`` wrote."""
+    """Return the event that ``encode_event`` wrote."""
     fields = json.loads(body)
     if kind == "Joined":
         fields["clients"] = tuple(fields["clients"])
@@ -96,8 +104,12 @@ def decode_event(kind: str, body: str) -> Event:
 
 @dataclass(frozen=True)
 class Send:
-    """Open an exchange: publish these tasks. ``deadline`` is Unix time in seconds; ``since``: per client its last reply
-    that counts."""
+    """Open an exchange: publish its tasks.
+
+    Attributes:
+        deadline: Unix time in seconds; None if there is none.
+        since: each client's last reply that counts.
+    """
 
     round: int
     exchange: int
@@ -108,7 +120,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Tell the agent what became of a reply."""
+    """Send an agent the outcome of a reply."""
 
     agent: str
     client: ClientId
@@ -122,7 +134,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Stop:
-    """An exchange has closed without these clients: tell them."""
+    """Tell agents that an exchange has closed without these clients."""
 
     round: int
     exchange: int
@@ -131,8 +143,14 @@ class Stop:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a finished round counted: ``clients`` and ``asked`` in its first exchange, ``replies`` in all of them.
-    ``train_seconds`` is that of the busiest agent, its workers shared out."""
+    """The counts of a finished round.
+
+    Attributes:
+        clients: replies that counted in the first exchange, to ``asked`` tasks.
+        replies: replies that counted in all exchanges.
+        train_seconds: training time of the busiest agent, shared out among its workers.
+        opened_at: Unix time in seconds.
+    """
 
     clients: int
     asked: int
@@ -146,10 +164,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Round ``round`` is done: keep this state and the machine's snapshot, then let the machine ``proceed``.
-
-    ``at`` is when the last exchange closed.
-    """
+    """Make the state after a round durable, with the machine's snapshot; then call ``Machine.proceed``."""
 
     round: int
     state: State
@@ -160,7 +175,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Finish:
-    """The run is over."""
+    """Write the final files: all rounds are done."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Durable blobs by digest: replies until their round is closed, states until the next checkpoint."""
+"""Durable files named by digest: replies until their round is closed, states until the next checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from fedquilt_server.round.events import Replied
 
 
 class BlobStore:
-    """Files named by the SHA-256 of their content below ``folder``; unfinished ones below ``folder/partial``."""
+    """The blobs of a run.
+
+    Files below ``folder`` are named by the SHA-256 of their content; unfinished ones lie in ``folder/partial``, replies
+    in ``folder/replies``.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,21 +31,30 @@ class BlobStore:
             left_over.unlink()
 
     def path(self, digest: str) -> Path:
+        """Return where the blob with this digest lies, or will lie."""
         return self.folder / digest
 
     def reply_path(self, client: ClientId, round: int, exchange: int, digest: str) -> Path:
-        """Where a reply lies: its client is part of the name, so nobody's bytes can stand for another's."""
+        """Return where a reply lies; the client is part of the name, so no client's bytes can stand for another's."""
         return self.replies / f"{client}-{round}.{exchange}-{digest}"
 
     def reply(self, event: Replied) -> FileArrays:
-        """The arrays of an accepted reply, read lazily."""
+        """Return the arrays of an accepted reply, read when they are used.
+
+        Raises:
+            RunFolderError: the file is missing.
+        """
         path = self.reply_path(event.client, event.round, event.exchange, event.digest)
         if not path.exists():
             raise RunFolderError(f"{path} is missing from the run folder; the run cannot be resumed")
         return FileArrays(path)
 
     def blob(self, digest: str) -> Blob:
-        """The blob; raises RunFolderError when the file is gone."""
+        """Return the blob with this digest.
+
+        Raises:
+            RunFolderError: the file is missing.
+        """
         path = self.path(digest)
         try:
             return Blob(path, digest, path.stat().st_size)
@@ -49,15 +62,15 @@ class BlobStore:
             raise RunFolderError(f"{path} is missing from the run folder; the run cannot be resumed") from None
 
     def arrays(self, digest: str) -> FileArrays:
-        """The arrays of a blob, read lazily."""
+        """Return the arrays of a blob, read when they are used."""
         return FileArrays(self.blob(digest).path)
 
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
-        """Write arrays durably under their digest; ``labels``: as soft labels."""
+        """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
         return self._kept(write_arrays(self.partial / "writing", arrays, precision, labels=labels))
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
-        """Write one patch of ``arrays`` durably under its digest."""
+        """Write a patch of ``arrays`` durably under its digest."""
         return self._kept(write_patch(self.partial / "writing", arrays, patch, precision))
 
     def _kept(self, written: Blob) -> Blob:
@@ -66,7 +79,7 @@ class BlobStore:
         return Blob(target, written.digest, written.size, written.head)
 
     def clean(self, keep: Collection[str]) -> None:
-        """After a checkpoint: delete all replies, and every blob but those in ``keep``."""
+        """Delete all replies, and every blob whose digest is not in ``keep``."""
         for path in [*self.folder.iterdir(), *self.replies.iterdir()]:
             if path.is_file() and path.name not in keep:
                 path.unlink()

@@ -1,6 +1,7 @@
-"""The write-ahead journal of a run: events before they are handled, checkpoints, and what a restart must know.
+"""The write-ahead journal of a run: events, checkpoints, and what a restart needs.
 
-SQLite in WAL mode. A killed process loses nothing that was committed; ``synchronous=FULL`` holds that for a power cut.
+Events are committed before they are handled. The journal is SQLite in WAL mode with ``synchronous=FULL``: neither a
+killed process nor a power cut loses what was committed.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ class Traffic:
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A finished round (0: the start): the last event it needed, digests of its state, the machine's snapshot.
+    """A finished round; round 0 is the start of the run.
 
-    ``at`` is the Unix time from which the next round counts.
+    Attributes:
+        seq: sequence number of the round's last event.
+        arrays: digest of the global model; ``extra`` that of the algorithm's other arrays, "" if it has none.
+        at: Unix time in seconds from which the next round counts.
+        machine: the machine's snapshot.
     """
 
     round: int
@@ -54,10 +59,10 @@ class StoredCheckpoint:
 
 
 class Journal:
-    """One run's journal at ``path``.
+    """The journal of one run, at ``path``.
 
     Raises:
-        RunFolderError: when the file is not such a journal, or is one of a newer fedquilt.
+        RunFolderError: the file is no journal, or a newer fedquilt wrote it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,13 +88,16 @@ class Journal:
             raise
 
     def close(self) -> None:
+        """Close the database."""
         self._db.close()
 
     def meta(self, key: str) -> str | None:
+        """Return a value that ``set_meta`` stored; None if there is none."""
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_meta(self, key: str, value: str) -> None:
+        """Commit a value under a key."""
         self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def append(self, event: Event, traffic: Traffic) -> int:
@@ -100,13 +108,13 @@ class Journal:
         )
 
     def events_after(self, seq: int) -> Iterator[tuple[int, Event]]:
-        """Events that a replay needs, oldest first."""
+        """The events after ``seq``, oldest first, with their sequence numbers."""
         rows = self._db.execute("SELECT seq, kind, body FROM events WHERE seq > ? ORDER BY seq", (seq,)).fetchall()
         for number, kind, body in rows:
             yield number, decode_event(kind, body)
 
     def save(self, checkpoint: StoredCheckpoint) -> None:
-        """Commit a checkpoint with its result in one step."""
+        """Commit a checkpoint together with the round's results."""
         result = checkpoint.result.model_dump_json() if checkpoint.result else None
         self._write(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -117,17 +125,17 @@ class Journal:
         )  # fmt: skip
 
     def last_checkpoint(self) -> StoredCheckpoint | None:
-        """The newest checkpoint, or None before the run has begun."""
+        """Return the newest checkpoint; None in a new journal."""
         row = self._db.execute("SELECT * FROM checkpoints ORDER BY round DESC LIMIT 1").fetchone()
         return None if row is None else _checkpoint(row)
 
     def results(self) -> list[RoundResult]:
-        """The rows of all finished rounds."""
+        """Return the results of all finished rounds."""
         rows = self._db.execute("SELECT result FROM checkpoints WHERE result IS NOT NULL ORDER BY round")
         return [RoundResult.model_validate_json(row[0]) for row in rows]
 
     def traffic(self) -> Traffic:
-        """What was counted up to the last commit."""
+        """Return the bytes counted up to the last commit."""
         down, up = self._db.execute(
             "SELECT max(d), max(u) FROM (SELECT max(bytes_down) d, max(bytes_up) u FROM events"
             " UNION ALL SELECT max(bytes_down), max(bytes_up) FROM checkpoints)"
@@ -136,7 +144,7 @@ class Journal:
         return Traffic(max(down or 0, noted_down), max(up or 0, noted_up))
 
     def note_traffic(self, traffic: Traffic) -> None:
-        """Commit the counters without an event."""
+        """Commit the byte counters without an event."""
         self.set_meta("traffic", f"{traffic.down} {traffic.up}")
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
@@ -153,13 +161,17 @@ def _checkpoint(row: tuple[int, int, str, str, float, str, str | None, int, int]
 
 
 def peek_meta(path: Path, key: str) -> str | None:
-    """A meta value of a journal that another process may be writing; None when there is none."""
+    """Read a value of a journal that another process may be writing; None if there is none.
+
+    Raises:
+        RunFolderError: the file is no journal.
+    """
     if not path.exists():
         return None
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-                return None  # killed before its first table was made
+                return None  # the process was killed before it made the first table
             row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     except sqlite3.Error as error:
         raise RunFolderError(f"{path} is not a fedquilt journal: {error}. Choose another --out") from None
