@@ -1,7 +1,6 @@
-"""What a board must not lose: its boot number, its clients' private memory, and replies not yet acknowledged.
+"""What a board must not lose: its boot number, its clients' private memory, and replies without a receipt.
 
-Everything of one client is committed by replacing one small file, so memory and reply are there together or not at
-all, whatever is killed when.
+One small file per client commits everything of that client, so its memory and its reply survive a crash together.
 """
 
 from __future__ import annotations
@@ -28,8 +27,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoredReply:
-    """A finished reply on disk. ``task`` is the fingerprint of what it answers, ``head`` of how many bytes the head of
-    soft labels is."""
+    """A finished reply on disk.
+
+    Attributes:
+        task: fingerprint of the task that it answers.
+        file: name below the client's folder.
+        head: bytes that are the head of soft labels.
+    """
 
     run: str
     client: int
@@ -44,14 +48,14 @@ class StoredReply:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Where a worker writes before anything is committed."""
+    """The paths to which a worker writes before the commit."""
 
     reply: Path
     memory: Path
 
 
 class AgentStore:
-    """The agent's state folder."""
+    """The state folder of an agent; one agent at a time may use it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +66,7 @@ class AgentStore:
         self._lock.close()
 
     def next_boot(self) -> int:
-        """A number larger than at any start before, also on a board whose clock starts in 1970."""
+        """Return a number larger than at every earlier start, also on a board whose clock starts in 1970."""
         path = self.folder / "boot"
         try:
             last = int(path.read_text())
@@ -73,9 +77,9 @@ class AgentStore:
         return boot
 
     def end_run(self, run: str) -> None:
-        """A run is over: of all that it left here only private memory is still of use.
+        """Delete everything of a finished run except the private memory.
 
-        A run that was merely interrupted keeps its replies, because it may be resumed and ask for them.
+        An interrupted run keeps its replies, because a resumed coordinator may ask for them.
         """
         home = self.folder / "runs" / check_name(run, "run")
         for reply in home.glob("clients/*/reply-*"):
@@ -84,7 +88,7 @@ class AgentStore:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def open_run(self, run: RunMessage) -> RunStore:
-        """The store of a run; what earlier runs left in flight is deleted, their private memory is not."""
+        """Return the store of a run; patches and drafts of earlier runs are deleted, their private memory stays."""
         for old in (self.folder / "runs").glob("*"):
             if old.name != run.run:
                 shutil.rmtree(old / "patches", ignore_errors=True)
@@ -100,52 +104,54 @@ class RunStore:
         self.run = run
         self.patches = folder / "patches"
         self.message = folder / "run.json"
-        shutil.rmtree(self.patches, ignore_errors=True)  # the broker has them; a power cut may have spoilt these
+        shutil.rmtree(self.patches, ignore_errors=True)  # the broker retains them; a power cut may have damaged these
         self.patches.mkdir(parents=True)
         write_durably(self.message, run.model_dump_json())
 
     def patch(self, digest: str) -> Path:
-        """Where a patch lies, or will."""
+        """Return where a patch lies, or will lie."""
         return self.patches / digest
 
     def keep_patches(self, digests: set[str]) -> None:
-        """Delete all other patches, finished or not."""
+        """Delete all other patches, complete or not."""
         for path in self.patches.iterdir():
             if path.name not in digests and path.name.partition(".")[0] not in digests:
                 path.unlink(missing_ok=True)
 
     @property
     def limit(self) -> Path:
-        """Where the limit lies that a training process of this run must stay below, once there is one."""
+        """Path of the memory limit of this run's training processes; the file may not exist."""
         return self.folder / "limit"
 
     def drafts(self, client: int, round: int, exchange: int) -> Drafts:
-        """Paths for a worker to write to."""
+        """Return the paths to which a worker writes."""
         folder = self.folder / "drafts"
         folder.mkdir(exist_ok=True)
         stem = f"{client}-{round}.{exchange}"
         return Drafts(folder / f"{stem}.reply", folder / f"{stem}.memory")
 
     def commit(self, reply: StoredReply, drafts: Drafts, since: ExchangeId | None, *, memory: bool) -> StoredReply:
-        """Make a reply, and the client's private memory after it, true in one step.
+        """Commit a reply together with the client's private memory after it.
 
-        ``since``: the reply after which the memory was taken; ``memory``: there is a new one among the drafts.
+        Args:
+            since: the reply that counts and from whose memory the client started.
+            memory: whether the drafts hold new private memory.
         """
         home = self._home(reply.client)
         home.mkdir(parents=True, exist_ok=True)
         drafts.reply.replace(home / reply.file)
         known = self._read(reply.client)
-        after = _file_of(known, since)
+        after = _memory_file(known, since)
         if memory:
             after = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
             drafts.memory.replace(home / after)
-        record = _recorded(known, reply, since, after)
+        record = _record_reply(known, reply, since, after)
         write_durably(home / "committed.json", json.dumps(record))
         self._tidy(home, record)
         return reply
 
     def reply(self, client: int, round: int, exchange: int, task: str) -> StoredReply | None:
-        """The committed answer to exactly this task."""
+        """Return the committed reply to exactly this task; None if there is none."""
         for known in self._read(client)["replies"]:
             stored = StoredReply(**known)
             if (stored.round, stored.exchange, stored.task) == (round, exchange, task):
@@ -153,15 +159,17 @@ class RunStore:
         return None
 
     def blob(self, reply: StoredReply) -> Blob:
-        """The reply's bytes."""
+        """Return the bytes of a reply."""
         return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size, reply.head)
 
     def memory(self, client: int, since: ExchangeId | None) -> Path | None:
-        """The client's private memory as it was after the reply ``since``; None where it had none."""
+        """Return the client's private memory as it was after the reply ``since``; None if it had none."""
         record = self._read(client)
         if since is not None and list(since) not in [version[:2] for version in record["memories"]]:
-            log.warning("client %d: its private memory after round %d is not here; it starts anew", client, since[0])
-        name = _file_of(record, since)
+            log.warning(
+                "client %d: its private memory after round %d is missing; it starts without memory", client, since[0]
+            )
+        name = _memory_file(record, since)
         return self._home(client) / name if name else None
 
     def _home(self, client: int) -> Path:
@@ -183,7 +191,7 @@ class RunStore:
 
 @dataclass(frozen=True)
 class KeptMemory:
-    """The newest private memory of a client in a run, after its reply of ``round``."""
+    """The newest private memory of a client in a run, as it is after its reply of ``round``."""
 
     run: str
     algorithm: str
@@ -193,7 +201,7 @@ class KeptMemory:
 
 
 Damaged = Callable[[RunFolderError], None]
-"""Told of what cannot be read."""
+"""Receives the error of each file that cannot be read."""
 
 
 def _raise(error: RunFolderError) -> None:
@@ -201,7 +209,11 @@ def _raise(error: RunFolderError) -> None:
 
 
 def kept_memories(folder: Path, damaged: Damaged = _raise) -> list[KeptMemory]:
-    """All that lie in an agent's state folder; the agent may be running. What is ``damaged`` is told, and left out."""
+    """List the private memories in an agent's state folder; the agent may be running.
+
+    Args:
+        damaged: receives an error for each file that cannot be read, and that is left out; by default it is raised.
+    """
     homes = [home for home in sorted((folder / "runs").iterdir()) if home.is_dir()]
     return [kept for home in homes for kept in _kept_in(home, damaged)]
 
@@ -219,32 +231,37 @@ def _kept_in(home: Path, damaged: Damaged) -> Iterator[KeptMemory]:
             for number, _, name in memories[-1:]:
                 yield KeptMemory(run.run, algorithm, int(place.parent.name), int(number), place.parent / name)
         except (OSError, ValueError, TypeError, LookupError):
-            damaged(RunFolderError(f"{place}: cannot be read, so what client {place.parent.name} kept is not known"))
+            damaged(
+                RunFolderError(
+                    f"{place}: cannot be read, so the private memory of client {place.parent.name} is unknown"
+                )
+            )
 
 
-def _file_of(record: Mapping[str, Any], since: ExchangeId | None) -> str | None:
-    """Of the memory after the reply ``since``."""
+def _memory_file(record: Mapping[str, Any], since: ExchangeId | None) -> str | None:
+    """The file of the memory after the reply ``since``."""
     return next((file for *moment, file in record["memories"] if since is not None and moment == list(since)), None)
 
 
-def _recorded(
+def _record_reply(
     known: Mapping[str, Any], reply: StoredReply, since: ExchangeId | None, after: str | None
 ) -> dict[str, Any]:
-    """What ``committed.json`` says after ``reply``.
+    """The content of ``committed.json`` after ``reply``.
 
-    Kept are the memories of its round, and the one from which that round began: the coordinator may begin it again.
+    It keeps the memories of the reply's round and the one from which that round started: the coordinator may restart
+    the round.
     """
     before = known["before"] if since is not None and since[0] == reply.round else since
     moment = [reply.round, reply.exchange]
-    memories = [m for m in known["memories"] if m[:2] != moment and (m[0] == reply.round or m[:2] == _listed(before))]
+    memories = [m for m in known["memories"] if m[:2] != moment and (m[0] == reply.round or m[:2] == _as_list(before))]
     replies = [r for r in known["replies"] if (r["round"], r["exchange"]) >= (reply.round - 1, 0)]
     return {
         "replies": [r for r in replies if r["file"] != reply.file] + [asdict(reply)],
         "memories": [*memories, [*moment, after]],
-        "before": _listed(before),
+        "before": _as_list(before),
     }
 
 
-def _listed(moment: Sequence[int] | None) -> list[int] | None:
-    """As in JSON."""
+def _as_list(moment: Sequence[int] | None) -> list[int] | None:
+    """An exchange as JSON stores it."""
     return None if moment is None else list(moment)

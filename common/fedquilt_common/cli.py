@@ -16,23 +16,23 @@ from fedquilt_common import __version__
 from fedquilt_common.errors import FedquiltError
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("fedquilt_server.cli", "Run a small federation on this machine and show it."),
-    "simulate": ("fedquilt_server.cli", "Run an experiment with all its agents on this machine."),
-    "coordinator": ("fedquilt_server.cli", "Run an experiment's coordinator against a broker."),
+    "demo": ("fedquilt_server.cli", "Run a small federation on this machine, with a live page."),
+    "simulate": ("fedquilt_server.cli", "Run an experiment and all its agents on this machine."),
+    "coordinator": ("fedquilt_server.cli", "Run the coordinator of an experiment against a broker."),
     "init": ("fedquilt_server.tools.init_cli", "Write a commented experiment to start from."),
     "algorithms": ("fedquilt_common.catalogue.cli", "List the algorithms, their papers and fields."),
     "models": ("fedquilt_common.catalogue.cli", "List the models, their papers and parameters."),
     "datasets": ("fedquilt_common.catalogue.cli", "List the data sets and the files that they need."),
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
-    "memory": ("fedquilt_client.memory_cli", "See and export what clients keep on this board."),
-    "model": ("fedquilt_server.tools.model_cli", "Look at a model and its sub-models."),
-    "federation": ("fedquilt_server.provisioning.cli", "Make a federation's certificates, and run its broker."),
+    "memory": ("fedquilt_client.memory_cli", "List and export the private memory of clients on this board."),
+    "model": ("fedquilt_server.tools.model_cli", "Inspect a model and its sub-models."),
+    "federation": ("fedquilt_server.provisioning.cli", "Create a federation's certificates, and run its broker."),
     "provision": ("fedquilt_server.provisioning.cli", "Give a board an identity and its configuration."),
-    "revoke": ("fedquilt_server.provisioning.cli", "Withdraw a board's identity."),
+    "revoke": ("fedquilt_server.provisioning.cli", "Revoke a board's identity."),
     "boards": ("fedquilt_server.provisioning.cli", "List the boards that have an identity."),
-    "flash": ("fedquilt_server.provisioning.flash_cli", "Make a stock image a board's own, for its first start."),
-    "doctor": ("fedquilt_common.doctor.cli", "Look at all that a run needs, and say what is missing."),
-    "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and what narrow links cost."),
+    "flash": ("fedquilt_server.provisioning.flash_cli", "Write a board's identity and software into a stock image."),
+    "doctor": ("fedquilt_common.doctor.cli", "Check everything that a run needs, and report what is missing."),
+    "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and the cost of narrow links."),
 }
 GROUPS = frozenset({"bench", "federation", "memory", "model"})
 """Commands that only hold sub-commands: alone they print their help and exit with 0, as ``fedquilt`` alone does."""

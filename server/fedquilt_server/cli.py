@@ -1,4 +1,4 @@
-"""``fedquilt demo``, ``simulate`` and ``coordinator``."""
+"""The commands ``fedquilt demo``, ``simulate`` and ``coordinator``."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
-Broker = Annotated[str | None, typer.Option(help="Use this broker instead of one of our own.")]
+Broker = Annotated[str | None, typer.Option(help="URL of a broker to use; by default the command starts a Mosquitto.")]
 
 
 @app.command()
 def demo(
     out: Out = None,
     broker: Broker = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
     json_: Json = False,
 ) -> None:
-    """Handwritten digits, 8 clients on 2 agents, FedAvg, 20 rounds, over real MQTT on this machine."""
+    """Train on handwritten digits over real MQTT on this machine: FedAvg, 8 clients on 2 agents, 20 rounds."""
     text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
     experiment = parse_experiment(text, "demo.yaml")
-    linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # somebody is looking
+    linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # a person is watching
     _simulate(experiment, out or new_run_folder("demo"), broker, port, json_, linger)
 
 
@@ -59,13 +59,13 @@ def simulate(
     out: Out = None,
     set_: Set = None,
     broker: Broker = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     json_: Json = False,
 ) -> None:
-    """Run an experiment on this machine: broker, coordinator and all agents as processes, restarted if they die.
+    """Run an experiment on this machine: broker, coordinator and agents as processes that restart if they die.
 
-    A run that was interrupted goes on when the same command is given again.
+    Run the same command again to resume an interrupted run.
     """
     loaded = load_experiment(experiment, set_ or ())
     _simulate(loaded, out or Path("runs") / loaded.name, broker, port, json_, linger)
@@ -76,7 +76,7 @@ def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, 
     stop = StopSignal()
     done = run_with_progress(plan, stop)
     if done is None:
-        print_message(f"Interrupted. The same command goes on from here; the run folder is {out}")
+        print_message(f"Interrupted. Run the same command again to resume; the run folder is {out}")
         raise typer.Exit(stop.exit_code)
     if as_json:
         typer.echo(done.result.model_dump_json(indent=2))
@@ -92,10 +92,10 @@ def coordinator(
     broker: Annotated[str, typer.Option(help="mqtt://host[:port] or mqtts://...")],
     out: Out = None,
     set_: Set = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder if there is one.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder, if there is one.")] = False,
     federation: Annotated[str, typer.Option(help="Name space at the broker.")] = "default",
     host: Annotated[str, typer.Option(help="Address of the status page.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 8080,
     page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
@@ -154,9 +154,9 @@ def _linger(seconds: float, stop: Callable[[], bool]) -> None:
 
 @app.callback()
 def group() -> None:
-    """The server half's commands."""
+    """Run federations from this machine."""
 
 
 def run(arguments: list[str]) -> None:
-    """Entry of this half's commands."""
+    """Run one command with its arguments."""
     app(arguments, prog_name="fedquilt")

@@ -17,7 +17,10 @@ from fedquilt_common.types import Arrays, ClientId
 
 @dataclass(frozen=True)
 class Publication:
-    """What lies in one slot: all of ``arrays`` as a container, or one ``patch`` of them. ``labels``: soft labels."""
+    """The content of one slot: all of ``arrays`` as a container, or one ``patch`` of them.
+
+    ``labels`` marks soft labels, which travel under a topic of their own.
+    """
 
     arrays: Arrays
     patch: Patch | None = None
@@ -26,7 +29,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class SliceEntry:
-    """A slice of the exchange; slices of the same ``base`` are cut from the same arrays."""
+    """A slice of the exchange; slices with the same ``base`` are cut from the same arrays."""
 
     base: int
     part: Slice
@@ -34,7 +37,7 @@ class SliceEntry:
 
 @dataclass(frozen=True)
 class TaskGroup:
-    """Clients that are asked exactly the same; ``patches`` and ``slice`` are positions in the plan's lists."""
+    """Clients with exactly the same task; ``patches`` and ``slice`` are positions in the plan's lists."""
 
     clients: tuple[ClientId, ...]
     task: Task
@@ -52,13 +55,13 @@ class PublicationPlan:
 
 
 def plan_publications(tasks: Mapping[ClientId, Task]) -> PublicationPlan:
-    """The publications for ``tasks`` in client order; tasks without arrays need none."""
+    """Plan the publications for tasks, in client order; a task without arrays needs none."""
     ordered = [tasks[client] for client in sorted(tasks)]
     slices = _slices(ordered)
-    patches, wanted = _published(ordered, slices)
+    patches, wanted = _publications(ordered, slices)
     groups: dict[tuple[object, ...], list[ClientId]] = {}
     for client in sorted(tasks):
-        groups.setdefault(_question(tasks[client]), []).append(client)
+        groups.setdefault(_task_key(tasks[client]), []).append(client)
     made = [_group(tuple(clients), tasks[clients[0]], slices, wanted) for clients in groups.values()]
     entries = tuple(SliceEntry(base, part) for base, (_, parts) in enumerate(slices.values()) for part in parts)
     return PublicationPlan(tuple(patches), tuple(made), entries)
@@ -68,7 +71,7 @@ _Slices = dict[int, tuple[Arrays, list[Slice]]]
 
 
 def _slices(tasks: list[Task]) -> _Slices:
-    """The distinct slices of each arrays object, in order."""
+    """The distinct slices of each arrays object, in client order."""
     found: _Slices = {}
     for task in tasks:
         if task.slice is not None:
@@ -78,10 +81,10 @@ def _slices(tasks: list[Task]) -> _Slices:
     return found
 
 
-def _published(
+def _publications(
     tasks: list[Task], slices: _Slices
 ) -> tuple[list[Publication], dict[tuple[int, int | None], tuple[int, ...]]]:
-    """All publications, and which of them (arrays, position of the slice among theirs) is made of."""
+    """All publications; and the positions of those that (arrays object, slice) consists of."""
     patches: list[Publication] = []
     wanted: dict[tuple[int, int | None], tuple[int, ...]] = {}
     for task in tasks:
@@ -96,7 +99,7 @@ def _published(
     return patches, wanted
 
 
-def _question(task: Task) -> tuple[object, ...]:
+def _task_key(task: Task) -> tuple[object, ...]:
     scalars = sorted(
         (key, repr(value)) for key, value in task.scalars.items()
     )  # 1, 1.0 and True are equal, not the same

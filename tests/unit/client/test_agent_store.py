@@ -220,7 +220,7 @@ def test_a_client_that_never_counted_starts_without_memory(tmp_path: Path) -> No
 def test_memory_that_is_not_there_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(tmp_path)
     assert store.memory(CLIENT, (7, 0)) is None
-    assert "client 3: its private memory after round 7 is not here; it starts anew" in caplog.text
+    assert "client 3: its private memory after round 7 is missing; it starts without memory" in caplog.text
     caplog.clear()
     commit(store, 1, None, memory=False)
     assert store.memory(CLIENT, (1, 0)) is None
