@@ -23,7 +23,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.models import MODELS
 from fedquilt_common.user_imports import resolve
 from fedquilt_common.wire import messages
-from fedquilt_common.wire.topics import NAME_PATTERN, ROOT, RULES
+from fedquilt_common.wire.topics import NAME_PATTERN, ROOT, TOPIC_RULES
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web.metrics import SnapshotCollector
 
@@ -325,7 +325,7 @@ def topics_page() -> Iterator[str]:
     """Yield the page of topics."""
     yield from ("# Topics", "")
     yield f"All topics are below `{ROOT}/<federation>/`. [The protocol](../protocol.md#name-space) explains them."
-    rows = [[f"`{rule.suffix}`", rule.writer, "yes" if rule.retained else "no"] for rule in RULES.values()]
+    rows = [[f"`{rule.suffix}`", rule.writer, "yes" if rule.retained else "no"] for rule in TOPIC_RULES.values()]
     yield from table(("topic", "written by", "retained"), rows)
 
 

@@ -47,7 +47,8 @@ class Experiment(Section):
         participation: the clients of a round, and how long it waits for them.
         training: the clients' gradient descent.
         wire: number formats on the wire, and the size of chunks.
-        fleet: the agents that `simulate` starts; their `clients` add up to `data.clients`.
+        fleet: the agents that `simulate` starts, by default one with all clients. The lines' `clients` add up to
+            `data.clients`.
     """
 
     name: Name

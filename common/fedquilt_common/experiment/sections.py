@@ -159,9 +159,10 @@ class Data(Section):
         clients: number of clients that share the training samples, numbered from 0; not more than the samples.
         partition: how the samples are divided among the clients.
         holdout: part of its samples that each client keeps for testing; then the clients evaluate. 0: the coordinator
-            evaluates on the data set's test split. null: as the algorithm declares.
+            evaluates on the data set's test split. null: 0.25 for algorithms with personal models, else 0.
         mixed: divide the official test samples among the clients, too; needs a `holdout` (FedReb thesis, section 5.3).
-        public: the public set, for algorithms that exchange soft labels.
+        public: the public set, for algorithms that exchange soft labels: `samples`; or `set` or `file`, each with or
+            without `samples`.
     """
 
     set: Annotated[str, Field(min_length=1, max_length=200)]
