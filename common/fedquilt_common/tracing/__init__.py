@@ -1,1 +1,1 @@
-"""Channel groups, sub-modules, cost and memory of any nn.Module."""
+"""Trace any nn.Module: its channel groups, its sub-modules, and what training them costs."""

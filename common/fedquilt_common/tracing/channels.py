@@ -1,9 +1,9 @@
-"""Which dimensions must share one index set: channels that are found to be the same, step by step.
+"""Find the dimensions that must share one index set, by uniting channels step by step.
 
-A dimension of a tensor is a sequence of *pieces*; a piece is ``channels``, each of which owns ``inner`` consecutive
-entries. Two dimensions that meet (a convolution's input and its predecessor's output, both sides of an addition) are
-*united*: piece by piece, their channels become one, or are split where the pieces of one side end within the other's.
-What fits no such rule stays whole, with the reason.
+A dimension of a tensor is a sequence of *pieces*. A piece is ``channels``, each of which owns ``inner`` consecutive
+entries. Two dimensions that meet are *united*, such as a convolution's input and its predecessor's output, or both
+sides of an addition. Piece by piece, their channels become one; a piece that ends within one of the other side splits
+it. A dimension to which no such rule applies stays whole, with the reason.
 """
 
 from __future__ import annotations
@@ -14,27 +14,34 @@ from dataclasses import dataclass
 
 
 class Channels:
-    """``size`` channels that are cut alike. Once they turn out to be others, ``same_as`` says which."""
+    """Channels that are cut alike.
+
+    Attributes:
+        size: how many.
+        name: the layer that makes them.
+        depth: number of that layer, in forward order.
+        whole: why they are never cut; empty if they may be cut.
+        same_as: the channels that they turned out to be; None if they are still their own.
+    """
 
     def __init__(self, size: int, name: str = "", depth: int = 0, *, whole: str = "") -> None:
         self.size = size
         self.name = name
         self.depth = depth
         self.whole = whole
-        """Why they are never cut; empty when they may be."""
         self.same_as: tuple[ChannelRun, ...] | None = None
 
 
 @dataclass(frozen=True)
 class ChannelRun:
-    """A stretch of a dimension; ``inner`` consecutive entries a channel."""
+    """A piece of a dimension: ``inner`` consecutive entries for each channel."""
 
     channels: Channels
     inner: int = 1
 
     @property
     def length(self) -> int:
-        """Entries in all."""
+        """Number of entries."""
         return self.channels.size * self.inner
 
 
@@ -42,7 +49,7 @@ Dimension = tuple[ChannelRun, ...]
 
 
 def dimension(size: int, name: str = "", depth: int = 0) -> Dimension:
-    """A dimension of its own ``size`` channels."""
+    """Make a dimension of ``size`` new channels."""
     return (ChannelRun(Channels(size, name, depth)),)
 
 
@@ -50,12 +57,12 @@ NO_CHANNELS = "not made of channels"
 
 
 def whole(size: int, why: str = NO_CHANNELS) -> Dimension:
-    """A dimension that is never cut."""
+    """Make a dimension that is never cut, for the reason ``why``."""
     return (ChannelRun(Channels(size, whole=why)),)
 
 
 def resolve(pieces: Iterable[ChannelRun]) -> Iterator[ChannelRun]:
-    """The pieces as they are known to be by now."""
+    """Yield the pieces, with channels that turned out to be others replaced by those."""
     for piece in pieces:
         if piece.channels.same_as is None:
             yield piece
@@ -64,18 +71,18 @@ def resolve(pieces: Iterable[ChannelRun]) -> Iterator[ChannelRun]:
 
 
 def is_whole(dim: Dimension) -> bool:
-    """Whether nothing of it can be cut."""
+    """Whether no part of the dimension can be cut."""
     return all(piece.channels.whole or piece.channels.size == 1 for piece in resolve(dim))
 
 
 def keep_whole(dim: Dimension, why: str) -> None:
-    """Nothing of this dimension is ever cut."""
+    """Mark all channels of a dimension as never cut, for the reason ``why``."""
     for piece in resolve(dim):
         piece.channels.whole = piece.channels.whole or why
 
 
 def unite(one: Dimension, other: Dimension, why: str) -> None:
-    """Both have the same index set from now on; ``why`` is the reason if something must stay whole for it."""
+    """Make two dimensions share one index set; what cannot do so stays whole, for the reason ``why``."""
     left, right = deque(resolve(one)), deque(resolve(other))
     while left and right:
         if _refresh(left) or _refresh(right):
@@ -91,7 +98,7 @@ def unite(one: Dimension, other: Dimension, why: str) -> None:
 
 
 def _refresh(queue: deque[ChannelRun]) -> bool:
-    """Resolve the first piece if its channels have been found to be others meanwhile."""
+    """Resolve the first piece if its channels have turned out to be others; returns whether they have."""
     if queue[0].channels.same_as is None:
         return False
     queue.extendleft(reversed(list(resolve([queue.popleft()]))))
@@ -111,7 +118,7 @@ def _split(piece: ChannelRun, length: int, why: str) -> tuple[ChannelRun, Channe
 
 
 def _merge(a: ChannelRun, b: ChannelRun, why: str) -> None:
-    """Two pieces of one length: the coarser channels stand for both."""
+    """Unite two pieces of the same length; the coarser channels then stand for both."""
     if a.channels is b.channels:
         return
     if a.channels.whole or b.channels.whole or (a.inner % b.inner and b.inner % a.inner):
@@ -124,12 +131,12 @@ def _merge(a: ChannelRun, b: ChannelRun, why: str) -> None:
 
 
 def _rank(channels: Channels) -> tuple[int, bool, bool]:
-    """Whose name stays when two turn out to be one: the earlier one's, a layer's rather than a part's."""
+    """Sort key for the name that united channels keep: the earlier layer's, and a layer's before a part's."""
     return channels.depth, not channels.name, "+" in channels.name
 
 
 def product(outer: Dimension, inner: Dimension, why: str) -> Dimension:
-    """One dimension in place of two, in C order: each entry of ``outer`` owns all of ``inner``."""
+    """Join two dimensions to one, in C order: each entry of ``outer`` owns all of ``inner``."""
     inner_length, outer_length = length(inner), length(outer)
     if inner_length == 1:
         return outer
@@ -143,7 +150,10 @@ def product(outer: Dimension, inner: Dimension, why: str) -> Dimension:
 
 
 def split(dim: Dimension, sizes: tuple[int, ...], why: str) -> tuple[Dimension, ...]:
-    """Several dimensions in place of one, in C order: the outermost that owns whole channels is cut, else within."""
+    """Split a dimension into several of the given sizes, in C order.
+
+    The outermost one that owns whole channels is cut; if none does, the channels are cut alike within each entry.
+    """
     if len(sizes) == 1:
         return (dim,)
     first, rest = sizes[0], length(dim) // sizes[0]
@@ -160,5 +170,5 @@ def split(dim: Dimension, sizes: tuple[int, ...], why: str) -> tuple[Dimension, 
 
 
 def length(dim: Dimension) -> int:
-    """Entries of a dimension."""
+    """Number of entries of a dimension."""
     return sum(piece.length for piece in dim)

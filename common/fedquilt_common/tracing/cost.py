@@ -1,4 +1,4 @@
-"""What a sub-model costs: its parameters, and the operations of one forward pass. Only arithmetic on the blueprint."""
+"""Cost of a sub-model: its parameters, and the operations of one forward pass, computed from the blueprint alone."""
 
 from __future__ import annotations
 
@@ -22,26 +22,31 @@ _PER_NORMALISED: Final = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """``params``: numbers that are trained, tied ones once. ``flops`` of one sample's forward pass: a multiplication
-    with its addition counts once, a normalised number as four (so are Table 1's of AdaptiveFL counted)."""
+    """Cost of a sub-model.
+
+    Attributes:
+        params: numbers that are trained; tied ones count once.
+        flops: operations of one sample's forward pass. A multiplication with its addition counts as one, a normalised
+            number as four, as in Table 1 of AdaptiveFL.
+    """
 
     params: int
     flops: int
 
 
 def cost_of(blueprint: Blueprint, part: Slice) -> Cost:
-    """The cost of the sub-model ``part``."""
+    """Cost of the sub-model ``part``."""
     params = sum(math.prod(part.shapes[name]) for name in blueprint.parameters if name in part.shapes)
     return Cost(params, sum(_operations(blueprint, step, part) for step in blueprint.steps))
 
 
 def numbers(step: Step, part: Slice, batch: int = 1) -> int:
-    """How many numbers the step's result has for ``batch`` samples."""
+    """Count the numbers in the step's result for ``batch`` samples."""
     return math.prod(part.length(axis) for axis in step.axes) * batch // BATCH
 
 
 def tensors_of(step: Step, part: Slice) -> dict[str, tuple[int, ...]]:
-    """Shapes of the layer's own arrays, by their names within it; none for a function, or a layer that is cut away."""
+    """Shapes of the layer's own arrays by their names in the layer; empty for a function and for an absent layer."""
     prefix = f"{step.name}."
     return {name.removeprefix(prefix): shape for name, shape in part.shapes.items() if name.startswith(prefix)}
 
@@ -68,5 +73,5 @@ def _operations(blueprint: Blueprint, step: Step, part: Slice) -> int:
 
 
 def inner_width(own: dict[str, tuple[int, ...]]) -> int:
-    """All heads of an attention together."""
+    """Width of all heads of an attention together, from the shapes of its arrays."""
     return own["in_proj_weight"][0] // 3 if "in_proj_weight" in own else own["query.weight"][0]

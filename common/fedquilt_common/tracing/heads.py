@@ -1,4 +1,4 @@
-"""Heads of a module, found in its traced graph: where the last linear layers begin, and a second head beside them."""
+"""Heads of a torch module, found in its traced graph, and modules of a head alone or of two heads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedquilt_common.submodels.heads import TwoHeads
 
 
 def heads_of(module: nn.Module, graph: fx.Graph) -> tuple[frozenset[str], ...]:
-    """For 1, 2, ... last linear layers the arrays that they and what follows them use.
+    """For 1, 2, ... last linear layers, the names of the arrays that these and everything after them use.
 
-    It ends where the layers are no chain, where base and head would share an array, or no base would be left.
+    The list ends where the layers are no chain, base and head would share an array, or no base would be left.
     """
     nodes, tensors = list(graph.nodes), module.state_dict(keep_vars=True)
     found: list[frozenset[str]] = []
@@ -27,7 +27,7 @@ def heads_of(module: nn.Module, graph: fx.Graph) -> tuple[frozenset[str], ...]:
 
 
 def head_module(module: nn.Module, graph: fx.Graph, layers: int) -> fx.GraphModule:
-    """The head as a module that shares its layers with ``module``; names of arrays are the same."""
+    """Make a module of the last ``layers`` linear layers; it shares layers and names of arrays with ``module``."""
     nodes = list(graph.nodes)
     place = _linear_layers(module, nodes)[-layers]
     alone = fx.Graph()
@@ -38,7 +38,7 @@ def head_module(module: nn.Module, graph: fx.Graph, layers: int) -> fx.GraphModu
 
 
 class TwoHeaded(nn.Module):
-    """``whole`` with a copy of its head beside it: gives [first head's output, second head's] for each batch."""
+    """The module ``whole`` with a copy of its head beside it."""
 
     def __init__(self, whole: nn.Module, graph: fx.Graph, heads: TwoHeads) -> None:
         super().__init__()
@@ -48,22 +48,23 @@ class TwoHeaded(nn.Module):
         self._features = watch_features(whole, graph, heads.layers)
 
     def forward(self, x: Tensor) -> list[Tensor]:
+        """Return the outputs of the first and the second head, both in the shape of the model's output."""
         output = self.whole(x)
         features = self._features.pop()
         return [output, self.second_head(features.detach() if self._detached else features)]
 
 
 def watch_features(module: nn.Module, graph: fx.Graph, layers: int) -> list[Tensor]:
-    """A list to which each forward pass adds what goes into the head."""
+    """Return a list to which each forward pass appends the input of the head, of shape (n, features)."""
     nodes = list(graph.nodes)
     first = nodes[_linear_layers(module, nodes)[-layers]]
-    seen: list[Tensor] = []
-    module.get_submodule(str(first.target)).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    return seen
+    features: list[Tensor] = []
+    module.get_submodule(str(first.target)).register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    return features
 
 
 def _linear_layers(module: nn.Module, nodes: Sequence[fx.Node]) -> list[int]:
-    """Places of the linear layers, in forward order."""
+    """Positions of the linear layers among the nodes, in forward order."""
     return [
         place for place, node in enumerate(nodes)
         if node.op == "call_module" and isinstance(module.get_submodule(str(node.target)), nn.Linear)
@@ -71,14 +72,14 @@ def _linear_layers(module: nn.Module, nodes: Sequence[fx.Node]) -> list[int]:
 
 
 def _is_chain(nodes: Sequence[fx.Node], place: int) -> bool:
-    """Whether all from ``place`` on needs nothing of what comes before but the input of the layer there."""
+    """Whether the nodes from ``place`` on need only the first one's input of all nodes before."""
     inside = {*nodes[place:], nodes[place].args[0]}
     last = nodes[-1].args[0]
     return isinstance(last, fx.Node) and all(set(node.all_input_nodes) <= inside for node in nodes[place:])
 
 
 def _arrays(module: nn.Module, nodes: Sequence[fx.Node]) -> set[str]:
-    """Parameters and buffers that the nodes use."""
+    """Names of the parameters and buffers that the nodes use."""
     state = module.state_dict()
     layers = tuple(f"{node.target}." for node in nodes if node.op == "call_module")
     used = {str(node.target) for node in nodes if node.op == "get_attr"}

@@ -1,8 +1,8 @@
-"""How each layer of ``torch.nn`` relates the channels of its input, its parameters and its output.
+"""Rules for the layers of ``torch.nn``: how the channels of input, parameters and output belong together.
 
-A grouped layer (grouped convolution, group norm) of G groups of M channels is cut by whole groups where G >= M, as
-depthwise convolutions are, and otherwise within each group alike. Either way every channel stays in its group, and
-the group count divides.
+A grouped layer (grouped convolution, group norm) of G groups of M channels is cut by whole groups if G >= M, as
+depthwise convolutions are, and otherwise alike within each group. Either way each channel stays in its group, and
+the group count divides the channels. ``tracer.Rule`` documents the arguments.
 """
 
 from __future__ import annotations
@@ -15,68 +15,75 @@ from torch import Tensor, nn
 from fedquilt_common.models.attention import Attention
 from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 from fedquilt_common.tracing.channels import Dimension, dimension, keep_whole, whole
-from fedquilt_common.tracing.tracer import KERNEL, Rule, Traced, Walk, alike
+from fedquilt_common.tracing.tracer import KERNEL, Rule, Traced, Walk, unite_elementwise
 
 GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 
 
-def own(walk: Walk, module: nn.Module, name: str) -> tuple[Dimension, ...]:
-    """The dimensions of the module's own tensor ``name``; () where it has none."""
+def own_dimensions(walk: Walk, module: nn.Module, name: str) -> tuple[Dimension, ...]:
+    """Dimensions of the module's own tensor ``name``; () if it has none."""
     tensor = getattr(module, name, None)
     return () if tensor is None else walk.of(f"{walk.where}.{name}".removeprefix("."), tensor)
 
 
-def _note(walk: Walk, **attributes: Dimension | tuple[Dimension, ...]) -> None:
+def _follow(walk: Walk, **attributes: Dimension | tuple[Dimension, ...]) -> None:
+    """Record attributes of the present layer that must have the cut lengths of these dimensions."""
     for name, dim in attributes.items():
         walk.attributes[walk.where, name] = dim
 
 
 def _share(walk: Walk, module: nn.Module, names: tuple[str, ...], dim: Dimension) -> None:
-    """The module's vectors ``names`` run over ``dim``."""
+    """Unite ``dim`` with the dimension of each of the module's vectors ``names``."""
     for name in names:
-        for mine in own(walk, module, name):
-            walk.unite(dim, mine)
+        for vector in own_dimensions(walk, module, name):
+            walk.unite(dim, vector)
 
 
 def linear(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """``nn.Linear``: from shape (..., inputs) to (..., outputs)."""
     (x,) = args
     walk.next_layer()
-    rows, columns = own(walk, module, "weight")
+    rows, columns = own_dimensions(walk, module, "weight")
     walk.unite(x.dims[-1], columns)
     _share(walk, module, ("bias",), rows)
-    _note(walk, in_features=columns, out_features=rows)
+    _follow(walk, in_features=columns, out_features=rows)
     return Traced(result, (*x.dims[:-1], rows))
 
 
 def convolution(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """Convolutions, also transposed and grouped: from shape (n, inputs, places...) to (n, outputs, places...)."""
     x, spatial = args[0], len(module.kernel_size)
     channels = x.dims[-spatial - 1]
     walk.next_layer()
-    weight = own(walk, module, "weight")
-    inputs, outputs = _grouped(walk, module, weight) if module.groups > 1 else _dense(module, weight)
+    weight = own_dimensions(walk, module, "weight")
+    inputs, outputs = (
+        _grouped_dimensions(walk, module, weight) if module.groups > 1 else _dense_dimensions(module, weight)
+    )
     walk.keep_whole(weight[2:], KERNEL)
     walk.unite(channels, inputs)
     _share(walk, module, ("bias",), outputs)
-    _note(walk, in_channels=inputs, out_channels=outputs)
+    _follow(walk, in_channels=inputs, out_channels=outputs)
     places = tuple(whole(size) for size in result.shape[-spatial:])
     return Traced(result, (*x.dims[: -spatial - 1], outputs, *places))
 
 
-def _dense(module: Any, weight: tuple[Dimension, ...]) -> tuple[Dimension, Dimension]:
+def _dense_dimensions(module: Any, weight: tuple[Dimension, ...]) -> tuple[Dimension, Dimension]:
     return (weight[0], weight[1]) if module.transposed else (weight[1], weight[0])
 
 
-def _grouped(walk: Walk, module: Any, weight: tuple[Dimension, ...]) -> tuple[Dimension, Dimension]:
-    """(inputs, outputs) of a grouped convolution; its weight is (outputs, inputs of one group, ...), or
-    (inputs, outputs of one group, ...) when it is transposed."""
+def _grouped_dimensions(walk: Walk, module: Any, weight: tuple[Dimension, ...]) -> tuple[Dimension, Dimension]:
+    """Dimensions of the inputs and outputs of a grouped convolution.
+
+    Its weight has shape (outputs, inputs of one group, ...); transposed, (inputs, outputs of one group, ...).
+    """
     groups = module.groups
     long, short = (module.in_channels, module.out_channels) if module.transposed else (
         module.out_channels, module.in_channels)  # fmt: skip
     if groups >= max(long, short) // groups:
         unit = dimension(groups, walk.where, walk.depth)
-        many, few = _owning(unit, long // groups), _owning(unit, short // groups)
+        many, few = _widen(unit, long // groups), _widen(unit, short // groups)
         keep_whole(weight[1], walk.why)
-        _note(walk, groups=unit)
+        _follow(walk, groups=unit)
     else:
         many = dimension(long // groups, walk.where, walk.depth) * groups
         few = weight[1] * groups
@@ -84,60 +91,64 @@ def _grouped(walk: Walk, module: Any, weight: tuple[Dimension, ...]) -> tuple[Di
     return (many, few) if module.transposed else (few, many)
 
 
-def _owning(units: Dimension, inner: int) -> Dimension:
+def _widen(units: Dimension, inner: int) -> Dimension:
     return tuple(type(piece)(piece.channels, piece.inner * inner) for piece in units)
 
 
 def batch_norm(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """Batch and instance norms: shape (n, channels, ...) stays."""
     (x,) = args
-    batched = 0 if isinstance(module, nn.modules.instancenorm._InstanceNorm) and _unbatched(module, x) else 1
+    batched = 0 if isinstance(module, nn.modules.instancenorm._InstanceNorm) and _is_unbatched(module, x) else 1
     channels = x.dims[batched]
     _share(walk, module, ("weight", "bias", "running_mean", "running_var"), channels)
     if hasattr(module, "num_features"):
-        _note(walk, num_features=channels)
+        _follow(walk, num_features=channels)
     return Traced(result, x.dims)
 
 
-def _unbatched(module: Any, x: Traced) -> bool:
+def _is_unbatched(module: Any, x: Traced) -> bool:
     return bool(len(x.shape) == module._get_no_batch_dim())
 
 
 def group_norm(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """``nn.GroupNorm``: shape (n, channels, ...) stays; channels are cut by groups, or alike within each."""
     (x,) = args
     channels, groups = x.dims[1], module.num_groups
     size = module.num_channels // groups
     if groups >= size:
         units = dimension(groups, walk.where, walk.depth)
-        walk.unite(channels, _owning(units, size))
-        _note(walk, num_groups=units)
+        walk.unite(channels, _widen(units, size))
+        _follow(walk, num_groups=units)
     else:
         walk.unite(channels, dimension(size, walk.where, walk.depth) * groups)
     _share(walk, module, ("weight", "bias"), channels)
-    _note(walk, num_channels=channels)
+    _follow(walk, num_channels=channels)
     return Traced(result, x.dims)
 
 
 def layer_norm(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """``nn.LayerNorm`` and ``nn.RMSNorm``: shape (..., *normalized_shape) stays."""
     (x,) = args
     last = x.dims[-len(module.normalized_shape) :]
     for name in ("weight", "bias"):
-        for dim, mine in zip(last, own(walk, module, name), strict=False):
-            walk.unite(dim, mine)
-    _note(walk, normalized_shape=tuple(last))
+        for dim, parameter in zip(last, own_dimensions(walk, module, name), strict=False):
+            walk.unite(dim, parameter)
+    _follow(walk, normalized_shape=tuple(last))
     return Traced(result, x.dims)
 
 
 def embedding(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """``nn.Embedding``: from numbers of shape (...) to (..., embedding); rows of the weight are never cut."""
     (x,) = args
     walk.next_layer()
-    rows, columns = own(walk, module, "weight")
+    rows, columns = own_dimensions(walk, module, "weight")
     keep_whole(rows, f"'{walk.where}' looks its rows up by number")
-    _note(walk, embedding_dim=columns)
+    _follow(walk, embedding_dim=columns)
     return Traced(result, (*x.dims, columns))
 
 
 def recurrent(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
-    """LSTM, GRU and RNN: all layers and directions keep the same hidden channels, since they have one size."""
+    """LSTM, GRU and RNN: all layers and directions keep the same hidden channels, because they have one size."""
     if getattr(module, "proj_size", 0):
         raise walk.refuse("a recurrent layer with proj_size")
     x, gates = args[0], GATES[type(module)]
@@ -145,40 +156,40 @@ def recurrent(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], res
     hidden = dimension(module.hidden_size, walk.where, walk.depth)
     directions = 2 if module.bidirectional else 1
     inputs = x.dims[-1]
-    _note(walk, input_size=inputs, hidden_size=hidden)
+    _follow(walk, input_size=inputs, hidden_size=hidden)
     for layer in range(module.num_layers):
         for suffix in [f"_l{layer}", f"_l{layer}_reverse"][:directions]:
-            rows, columns = own(walk, module, f"weight_ih{suffix}")
+            rows, columns = own_dimensions(walk, module, f"weight_ih{suffix}")
             walk.unite(inputs, columns)
-            again, back = own(walk, module, f"weight_hh{suffix}")
+            again, back = own_dimensions(walk, module, f"weight_hh{suffix}")
             walk.unite(hidden, back)
             for stacked in (
                 rows,
                 again,
-                *own(walk, module, f"bias_ih{suffix}"),
-                *own(walk, module, f"bias_hh{suffix}"),
+                *own_dimensions(walk, module, f"bias_ih{suffix}"),
+                *own_dimensions(walk, module, f"bias_hh{suffix}"),
             ):
                 walk.unite(hidden * gates, stacked)
         inputs = hidden * directions
     output, state = result
     last = tuple(Traced(s, (*map(whole, s.shape[:-1]), hidden)) for s in (state if gates == 4 else [state]))
-    for given in args[1:]:
-        for one in given if isinstance(given, tuple) else [given]:
-            walk.unite(one.dims[-1], hidden)
+    for initial in args[1:]:
+        for tensor in initial if isinstance(initial, tuple) else [initial]:
+            walk.unite(tensor.dims[-1], hidden)
     return Traced(output, (*x.dims[:-1], hidden * directions)), last if gates == 4 else last[0]
 
 
 def multihead_attention(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
-    """``nn.MultiheadAttention``: what comes in and goes out is cut freely, the inside alike within each head."""
+    """``nn.MultiheadAttention``: inputs and outputs are cut freely, the inside alike within each head."""
     if not module._qkv_same_embed_dim or module.bias_k is not None or module.add_zero_attn:
         raise walk.refuse("attention with kdim, vdim, bias_kv or zero_attn")
     inputs = (*args[:3], *(kwargs[name] for name in ("query", "key", "value") if name in kwargs))
     walk.next_layer()
-    rows, columns = own(walk, module, "in_proj_weight")
+    rows, columns = own_dimensions(walk, module, "in_proj_weight")
     within = dimension(module.head_dim, walk.where, walk.depth) * module.num_heads
     for x in inputs:
         walk.unite(x.dims[-1], columns)
-    for stacked in (rows, *own(walk, module, "in_proj_bias")):
+    for stacked in (rows, *own_dimensions(walk, module, "in_proj_bias")):
         walk.unite(within * 3, stacked)
     out, inside = walk.of(f"{walk.where}.out_proj.weight", module.out_proj.weight)
     walk.unite(within, inside)
@@ -190,15 +201,15 @@ def multihead_attention(walk: Walk, module: Any, args: Any, kwargs: Mapping[str,
 
 
 def attention(walk: Walk, module: Attention, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    """Our own attention: query, key and value are linear layers whose outputs are cut within each head."""
+    """``models.attention.Attention``: shape (n, length, embed) stays; projections are cut alike within each head."""
     x, name = args[0], walk.where
     walk.next_layer()
     inside = {}
     for part in ("query", "key", "value", "out"):
         layer = getattr(module, part)
         rows, columns = walk.of(f"{name}.{part}.weight", layer.weight)
-        for mine in () if layer.bias is None else walk.of(f"{name}.{part}.bias", layer.bias):
-            walk.unite(rows, mine)
+        for vector in () if layer.bias is None else walk.of(f"{name}.{part}.bias", layer.bias):
+            walk.unite(rows, vector)
         walk.attributes[f"{name}.{part}", "in_features"] = columns
         walk.attributes[f"{name}.{part}", "out_features"] = rows
         inside[part] = rows, columns
@@ -211,26 +222,28 @@ def attention(walk: Walk, module: Attention, args: Any, kwargs: Mapping[str, Any
 
 
 def pooling(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    """Batch and channels stay what they are; the places are new."""
+    """Pooling and padding: shape (n, channels, places...) with other places, which are never cut."""
     (x,) = args
     spatial = int(type(module).__name__[-2])
     return Traced(result, (*x.dims[:-spatial], *(whole(size) for size in result.shape[-spatial:])))
 
 
 def prelu(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """``nn.PReLU``: shape (n, channels, ...) stays; its parameters may follow the channels."""
     (x,) = args
     if module.num_parameters > 1:
         _share(walk, module, ("weight",), x.dims[1])
-        _note(walk, num_parameters=x.dims[1])
+        _follow(walk, num_parameters=x.dims[1])
     return Traced(result, x.dims)
 
 
 def same_shape(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    return alike(walk, [args[0]], result)
+    """Activations, dropout and other layers that keep the shape and relate no channels."""
+    return unite_elementwise(walk, [args[0]], result)
 
 
 def scaler(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    """Its rate follows the channels that pass through it (HeteroFL: the part of the width that is left)."""
+    """``Scaler``: the shape stays; its rate is the part of the channels that a sub-model keeps (HeteroFL)."""
     walk.attributes[walk.where, "rate"] = args[0].dims[1]
     return Traced(result, args[0].dims)
 
@@ -260,4 +273,4 @@ LAYERS: dict[type[nn.Module], Rule] = {
         nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin, nn.RReLU, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink,
     ], same_shape),
 }  # fmt: skip
-"""Every layer that is understood; ``trace`` adds those that only change the shape."""
+"""Rules by layer; ``trace`` adds the layers that only change the shape."""

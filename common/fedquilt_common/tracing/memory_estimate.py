@@ -1,7 +1,7 @@
-"""How much memory training a sub-model takes, from its blueprint: no number is computed, nothing is allocated.
+"""Estimate the memory that training a sub-model takes, from its blueprint alone.
 
-The forward pass keeps what the backward pass will need; the backward pass frees it again while gradients grow. The
-peak is the highest point of that walk. ``benchmarks/memory.py`` holds it against measured peaks.
+The forward pass keeps what the backward pass needs; the backward pass frees it again while gradients grow. The peak is
+the highest point of that walk. ``benchmarks/memory.py`` compares it with measured peaks.
 """
 
 from __future__ import annotations
@@ -31,21 +31,31 @@ _KEEP_NOTHING: Final = frozenset({
     "add", "iadd", "sub", "isub", "cat", "concat", "stack", "mean", "sum", "input", "Scaler", "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d", "neg", "pad", "truediv",
 })  # fmt: skip
-_CONVOLVING: Final = CONVOLUTIONS | TRANSPOSED
-_WITH_MATRICES: Final = _CONVOLVING | RECURRENT | ATTENTION | {"Linear", "matmul", "bmm"}
+_CONVOLUTIONS: Final = CONVOLUTIONS | TRANSPOSED
+_WITH_MATRICES: Final = _CONVOLUTIONS | RECURRENT | ATTENTION | {"Linear", "matmul", "bmm"}
 _INDEX_BYTES: Final = 8
 _PER_CONVOLUTION: Final = 350 << 10
-"""What each convolution's kernels take and do not give back (350 KiB): measured, as the numbers of ``_FORMATS``."""
+"""Bytes that each convolution's kernels allocate and do not free (350 KiB); measured, like ``_FORMATS``."""
 _PER_WEIGHT: Final = 0.6
 """Bytes that the heap and the matrix kernels lose for each weight."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes. ``activations``: all that the backward pass needs; ``temporaries``: what else lives at the highest point,
-    gradients among it; ``kernels``: what torch loads and takes for its own use. ``total`` is the peak of a first
-    training, beyond the process as it was: weights, optimiser, activations, temporaries and kernels.
-    What was received does not count: it stays a file, of which one array at a time is read."""
+    """Memory of training, in bytes.
+
+    Received arrays do not count: they stay in a file, from which one array at a time is read.
+
+    Attributes:
+        weights: parameters and buffers, with half-precision copies.
+        gradients: of all parameters.
+        optimiser: its averages.
+        activations: all that the backward pass needs.
+        temporaries: what else is in memory at the peak, gradients included.
+        kernels: what torch loads and allocates for itself.
+        total: peak of a first training beyond what the process had before: weights, optimiser, activations,
+            temporaries and kernels.
+    """
 
     weights: int
     gradients: int
@@ -58,11 +68,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Format:
-    """Bytes of a number: of weights as they are kept, of what layers with matrices make of fp32, of half-precision
-    copies of the weights (autocast keeps them until the step is over); and what torch loads for a first training."""
+    """Bytes of a number in one precision.
+
+    Attributes:
+        weight: of the weights in memory.
+        result: of results of layers with matrices.
+        copies: of half-precision copies of the weights, which autocast keeps until the step ends.
+        loaded: bytes that torch loads for a first training.
+    """
 
     weight: int
-    made: int
+    result: int
     copies: int
     loaded: int
 
@@ -76,9 +92,9 @@ _FORMATS: Final[Mapping[str, _Format]] = {
 
 
 def memory_to_train(blueprint: Blueprint, part: Slice, training: Training) -> Estimate:
-    """The memory that a training process needs for the sub-model ``part``."""
+    """Estimate the memory that a training process needs for the sub-model ``part``."""
     size = _FORMATS[training.precision]
-    walk = _Walk(blueprint, part, training.batch, size)
+    walk = _TrainingWalk(blueprint, part, training.batch, size)
     params = sum(math.prod(part.shapes[name]) for name in blueprint.parameters if name in part.shapes)
     weights = part.entries * size.weight + params * size.copies
     optimiser = params * size.weight * _kept_averages(training)
@@ -98,8 +114,8 @@ def _kept_averages(training: Training) -> int:
 
 
 @dataclass(frozen=True)
-class _Walk:
-    """The forward and the backward pass of one batch, step by step. A step is meant by its place in the blueprint."""
+class _TrainingWalk:
+    """The forward and the backward pass of one batch, step by step; steps are positions in the blueprint."""
 
     blueprint: Blueprint
     part: Slice
@@ -107,94 +123,94 @@ class _Walk:
     size: _Format
 
     def peak(self) -> tuple[int, int]:
-        """(bytes kept for the backward pass, highest point of activations and gradients together)."""
+        """Return the bytes kept for the backward pass, and the peak of activations and gradients together."""
         kept: dict[object, int] = {}
-        held_after: list[int] = []
+        kept_after: list[int] = []
         highest = gradients = 0
-        for place in self.there:
-            for tensor, amount in self._keeps(place):
+        for place in self.places:
+            for tensor, amount in self._tensors_kept(place):
                 kept.setdefault(tensor, amount)
-            held_after.append(sum(kept.values()))
-            highest = max(highest, held_after[-1] + self.made[place] + self._workspace(place))
-        for place, held in zip(reversed(self.there), reversed(held_after), strict=True):
-            flowing = self.made[place] + self._given(place)
+            kept_after.append(sum(kept.values()))
+            highest = max(highest, kept_after[-1] + self.result_bytes[place] + self._workspace(place))
+        for place, held in zip(reversed(self.places), reversed(kept_after), strict=True):
+            flowing = self.result_bytes[place] + self._input_bytes(place)
             highest = max(highest, held + gradients + flowing + self._workspace(place))
             gradients += self._own_numbers(place) * self.size.weight
         return sum(kept.values()), max(highest, gradients)
 
     def kernels(self) -> int:
-        """What torch loads, and what its kernels take for their own use."""
-        convolutions = sum(self._mixes_channels(place) for place in self.there)
+        """Bytes that torch loads, and that its kernels allocate for themselves."""
+        convolutions = sum(self._mixes_channels(place) for place in self.places)
         return self.size.loaded + convolutions * _PER_CONVOLUTION + int(self.part.entries * _PER_WEIGHT)
 
     @cached_property
-    def there(self) -> list[int]:
-        """The steps of the sub-model, which may be cut in depth."""
-        whole, left = _layers(self.part.anatomy.arrays), _layers(self.part.shapes)
+    def places(self) -> list[int]:
+        """Positions of the sub-model's steps, some of which it may lack if it is cut in depth."""
+        whole, left = _modules_with(self.part.anatomy.arrays), _modules_with(self.part.shapes)
         return [place for place, step in enumerate(self.blueprint.steps) if step.name in left or step.name not in whole]
 
     @cached_property
-    def made(self) -> list[int]:
-        """Bytes of each step's result: layers with matrices make ``size.made``, others what they are given."""
+    def result_bytes(self) -> list[int]:
+        """Bytes of each step's result: layers with matrices make ``size.result``, others what they are given."""
         widths: list[int] = []
         for step in self.blueprint.steps:
             given = [widths[place] for place in step.inputs]
-            widths.append(self.size.made if step.kind in _WITH_MATRICES else max(given, default=self.size.weight))
+            widths.append(self.size.result if step.kind in _WITH_MATRICES else max(given, default=self.size.weight))
         return [self._numbers(place) * width for place, width in enumerate(widths)]
 
     @cached_property
     def owners(self) -> list[int]:
-        """For each step the one whose memory its result lies in: views lie in their input's."""
+        """For each step, the step whose memory its result uses: a view uses that of its input."""
         owners: list[int] = []
         for place, step in enumerate(self.blueprint.steps):
             owners.append(owners[step.inputs[0]] if step.kind in _VIEWS and step.inputs else place)
         return owners
 
-    def _keeps(self, place: int) -> list[tuple[object, int]]:
-        """(tensor, bytes) that autograd keeps on account of one step; the same tensor may be kept by several."""
+    def _tensors_kept(self, place: int) -> list[tuple[object, int]]:
+        """Tensors and bytes that autograd keeps for one step; several steps may keep the same tensor."""
         step = self.blueprint.steps[place]
         if step.kind in _VIEWS or step.kind in _KEEP_NOTHING:
             return []
         if step.kind in _KEEP_RESULT:
-            return [(self.owners[place], self.made[place])]
-        own = self._own(place)
+            return [(self.owners[place], self.result_bytes[place])]
+        own = self._own_bytes(place)
         inputs = [self._kept_input(self.owners[given], step.kind) for given in step.inputs]
         return [*inputs, ((place, "own"), own)] if own else inputs
 
     def _kept_input(self, owner: int, user: str) -> tuple[object, int]:
-        """The tensor itself; of one that is too wide for a layer with matrices, the copy that autocast makes."""
-        cast = self._numbers(owner) * self.size.made
-        if user in _WITH_MATRICES and cast < self.made[owner]:
+        """The tensor itself, or the copy that autocast makes if it is too wide for a layer with matrices."""
+        cast = self._numbers(owner) * self.size.result
+        if user in _WITH_MATRICES and cast < self.result_bytes[owner]:
             return (owner, "cast"), cast
-        return owner, self.made[owner]
+        return owner, self.result_bytes[owner]
 
-    def _own(self, place: int) -> int:
-        """Bytes that a layer keeps of what it alone makes."""
+    def _own_bytes(self, place: int) -> int:
+        """Bytes of the layer's own temporary results that it keeps for the backward pass."""
         step = self.blueprint.steps[place]
         if step.kind.startswith(("MaxPool", "max_pool", "AdaptiveMaxPool")):
             return self._numbers(place) * _INDEX_BYTES
         if "ropout" in step.kind:
-            return self.made[place]  # a mask as numbers
+            return self.result_bytes[place]  # a mask as numbers
         own = tensors_of(step, self.part)
         if step.kind in RECURRENT:
             rows = sum(shape[0] for name, shape in own.items() if name.startswith("weight_ih"))
-            return 2 * rows * self._tokens(place) * self.size.made
+            return 2 * rows * self._tokens(place) * self.size.result
         if step.kind in ATTENTION:
             width = own["in_proj_weight"][0] // 3 if "in_proj_weight" in own else own["query.weight"][0]
-            return 5 * width * self._tokens(place) * self.size.made
+            return 5 * width * self._tokens(place) * self.size.result
         return 0
 
     def _workspace(self, place: int) -> int:
-        """Convolutions bring inputs, results and weights into a layout of their own; norms make temporaries."""
+        """Bytes of temporaries: convolutions convert inputs, results and weights to another layout; norms need some."""
         kind = self.blueprint.steps[place].kind
-        if kind in _CONVOLVING:
-            return self.made[place] + self._given(place) + self._own_numbers(place) * 4
-        return self.made[place] if kind in NORMS else 0
+        if kind in _CONVOLUTIONS:
+            return self.result_bytes[place] + self._input_bytes(place) + self._own_numbers(place) * 4
+        return self.result_bytes[place] if kind in NORMS else 0
 
     def _mixes_channels(self, place: int) -> bool:
-        """Whether it is a convolution, but not a depthwise one, whose kernels take next to nothing."""
+        """Whether it is a convolution that is not depthwise; kernels of depthwise ones take almost no memory."""
         step = self.blueprint.steps[place]
-        return step.kind in _CONVOLVING and tensors_of(step, self.part)["weight"][1] > 1
+        return step.kind in _CONVOLUTIONS and tensors_of(step, self.part)["weight"][1] > 1
 
     def _numbers(self, place: int) -> int:
         return numbers(self.blueprint.steps[place], self.part, self.batch)
@@ -202,15 +218,15 @@ class _Walk:
     def _own_numbers(self, place: int) -> int:
         return sum(map(math.prod, tensors_of(self.blueprint.steps[place], self.part).values()))
 
-    def _given(self, place: int) -> int:
-        return sum(self.made[given] for given in self.blueprint.steps[place].inputs)
+    def _input_bytes(self, place: int) -> int:
+        return sum(self.result_bytes[given] for given in self.blueprint.steps[place].inputs)
 
     def _tokens(self, place: int) -> int:
         given = self.blueprint.steps[place].inputs[0]
         return self._numbers(given) // self.part.length(self.blueprint.steps[given].axes[-1])
 
 
-def _layers(names: Iterable[str]) -> set[str]:
-    """The modules that have the arrays of these names, and the modules around them."""
+def _modules_with(names: Iterable[str]) -> set[str]:
+    """Names of the modules that have these arrays, and of the modules around them."""
     split = [name.split(".") for name in names]
     return {".".join(parts[:depth]) for parts in split for depth in range(1, len(parts))}

@@ -1,4 +1,7 @@
-"""How functions and tensor methods relate the channels of what they are given and what they return."""
+"""Rules for functions and tensor methods: how the channels of arguments and results belong together.
+
+``tracer.Rule`` documents the arguments.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedquilt_common.tracing.channels import Dimension, dimension, is_whole, product, split, whole
-from fedquilt_common.tracing.tracer import Rule, Traced, Walk, alike, all_whole, traced_in
+from fedquilt_common.tracing.tracer import Rule, Traced, Walk, all_whole, traced_in, unite_elementwise
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 
 
 def elementwise(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """Dimensions that meet are united; numbers that no tensor takes part in are left alone."""
+    """Unite the dimensions that an elementwise operation aligns; operations on plain numbers unite nothing."""
     tensors = traced_in([args, dict(kwargs)])
-    return alike(walk, tensors, result) if tensors else all_whole(result)
+    return unite_elementwise(walk, tensors, result) if tensors else all_whole(result)
 
 
 def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """view, reshape, flatten, unflatten, squeeze, unsqueeze: stretches of equal length are put together and split."""
+    """view, reshape, flatten, unflatten, squeeze, unsqueeze: to another shape, by joining and splitting dimensions."""
     x = args[0]
     dims: list[Dimension] = []
     for old, new in _stretches(x.shape, tuple(result.shape)):
@@ -43,7 +46,7 @@ def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
 
 
 def _written_sizes(called: Any, args: Args) -> list[tuple[int, tuple[int, ...]]]:
-    """(output dimension, path in the arguments) of each size that the model's code spells out for a view."""
+    """Output dimension and path in the arguments of each size that the model's code contains for a view."""
     if called not in ("view", "reshape", torch.reshape):
         return []
     sizes, base = (args[1], (1,)) if len(args) == 2 and isinstance(args[1], list | tuple) else (args[1:], ())
@@ -68,7 +71,7 @@ def _stretches(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], 
 
 
 def permute(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """Any reordering of dimensions: asked of a tensor whose sizes are all different."""
+    """Reorder dimensions; which ones is found from a tensor whose shape has only different sizes."""
     x = args[0]
     marked = torch.empty(tuple(range(2, 2 + len(x.shape))), device="meta")
     function = getattr(marked, called)(*args[1:], **kwargs) if isinstance(called, str) else called(
@@ -77,6 +80,7 @@ def permute(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
 
 
 def concatenate(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """Concatenate tensors whose shapes agree except along one dimension."""
     parts = list(args[0] if args else kwargs["tensors"])
     along = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.dim()
     dims = []
@@ -91,36 +95,37 @@ def concatenate(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Ten
 
 
 def stack(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """Stack tensors of one shape along a new dimension, which is never cut."""
     parts = list(args[0] if args else kwargs["tensors"])
     along = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.dim()
-    dims = list(alike(walk, parts, parts[0].tensor).dims)
+    dims = list(unite_elementwise(walk, parts, parts[0].tensor).dims)
     dims.insert(along, whole(len(parts)))
     return Traced(result, tuple(dims))
 
 
 def chunk(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[Tensor]) -> tuple[Traced, ...]:
-    """Equal parts keep the same channels each; parts of other sizes stay whole."""
+    """Divide one dimension of a shape: equal parts share one index set, parts of different sizes stay whole."""
     x = args[0]
     place = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(x.shape)
     sizes = [part.shape[place] for part in result]
     if len(set(sizes)) > 1 or called in ("split", torch.split):
         walk.keep_whole([x.dims[place]])
-        return tuple(_with(x, part, place, whole(part.shape[place])) for part in result)
+        return tuple(_replace_dimension(x, part, place, whole(part.shape[place])) for part in result)
     piece = dimension(sizes[0], walk.where, walk.depth)
     walk.unite(x.dims[place], piece * len(sizes))
-    return tuple(_with(x, part, place, piece) for part in result)
+    return tuple(_replace_dimension(x, part, place, piece) for part in result)
 
 
-def _with(x: Traced, tensor: Tensor, place: int, dim: Dimension) -> Traced:
+def _replace_dimension(x: Traced, tensor: Tensor, place: int, dim: Dimension) -> Traced:
     return Traced(tensor, (*x.dims[:place], dim, *x.dims[place + 1 :]))
 
 
 def reduce(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """mean, sum, max, ...: what is reduced goes, or becomes one entry."""
+    """mean, sum, max, ...: a reduced dimension disappears, or keeps one entry."""
     x = args[0]
-    given = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
-    gone = range(len(x.shape)) if given is None else [given] if isinstance(given, int) else given
-    places = {place % len(x.shape) for place in gone}
+    named = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
+    reduced = range(len(x.shape)) if named is None else [named] if isinstance(named, int) else named
+    places = {place % len(x.shape) for place in reduced}
     first = result if isinstance(result, Tensor) else result[0]
     kept = first.dim() == len(x.shape)
     dims = tuple(whole(1) if p in places else d for p, d in enumerate(x.dims) if kept or p not in places)
@@ -128,6 +133,7 @@ def reduce(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> 
 
 
 def matmul(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """Product of matrices: from shapes (..., a, b) and (..., b, c) to (..., a, c)."""
     a, b = args[:2]
     if min(len(a.shape), len(b.shape)) < 2:
         raise walk.refuse("a product with a vector")
@@ -140,6 +146,7 @@ def matmul(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
 
 
 def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """Attention of query (..., length, d), key and value: the shape (..., length, d of the value)."""
     query, key, value = args[:3]
     walk.unite(query.dims[-1], key.dims[-1])
     walk.unite(key.dims[-2], value.dims[-2])
@@ -149,7 +156,7 @@ def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resu
 
 
 def pool(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """Pooling, padding, interpolation: dimensions whose size changes are places, which are whole already."""
+    """Pooling, padding, interpolation: dimensions of the shape whose size changes are places, which stay whole."""
     x = args[0]
     dims = []
     for size, before, dim in zip(result.shape, x.shape, x.dims, strict=True):
@@ -160,7 +167,7 @@ def pool(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) ->
 
 
 def index(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """``x[...]``: whole dimensions pass, numbers drop one, anything else keeps the dimension whole."""
+    """``x[...]``: a full slice keeps a dimension, a number drops it, anything else marks it as never cut."""
     x, key = args
     if not isinstance(x, Traced):
         return x[key]
@@ -171,23 +178,24 @@ def index(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> A
         keys[at : at + 1] = [slice(None)] * (len(x.shape) - real)
     dims: list[Dimension] = []
     place = 0
-    for one in keys:
-        if one is None:
+    for item in keys:
+        if item is None:
             dims.append(whole(1))
             continue
         dim, place = x.dims[place], place + 1
-        if one == slice(None) and isinstance(one, slice):
+        if item == slice(None) and isinstance(item, slice):
             dims.append(dim)
             continue
         walk.keep_whole([dim])
-        if isinstance(one, slice):
+        if isinstance(item, slice):
             dims.append(whole(result.shape[len(dims)]))
-        elif not isinstance(one, int):
+        elif not isinstance(item, int):
             raise walk.refuse("indexing by a tensor or a list")
     return Traced(result, (*dims, *x.dims[place:]))
 
 
 def expand(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """Expand or repeat a tensor to a larger shape; dimensions that grow are never cut."""
     x = args[0]
     before = (*[1] * (result.dim() - len(x.shape)), *x.shape)
     dims = (*(whole(1) for _ in range(result.dim() - len(x.shape))), *x.dims)
@@ -198,11 +206,12 @@ def expand(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
 
 
 def shape_of(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """Sizes are numbers; a cut model computes its own."""
+    """Sizes as plain numbers; a cut model computes its own."""
     return tuple(result) if isinstance(result, torch.Size) else result
 
 
 def get_attribute(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
+    """Attributes of a tensor: its shape, dtype, device and transpose; others are refused."""
     x, name = args
     if isinstance(x, Traced) and name == "T":
         return Traced(result, tuple(reversed(x.dims)))
@@ -212,7 +221,7 @@ def get_attribute(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: A
 
 
 def linear(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """``functional.linear`` with the model's own parameters."""
+    """``functional.linear`` with the model's own parameters: from shape (..., inputs) to (..., outputs)."""
     x, weight, *bias = (*args, *([kwargs["bias"]] if kwargs.get("bias") is not None else []))
     walk.unite(x.dims[-1], weight.dims[1])
     for vector in bias:
@@ -221,13 +230,13 @@ def linear(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
     return Traced(result, (*x.dims[:-1], weight.dims[0]))
 
 
-def makes_whole(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """A tensor that the model makes of sizes and numbers alone, such as positions or zeros."""
+def create(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
+    """Create a tensor from sizes and numbers alone, such as positions or zeros; it is never cut."""
     return all_whole(result)
 
 
 def _functions(*names: str) -> list[Callable[..., Any]]:
-    """The functions of these names in torch, torch.nn.functional and operator, as far as there are some."""
+    """All functions of these names in torch, torch.nn.functional, operator and math."""
     return [
         f
         for name in names
@@ -264,7 +273,7 @@ _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (expand, ("expand", "expand_as", "repeat")),
     (shape_of, ("size", "dim", "numel", "len")),
     (linear, ("linear",)),
-    (makes_whole, ("arange", "zeros", "ones", "full", "tensor", "zeros_like", "ones_like", "tril", "triu", "eye",
+    (create, ("arange", "zeros", "ones", "full", "tensor", "zeros_like", "ones_like", "tril", "triu", "eye",
                    "linspace")),
 ]  # fmt: skip
 METHODS: dict[str, Rule] = {name: rule for rule, names in _RULES for name in names}

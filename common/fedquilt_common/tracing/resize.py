@@ -1,4 +1,4 @@
-"""A module cut to a sub-model: parameters of the slice's shapes, and every attribute that follows them."""
+"""Cut a torch module to a sub-model: parameters in the slice's shapes, and every attribute that depends on them."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from fedquilt_common.models.static_norm import Scaler
 from fedquilt_common.submodels.selectors import length, take
 from fedquilt_common.submodels.slices import Axis, Slice
 from fedquilt_common.tracing.attention import CutAttention
-from fedquilt_common.tracing.trace import Blueprint, on_meta
+from fedquilt_common.tracing.trace import Blueprint, build_on_meta
 
 
 def cut_module(build: Callable[[], nn.Module], blueprint: Blueprint, part: Slice) -> nn.Module:
-    """The sub-model as a module of its own on the CPU; its parameters hold no meaningful numbers yet.
+    """Build the sub-model ``part`` as a module of its own on the CPU; its parameters have no meaningful numbers yet.
 
-    The whole model is built without its numbers, so a board never needs memory for more than its part.
+    The whole model is built without its numbers, so a board needs memory for its part only.
     """
-    return cut_in_place(_skeleton(build, blueprint), blueprint, part, "cpu")
+    return cut_in_place(_build_without_numbers(build, blueprint), blueprint, part, "cpu")
 
 
 def cut_in_place(module: nn.Module, blueprint: Blueprint, part: Slice, device: str) -> nn.Module:
-    """Cut ``module`` itself to ``part``, with new tensors on ``device``; a slice of the blueprint's own anatomy."""
+    """Cut ``module`` in place to ``part``, a slice of the blueprint's anatomy, with new tensors on ``device``."""
     _cut_tensors(module, part, device)
     _cut_constants(module, blueprint, part, device)
     for (name, attribute), axes in blueprint.attributes.items():
-        _follow(module, name, attribute, axes, part)
+        _cut_attribute(module, name, attribute, axes, part)
     for name, child in list(module.named_modules()):
         if isinstance(child, nn.MultiheadAttention):
-            _replace(module, name, CutAttention(child))
+            _replace_module(module, name, CutAttention(child))
         elif isinstance(child, MultiExit):
-            child.cut(_exits(name, child, part))
+            child.cut(_count_exits(name, child, part))
     if blueprint.rewrites:
-        _rewrite(module, blueprint, part)
+        _rewrite_forward(module, blueprint, part)
     return module
 
 
-def _skeleton(build: Callable[[], nn.Module], blueprint: Blueprint) -> nn.Module:
-    """Without numbers, unless there are buffers that are no part of the state and must be computed."""
-    return build() if blueprint.constants else on_meta(build)
+def _build_without_numbers(build: Callable[[], nn.Module], blueprint: Blueprint) -> nn.Module:
+    """Build without numbers, unless there are buffers outside the state dict, which must be computed."""
+    return build() if blueprint.constants else build_on_meta(build)
 
 
 def _cut_tensors(module: nn.Module, part: Slice, device: str) -> None:
-    """New parameters and buffers; what was one tensor under two names is one again."""
+    """Replace parameters and buffers; a tensor that has two names keeps both."""
     fresh: dict[int, Any] = {}
     state = dict(module.state_dict(keep_vars=True))
     for name, tensor in state.items():
         if name in part.absent:
             continue
         if id(tensor) not in fresh:
-            fresh[id(tensor)] = _fresh(tensor, part.shapes[name], device)
-        _set(module, name, fresh[id(tensor)])
+            fresh[id(tensor)] = _new_tensor(tensor, part.shapes[name], device)
+        _set_tensor(module, name, fresh[id(tensor)])
 
 
-def _fresh(tensor: Tensor, shape: tuple[int, ...], device: str) -> Tensor:
+def _new_tensor(tensor: Tensor, shape: tuple[int, ...], device: str) -> Tensor:
     new = torch.zeros(shape, dtype=tensor.dtype, device=device)
     return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
 
-def _set(module: nn.Module, name: str, tensor: Tensor) -> None:
+def _set_tensor(module: nn.Module, name: str, tensor: Tensor) -> None:
     owner, _, leaf = name.rpartition(".")
     setattr(module.get_submodule(owner), leaf, tensor)
 
@@ -75,12 +75,12 @@ def _cut_constants(module: nn.Module, blueprint: Blueprint, part: Slice, device:
         chosen = tuple(part.select(axis) for axis in constant.axes)
         whole = buffers[name]
         if whole.is_meta:  # only shapes matter
-            _set(module, name, whole.new_empty(tuple(map(length, chosen))))
+            _set_tensor(module, name, whole.new_empty(tuple(map(length, chosen))))
         else:
-            _set(module, name, torch.from_numpy(take(whole.cpu().numpy(), chosen).copy()).to(device))
+            _set_tensor(module, name, torch.from_numpy(take(whole.cpu().numpy(), chosen).copy()).to(device))
 
 
-def _follow(module: nn.Module, name: str, attribute: str, axes: Axis | tuple[Axis, ...], part: Slice) -> None:
+def _cut_attribute(module: nn.Module, name: str, attribute: str, axes: Axis | tuple[Axis, ...], part: Slice) -> None:
     owner = module.get_submodule(name)
     if axes and isinstance(axes[0], tuple):
         setattr(owner, attribute, tuple(part.length(axis) for axis in axes))
@@ -90,26 +90,26 @@ def _follow(module: nn.Module, name: str, attribute: str, axes: Axis | tuple[Axi
         setattr(owner, attribute, part.length(axes))  # type: ignore[arg-type]
 
 
-def _replace(module: nn.Module, name: str, new: nn.Module) -> None:
+def _replace_module(module: nn.Module, name: str, new: nn.Module) -> None:
     owner, _, leaf = name.rpartition(".")
     setattr(module.get_submodule(owner), leaf, new)
 
 
-def _exits(name: str, module: MultiExit, part: Slice) -> int:
-    """How many exits are there, from the shallow end."""
+def _count_exits(name: str, module: MultiExit, part: Slice) -> int:
+    """Count the exits that the sub-model has, from the shallow end."""
     prefix = f"{name}." if name else ""
     state = module.state_dict()
     present = {int(key.split(".")[1]) for key in state if key.startswith("exits.") and prefix + key not in part.absent}
     return 1 + max(present, default=0)
 
 
-def _rewrite(module: nn.Module, blueprint: Blueprint, part: Slice) -> None:
-    """Run the traced graph, in which sizes of cut dimensions are no longer those of the whole model."""
+def _rewrite_forward(module: nn.Module, blueprint: Blueprint, part: Slice) -> None:
+    """Make the module run its traced graph, with the sizes of the sub-model where code contains the whole model's."""
     for node in blueprint.graph.nodes:
         if "dropout" in str(node.target) and node.op == "call_function":
             raise UncuttableModelError(
-                f"the model cannot be cut: '{node.name}': functional dropout beside sizes that are written into a "
-                "view; use nn.Dropout, or -1 in the view"
+                f"the model cannot be cut: '{node.name}': it has functional dropout and also sizes that are written "
+                "into a view; use nn.Dropout, or -1 in the view"
             )
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}

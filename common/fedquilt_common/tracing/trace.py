@@ -1,7 +1,7 @@
-"""From a torch module to its anatomy: symbolic tracing, then one walk over the graph.
+"""Find the channel groups of a torch module: symbolic tracing, then one walk over the graph.
 
-The walk runs the model's operations on two empty samples (shape propagation) and applies to each the rule that says
-how the channels of what goes in and what comes out belong together.
+The walk runs the model's operations on two empty samples (shape propagation). To each it applies the rule that defines
+how the channels of its inputs and outputs belong together.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from fedquilt_common.tracing.channels import Channels, Dimension, keep_whole, re
 from fedquilt_common.tracing.heads import heads_of
 from fedquilt_common.tracing.layers import LAYERS
 from fedquilt_common.tracing.operations import FUNCTIONS, METHODS, pool, reshape
-from fedquilt_common.tracing.tracer import EXPECTED, Rule, Traced, Walk, plain
+from fedquilt_common.tracing.tracer import EXPECTED, Rule, Traced, Walk, to_tensors
 
 _OURS = ("fedquilt_common.models.attention", "fedquilt_common.models.static_norm")
 _RESHAPING: dict[type[nn.Module], Rule] = {
     nn.Flatten: reshape, nn.Unflatten: reshape, nn.Upsample: pool, nn.UpsamplingNearest2d: pool,
 }  # fmt: skip
 BATCH = 2
-"""Samples of the traced batch; one would be mistaken for a dimension to be broadcast."""
+"""Samples of the traced batch; a single one could not be told from a dimension that is broadcast."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of the forward pass and the shape of its result, for a batch of ``BATCH`` samples.
+    """One operation of the forward pass.
 
-    ``kind``: the class of its layer, called ``name``, or the name of a function; ``inputs``: positions of the steps
-    whose results it takes.
+    Attributes:
+        name: of the layer, or of the operation in the graph.
+        kind: the layer's class, or the function's name.
+        inputs: positions of the steps whose results it takes.
+        axes: dimensions of its result, for a batch of ``BATCH`` samples.
     """
 
     name: str
@@ -49,17 +52,25 @@ class Step:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """An anatomy, and what follows its cuts in the module: attributes, sizes written in code, the traced graph."""
+    """How a model is cut: its channel groups, and everything in the module that depends on them.
+
+    Attributes:
+        anatomy: channel groups and arrays.
+        attributes: from (module, attribute) to the dimensions whose lengths it must have.
+        constants: buffers that are not part of the state dict; every board computes its own.
+        rewrites: from (node, path of the argument) to the dimension whose size the model's code contains.
+        graph: the traced forward pass.
+        steps: the operations of the forward pass.
+        parameters: names of the arrays that are trained, tied ones once.
+    """
 
     anatomy: Anatomy
     attributes: Mapping[tuple[str, str], Axis | tuple[Axis, ...]]
     constants: Mapping[str, ArrayAnatomy]
-    """Buffers that are not part of the state dict; every board computes its own."""
     rewrites: Mapping[tuple[str, tuple[int, ...]], Axis]
     graph: fx.Graph
     steps: tuple[Step, ...]
     parameters: frozenset[str]
-    """Names of the arrays that are trained, tied ones once."""
 
 
 class _Tracer(fx.Tracer):
@@ -67,17 +78,17 @@ class _Tracer(fx.Tracer):
         return m.__module__ in _OURS or super().is_leaf_module(m, module_qualified_name)
 
 
-def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
-    """The module without its numbers, where the factory allows that; else the real one."""
+def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build the module without its numbers if the factory allows that; else build the real one."""
     try:
         with torch.device("meta"):
             return build()
-    except Exception:  # a factory that looks at its numbers; one that is wrong raises again without the meta device
+    except Exception:  # a factory that reads its numbers; a wrong one raises again without the meta device
         return build()
 
 
 def materialise(module: nn.Module) -> None:
-    """Give tensors on the meta device memory, but no numbers: pages that nobody writes cost nothing."""
+    """Allocate memory for tensors on the meta device, in place; pages that are never written cost nothing."""
     fresh: dict[int, Any] = {}
     tensors = {**module.state_dict(keep_vars=True), **dict(module.named_buffers())}
     for name, tensor in tensors.items():
@@ -90,43 +101,53 @@ def materialise(module: nn.Module) -> None:
 
 
 def blueprint_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Blueprint:
-    """The blueprint of ``module`` for samples of ``input_shape`` (without the batch).
+    """Find how a module can be cut.
 
-    Raises UncuttableModelError, with the name of the module and the reason, for what cannot be understood.
+    Args:
+        module: the model.
+        input_shape: shape of one sample.
+        dtype: of the samples.
+
+    Raises:
+        UncuttableModelError: the model has a layer or an operation for which there is no rule.
     """
     walk = Walk(module)
-    graph = traced(module)
-    with _evaluating(module), torch.no_grad():
-        outputs = _run(walk, module, graph, input_shape, dtype)
-    return _concluded(walk, module, graph, outputs)
+    graph = trace_graph(module)
+    with _evaluation_mode(module), torch.no_grad():
+        outputs = _run_graph(walk, module, graph, input_shape, dtype)
+    return _make_blueprint(walk, module, graph, outputs)
 
 
 def blueprint_for(build: Callable[[], nn.Module], x: NDArray[Any]) -> Blueprint:
-    """The blueprint of the model that ``build`` makes, for samples such as those in ``x``, shape (n, ...)."""
-    module = on_meta(build)
-    materialise(module)  # on the meta device, torch would bring in its compiler
+    """Blueprint of the model that ``build`` makes, for samples like those in ``x``, shape (n, *input_shape)."""
+    module = build_on_meta(build)
+    materialise(module)  # on the meta device, torch would import its compiler
     return blueprint_of(module, tuple(x.shape[1:]), torch.float32 if x.dtype.kind == "f" else torch.int64)
 
 
 def anatomy_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Anatomy:
-    """The channel groups of ``module``; raises as ``blueprint_of`` does."""
+    """Channel groups and arrays of ``module``; see ``blueprint_of`` for arguments and errors."""
     return blueprint_of(module, input_shape, dtype).anatomy
 
 
-def traced(module: nn.Module) -> fx.Graph:
-    """The graph of its forward pass in the mode, training or not, that it is in. Raises UncuttableModelError."""
+def trace_graph(module: nn.Module) -> fx.Graph:
+    """Trace the module's forward pass in its present mode, training or evaluation.
+
+    Raises:
+        UncuttableModelError: forward cannot be traced.
+    """
     try:
         return _Tracer().trace(module)
     except Exception as error:  # a user's forward can raise anything when it is traced
-        place = _place_in(module, error)
+        place = _locate_error(module, error)
         raise UncuttableModelError(
             f"the model cannot be cut: '{place}' cannot be traced: {type(error).__name__}: {error}; forward must not "
-            "branch on its input or count on its numbers; rewrite it, or choose an algorithm that sends whole models"
+            "branch on its input or read its numbers; rewrite it, or choose an algorithm that sends whole models"
         ) from error
 
 
-def _place_in(module: nn.Module, error: BaseException) -> str:
-    """The innermost class of the model whose forward was running."""
+def _locate_error(module: nn.Module, error: BaseException) -> str:
+    """Name of the innermost module whose forward was running."""
     place, trace = type(module).__name__, error.__traceback__
     known = {type(part): name for name, part in module.named_modules() if name}
     while trace is not None:
@@ -138,7 +159,7 @@ def _place_in(module: nn.Module, error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
+def _evaluation_mode(module: nn.Module) -> Iterator[None]:
     before = module.training
     module.eval()
     try:
@@ -147,54 +168,56 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
         module.train(before)
 
 
-def _run(walk: Walk, module: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype) -> list[Traced]:
+def _run_graph(
+    walk: Walk, module: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype
+) -> list[Traced]:
     values: dict[fx.Node, Any] = {}
     first = next(iter(module.parameters()), torch.empty(0))
     for node in graph.nodes:
         if node.op == "placeholder":
-            values[node] = _input(walk, node, values, first, shape, dtype)
+            values[node] = _trace_input(walk, node, values, first, shape, dtype)
         elif node.op == "output":
-            return _flat(fx.node.map_arg(node.args[0], values.__getitem__))
+            return _flatten(fx.node.map_arg(node.args[0], values.__getitem__))
         else:
-            values[node] = _step(walk, module, node, values)
+            values[node] = _trace_step(walk, module, node, values)
     return []
 
 
-def _input(
+def _trace_input(
     walk: Walk, node: fx.Node, values: dict[fx.Node, Any], like: Tensor, shape: tuple[int, ...], dtype: torch.dtype
 ) -> Any:
     if values:
         if node.args:
             return node.args[0]
         walk.where = node.name
-        raise walk.refuse("forward needs a second argument; a model gets a batch of samples and nothing else")
+        raise walk.refuse("forward needs a second argument; a model receives only a batch of samples")
     tensor = torch.zeros((BATCH, *shape), dtype=dtype, device=like.device)
     x = Traced(tensor, tuple(whole(size, "the model's input") for size in tensor.shape))
     walk.note("input", (), x)
     return x
 
 
-def _step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+def _trace_step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     walk.where = str(node.target) if node.op in ("call_module", "get_attr") else node.name
     args = fx.node.map_arg(node.args, values.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
     if node.op == "get_attr":
-        return _attribute(walk, module, str(node.target))
-    called, rule = _called(walk, module, node)
-    result = rule(walk, called, tuple(args), kwargs, _executed(walk, called, plain(args), plain(kwargs)))
+        return _trace_attribute(walk, module, str(node.target))
+    called, rule = _find_rule(walk, module, node)
+    result = rule(walk, called, tuple(args), kwargs, _execute(walk, called, to_tensors(args), to_tensors(kwargs)))
     kind = called if isinstance(called, str) else getattr(called, "__name__", type(called).__name__)
     walk.note(kind, [args, dict(kwargs)], result)
     return result
 
 
-def _attribute(walk: Walk, module: nn.Module, name: str) -> Any:
+def _trace_attribute(walk: Walk, module: nn.Module, name: str) -> Any:
     value: Any = module
     for part in name.split("."):
         value = getattr(value, part)
     return Traced(value, walk.of(name, value)) if isinstance(value, Tensor) else value
 
 
-def _called(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]:
+def _find_rule(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]:
     layer: Any
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
@@ -208,35 +231,35 @@ def _called(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]:
         rule = FUNCTIONS.get(layer)
         what = f"nothing is known about the channels of {getattr(layer, '__name__', layer)}()"
     if rule is None:
-        walk.where = _owner(node) or walk.where
+        walk.where = _owning_module(node) or walk.where
         raise walk.refuse(what)
     return layer, rule
 
 
-def _owner(node: fx.Node) -> str:
-    """The submodule in whose forward the node was met."""
+def _owning_module(node: fx.Node) -> str:
+    """Name of the submodule whose forward contains the node."""
     stack = node.meta.get("nn_module_stack") or {}
     return next(reversed(list(stack)), "") if stack else ""
 
 
-def _executed(walk: Walk, called: Any, args: Any, kwargs: Any) -> Any:
+def _execute(walk: Walk, called: Any, args: Any, kwargs: Any) -> Any:
     try:
         if isinstance(called, str):
             return getattr(args[0], called)(*args[1:], **kwargs)
         return called(*args, **kwargs)
-    except Exception as error:  # whatever torch says of shapes that do not fit
+    except Exception as error:  # torch raises several kinds of error for shapes that do not fit
         raise walk.refuse(f"it does not run on a sample of this shape: {error}") from error
 
 
-def _flat(value: Any) -> list[Traced]:
+def _flatten(value: Any) -> list[Traced]:
     if isinstance(value, Traced):
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
-    return [found for item in value for found in _flat(item)] if isinstance(value, list | tuple) else []
+    return [found for item in value for found in _flatten(item)] if isinstance(value, list | tuple) else []
 
 
-def _concluded(walk: Walk, module: nn.Module, graph: fx.Graph, outputs: list[Traced]) -> Blueprint:
+def _make_blueprint(walk: Walk, module: nn.Module, graph: fx.Graph, outputs: list[Traced]) -> Blueprint:
     rows = {tuple(id(p.channels) for p in resolve(out.dims[-1])) for out in outputs}
     for out in outputs:
         for dim in out.dims:
@@ -250,7 +273,7 @@ def _concluded(walk: Walk, module: nn.Module, graph: fx.Graph, outputs: list[Tra
     norms = [name for name, part in module.named_modules() if isinstance(part, StaticBatchNorm)]
     statistics = tuple(f"{norm}.{kind}" for norm in norms for kind in ("running_mean", "running_var"))
     anatomy = Anatomy(
-        _named(groups), arrays, _kept_whole(known), statistics, _exits(module), heads_of(module, graph)
+        _name_groups(groups), arrays, _kept_whole(known), statistics, _exits(module), heads_of(module, graph)
     )  # fmt: skip
     return Blueprint(
         anatomy,
@@ -268,7 +291,7 @@ def _exits(module: nn.Module) -> tuple[int, ...]:
 
 
 def _groups(tensors: list[tuple[Dimension, ...]]) -> list[Channels]:
-    """The channels that can be cut, in forward order."""
+    """Channels that can be cut, in forward order."""
     found: dict[int, Channels] = {}
     for dims in tensors:
         for dim in dims:
@@ -278,7 +301,7 @@ def _groups(tensors: list[tuple[Dimension, ...]]) -> list[Channels]:
     return sorted(found.values(), key=lambda channels: channels.depth)
 
 
-def _named(groups: list[Channels]) -> tuple[Group, ...]:
+def _name_groups(groups: list[Channels]) -> tuple[Group, ...]:
     named, seen = [], dict[str, int]()
     for channels in groups:
         name = channels.name or "group"
@@ -299,7 +322,7 @@ def _array(
 
 
 def _axis(dim: Dimension, place: Mapping[int, int]) -> Axis:
-    """The dimension's segments, with neighbours that are never cut put together."""
+    """Segments of the dimension; neighbours that are never cut are merged."""
     segments: list[Segment] = []
     for piece in resolve(dim):
         group = place.get(id(piece.channels))
@@ -317,7 +340,7 @@ def _length_of(dim: Dimension | tuple[Dimension, ...], place: Mapping[int, int])
 
 
 def _kept_whole(known: Mapping[str, tuple[Dimension, ...]]) -> dict[str, str]:
-    """Per array why a dimension of more than one entry is not cut."""
+    """For each array that has one, the reason why a dimension of more than one entry is not cut."""
     reasons: dict[str, str] = {}
     for name, dims in known.items():
         for dim in dims:

@@ -1,4 +1,4 @@
-"""The walk through a traced model: what every rule sees and may do."""
+"""The walk through a traced model: what each rule can read and record."""
 
 from __future__ import annotations
 
@@ -14,25 +14,37 @@ from fedquilt_common.tracing.channels import NO_CHANNELS, Dimension, dimension, 
 
 KERNEL = "a kernel"
 EXPECTED = frozenset({KERNEL, NO_CHANNELS, "the model's input", "the model's output"})
-"""Reasons to stay whole that nobody needs to be told."""
+"""Reasons to stay whole that are not reported, because every model has them."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A tensor on its way through the model: its shape (a tensor on the meta device) and its dimensions."""
+    """A tensor on its way through the model.
+
+    Attributes:
+        tensor: has the shape and dtype; its numbers do not matter.
+        dims: one for each dimension of the shape.
+    """
 
     tensor: Tensor
     dims: tuple[Dimension, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Shape in the whole model."""
         return tuple(self.tensor.shape)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One step of the forward pass. ``kind``: its layer's class or its function; ``inputs``: positions of the steps
-    whose results it takes; ``dims``: of its (first) result."""
+    """One operation of the forward pass.
+
+    Attributes:
+        name: of the layer, or of the operation in the graph.
+        kind: the layer's class, or the function's name.
+        inputs: positions of the operations whose results it takes.
+        dims: dimensions of its first result.
+    """
 
     name: str
     kind: str
@@ -42,10 +54,17 @@ class Operation:
 
 @dataclass
 class Walk:
-    """What is known so far: the dimensions of every parameter and buffer, and module attributes that follow them.
+    """State of the walk.
 
-    ``attributes``: (module, attribute) -> dimensions whose cut lengths it must have, as one number or a tuple.
-    ``rewrites``: (node, path of the argument) -> dimension, for sizes that are written into the model's code.
+    Attributes:
+        module: the model.
+        where: name of the present layer or operation.
+        layers: layers so far that make channels.
+        tensors: for each parameter and buffer by id, its name, itself and its dimensions.
+        attributes: from (module, attribute) to the dimensions whose cut lengths it must have, as a number or a tuple.
+        rewrites: from (node, path of the argument) to the dimension whose size the model's code contains.
+        operations: of the forward pass so far.
+        made_by: from the id of a ``Traced`` to the position of the operation that made it.
     """
 
     module: nn.Module
@@ -56,50 +75,49 @@ class Walk:
     rewrites: dict[tuple[str, tuple[int, ...]], Dimension] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     made_by: dict[int, int] = field(default_factory=dict)
-    """id of a ``Traced`` -> the operation that made it."""
 
-    def note(self, kind: str, given: Any, result: Any) -> None:
-        """An operation has been understood."""
-        made = traced_in(result)
-        if made:
-            inputs = tuple(self.made_by[id(x)] for x in traced_in(given) if id(x) in self.made_by)
-            self.made_by |= {id(x): len(self.operations) for x in made}
-            self.operations.append(Operation(self.where, kind, inputs, made[0].dims))
+    def note(self, kind: str, arguments: Any, result: Any) -> None:
+        """Record an operation to which a rule has been applied."""
+        results = traced_in(result)
+        if results:
+            inputs = tuple(self.made_by[id(x)] for x in traced_in(arguments) if id(x) in self.made_by)
+            self.made_by |= {id(x): len(self.operations) for x in results}
+            self.operations.append(Operation(self.where, kind, inputs, results[0].dims))
 
     @property
     def why(self) -> str:
-        """For dimensions that must stay whole on account of the present step."""
+        """Reason for dimensions that must stay whole because of the present operation."""
         return f"'{self.where}' cannot be cut there"
 
     def next_layer(self) -> None:
-        """A layer that makes channels begins."""
+        """Count a layer that makes channels."""
         self.layers += 1
 
     @property
     def depth(self) -> int:
-        """The number of the last layer so far."""
+        """Number of the last layer so far, from 0."""
         return max(self.layers - 1, 0)
 
     def of(self, name: str, tensor: Tensor) -> tuple[Dimension, ...]:
-        """The dimensions of a parameter or buffer; the same tensor under another name has the same ones (ties)."""
-        known = self.tensors.get(id(tensor))
-        if known is None:
+        """Dimensions of a parameter or buffer, one for each of its shape; tied tensors have the same ones."""
+        entry = self.tensors.get(id(tensor))
+        if entry is None:
             label = name.rpartition(".")[0] or name
             dims = tuple(dimension(size, label, self.depth) for size in tensor.shape)
-            known = self.tensors[id(tensor)] = (name, tensor, dims)
-        return known[2]
+            entry = self.tensors[id(tensor)] = (name, tensor, dims)
+        return entry[2]
 
     def unite(self, one: Dimension, other: Dimension) -> None:
-        """The two dimensions share one index set."""
+        """Make two dimensions share one index set."""
         unite(one, other, self.why)
 
     def keep_whole(self, dims: Sequence[Dimension], why: str = "") -> None:
-        """Nothing of these dimensions is ever cut."""
+        """Mark dimensions as never cut."""
         for dim in dims:
             keep_whole(dim, why or self.why)
 
     def refuse(self, what: str) -> UncuttableModelError:
-        """The error for something that is not understood."""
+        """Make the error for an operation that no rule covers."""
         return UncuttableModelError(
             f"the model cannot be cut: '{self.where}': {what}; use a layer that fedquilt can cut (docs/slicing.md), "
             "or an algorithm that sends whole models"
@@ -107,37 +125,41 @@ class Walk:
 
 
 Rule = Callable[[Walk, Any, tuple[Any, ...], Mapping[str, Any], Any], Any]
-"""(walk, what is called, arguments with ``Traced`` tensors, keywords, result on meta) -> result with ``Traced``."""
+"""How one operation relates channels.
+
+Arguments: the walk; the layer, function or name of the method; its positional arguments and its keyword arguments, with
+``Traced`` in place of tensors; the result as torch computes it. Returns the result with ``Traced`` in place of tensors.
+"""
 
 
-def plain(value: Any) -> Any:
-    """Arguments as torch wants them: tensors in place of ``Traced``."""
+def to_tensors(value: Any) -> Any:
+    """Convert arguments for torch: tensors in place of ``Traced``."""
     if isinstance(value, Traced):
         return value.tensor
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return value
     if isinstance(value, list | tuple):
-        return type(value)(plain(item) for item in value)
+        return type(value)(to_tensors(item) for item in value)
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_tensors(item) for key, item in value.items()}
     if isinstance(value, slice):
-        return slice(plain(value.start), plain(value.stop), plain(value.step))
+        return slice(to_tensors(value.start), to_tensors(value.stop), to_tensors(value.step))
     return value
 
 
 def traced_in(value: Any) -> list[Traced]:
-    """All tensors among arguments, in their order."""
+    """All traced tensors among arguments, in their order."""
     if isinstance(value, Traced):
         return [value]
     if isinstance(value, list | tuple):
-        return [found for item in value for found in traced_in(item)]
+        return [tensor for item in value for tensor in traced_in(item)]
     if isinstance(value, dict):
         return traced_in(list(value.values()))
     return []
 
 
 def all_whole(result: Any) -> Any:
-    """A result in which nothing is cut."""
+    """Convert a result to one in which no dimension is ever cut."""
     if isinstance(result, Tensor):
         return Traced(result, tuple(whole(size) for size in result.shape))
     if isinstance(result, torch.Size):
@@ -147,13 +169,16 @@ def all_whole(result: Any) -> Any:
     return result
 
 
-def alike(walk: Walk, tensors: Sequence[Traced], result: Tensor) -> Traced:
-    """Elementwise: dimensions are aligned from the last one, and those of equal size share one index set."""
+def unite_elementwise(walk: Walk, tensors: Sequence[Traced], result: Tensor) -> Traced:
+    """Unite the dimensions that an elementwise operation aligns.
+
+    Shapes are aligned from the last dimension, and aligned dimensions of equal size share one index set.
+    """
     dims: list[Dimension] = []
     for back in range(1, result.dim() + 1):
         size = result.shape[-back]
-        found = [t.dims[-back] for t in tensors if len(t.shape) >= back and t.shape[-back] == size]
-        for other in found[1:]:
-            walk.unite(found[0], other)
-        dims.append(found[0] if found else whole(size))
+        aligned = [t.dims[-back] for t in tensors if len(t.shape) >= back and t.shape[-back] == size]
+        for other in aligned[1:]:
+            walk.unite(aligned[0], other)
+        dims.append(aligned[0] if aligned else whole(size))
     return Traced(result, tuple(reversed(dims)))

@@ -24,7 +24,7 @@ from fedquilt_common.errors import DataUnavailableError, ExperimentError, Payloa
 from fedquilt_common.submodels.heads import Head, TwoHeads
 from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watch_features
 from fedquilt_common.tracing.resize import cut_module
-from fedquilt_common.tracing.trace import on_meta, traced
+from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.metrics import match_shape, score_classes, score_values
 from fedquilt_common.training.precision import choose_arithmetic, widen_halves
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor
@@ -135,7 +135,7 @@ class TorchLearner:
     @cached_property
     def parameters(self) -> frozenset[str]:
         """Names of the arrays that training changes; the model's other arrays are buffers."""
-        return frozenset(name for name, _ in on_meta(self.build).named_parameters())
+        return frozenset(name for name, _ in build_on_meta(self.build).named_parameters())
 
     @property
     def epochs(self) -> int:
@@ -148,7 +148,7 @@ class TorchLearner:
         Raises:
             ExperimentError: the model has fewer linear layers on top of a base with parameters.
         """
-        module = on_meta(self.build)
+        module = build_on_meta(self.build)
         heads = heads_of(module, self._trace(module))
         if layers > len(heads):
             raise ExperimentError(
@@ -325,7 +325,7 @@ class TorchLearner:
 
     def _trace(self, module: nn.Module) -> fx.Graph:
         """Trace the module again each time, because functional dropout in the graph depends on the mode."""
-        return traced(module)
+        return trace_graph(module)
 
     def _default_loss(self, output: Any, target: Tensor) -> Tensor:
         output = _deepest_exit(output)
