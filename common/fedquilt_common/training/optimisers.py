@@ -46,7 +46,7 @@ class Optimiser:
         self.rate = self.training.lr
 
     def step(self, loss: Tensor) -> None:
-        """Change the parameters along the gradient of ``loss``, a scalar; skip if amp's gradients are not finite."""
+        """Change the parameters along the gradient of ``loss``, of shape (); skip if amp's gradients are not finite."""
         for parameter in self.parameters:
             parameter.grad = None
         (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
@@ -67,7 +67,10 @@ class Optimiser:
         return self._averages[index]
 
     def sgd(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Take one step of SGD, with torch's momentum: the first step's velocity is the gradient itself."""
+        """Take one step of SGD, with torch's momentum; ``gradient`` has the parameter's shape.
+
+        The first step's velocity is the gradient itself.
+        """
         if self.training.momentum:
             if index not in self._averages:
                 self._averages[index] = [gradient.clone()]
@@ -77,7 +80,7 @@ class Optimiser:
         parameter.add_(gradient, alpha=-self.rate)
 
     def adam(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Take one step of Adam.
+        """Take one step of Adam; ``gradient`` has the parameter's shape.
 
         Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
         """
@@ -89,7 +92,10 @@ class Optimiser:
         parameter.addcdiv_(first, scale, value=-self.rate / corrections[0])
 
     def rmsprop(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Take one step of RMSprop (Hinton, "Neural Networks for Machine Learning", lecture 6e)."""
+        """Take one step of RMSprop; ``gradient`` has the parameter's shape.
+
+        Hinton, "Neural Networks for Machine Learning", lecture 6e.
+        """
         (square,) = self.averages(index, parameter, 1)
         square.mul_(_ALPHA).addcmul_(gradient, gradient, value=1 - _ALPHA)
         parameter.addcdiv_(gradient, square.sqrt().add_(_EPS), value=-self.rate)

@@ -64,7 +64,10 @@ class Arithmetic:
 
 
 def widen_halves(tensor: Tensor) -> Tensor:
-    """Convert fp16 and bf16 to fp32 and leave other dtypes; losses and averages are never in half precision."""
+    """Convert a tensor of any shape from fp16 or bf16 to fp32; other dtypes stay.
+
+    Losses and averages are never in half precision.
+    """
     return tensor.float() if tensor.dtype in _HALVES.values() else tensor
 
 
@@ -114,7 +117,7 @@ def explain_unsupported(
     Args:
         module: the model in training.
         arithmetic: device and precision of the step.
-        compute_loss: from an ``Arithmetic`` to two scalars: the loss, and the loss with the penalty.
+        compute_loss: from an ``Arithmetic`` to two tensors of shape (): the loss, and the loss with the penalty.
 
     Raises:
         UnsupportedPrecisionError: torch cannot train the model in this precision on this device.
