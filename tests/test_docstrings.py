@@ -23,7 +23,10 @@ from fedquilt_common.algorithm_api.algorithm import Algorithm
 from fedquilt_common.wire import transport
 
 SEAM = (algorithm_module, learner_module, records_module, types, transport)
-DOCUMENTED = ("aggregation", "algorithm_api", "algorithms", "types")
+DOCUMENTED = (
+    "aggregation", "algorithm_api", "algorithms", "augment", "datasets.files", "datasets.partition", "datasets.public",
+    "datasets.tables", "models", "submodels", "tracing", "training", "types",
+)  # fmt: skip
 """The rooms of ``fedquilt_common`` in which every public function on arrays states their shapes."""
 ARRAYS = re.compile(r"\b(NDArray|Arrays|Examples|Tensor|Logits)\b")
 SHAPE = re.compile(r"\bshapes?\b|\((n|m)\b", re.IGNORECASE)
