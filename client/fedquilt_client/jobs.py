@@ -48,7 +48,7 @@ ReportFailure = Callable[[str, Job, str], None]
 
 
 @dataclass
-class _Run:
+class _CurrentRun:
     """The run that this board takes part in."""
 
     store: RunStore
@@ -85,7 +85,7 @@ class Jobs:
         self._topics = topics
         self._report_failure = report_failure
         self._pool = WorkerPool(settings.workers, settings.threads, post, self._take_event)
-        self._run: _Run | None = None
+        self._run: _CurrentRun | None = None
         self._early_round: RoundMessage | None = None
         self._job_number = 0
         self.progress: dict[int, float] = {}
@@ -122,7 +122,7 @@ class Jobs:
         uploads = Uploads(
             self._settings.name, self._transport, self._topics, store.blob, experiment.chunk, experiment.speedup
         )
-        self._run = _Run(store, downloads, uploads)
+        self._run = _CurrentRun(store, downloads, uploads)
         if self._early_round is not None and self._early_round.run == message.run:
             self.open_round(self._early_round)
         log.info("run %s: %s on %s", message.run, experiment.algorithm.name, experiment.data.set)
@@ -150,7 +150,7 @@ class Jobs:
             self._open_exchange(run, message)
         self.plan()
 
-    def _open_exchange(self, run: _Run, message: RoundMessage) -> None:
+    def _open_exchange(self, run: _CurrentRun, message: RoundMessage) -> None:
         tasks = self._own_tasks(message)
         asked = {(client, message.fingerprint(task, client)) for client, task in tasks}
         self._pool.cancel(lambda job: (job.client, job.fingerprint) not in asked)
@@ -176,12 +176,12 @@ class Jobs:
             case StopMessage():
                 self._stop(run, message)
 
-    def _take_receipt(self, run: _Run, receipt: ReceiptMessage) -> None:
+    def _take_receipt(self, run: _CurrentRun, receipt: ReceiptMessage) -> None:
         reply = run.uploads.take_receipt(receipt)
         if reply is not None and receipt.outcome != "accepted":
             log.warning("client %d, round %d: %s: %s", reply.client, reply.round, receipt.outcome, receipt.reason)
 
-    def _stop(self, run: _Run, stop: StopMessage) -> None:
+    def _stop(self, run: _CurrentRun, stop: StopMessage) -> None:
         """Leave the tasks of an exchange that has closed without them."""
         message, clients = run.round, set(stop.clients)
         if message is None or (message.round, message.exchange) != (stop.round, stop.exchange):

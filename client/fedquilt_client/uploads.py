@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Final
 
 from fedquilt_client.store import StoredReply
 from fedquilt_common.wire.bitmaps import decode_bitmap
-from fedquilt_common.wire.chunks import Blob, ChunkHeader, read_chunk
+from fedquilt_common.wire.chunks import Blob, ChunkHeader, publish_chunks
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
@@ -108,17 +107,11 @@ class Uploads:
 
     def _send(self, sending: _Sending, headers: Iterable[ChunkHeader]) -> bool:
         reply = sending.reply
-        descriptor = os.open(sending.blob.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for header in headers:
-                topic = self._topics.reply_chunk(self._agent, reply.client, reply.round, reply.exchange, header.index)
-                if not self._transport.publish(
-                    topic, read_chunk(descriptor, header, sending.blob.head), header=header.encode()
-                ):
-                    return False
-        finally:
-            os.close(descriptor)
-        return True
+
+        def topic_of(index: int) -> str:
+            return self._topics.reply_chunk(self._agent, reply.client, reply.round, reply.exchange, index)
+
+        return publish_chunks(self._transport, sending.blob, headers, topic_of)
 
     def send_missing(self, request: MissingMessage) -> None:
         """Send the chunks that the coordinator misses."""

@@ -72,7 +72,7 @@ Post = Callable[[Callable[[], None]], None]
 
 
 @dataclass
-class _Slot:
+class _WorkerSlot:
     process: subprocess.Popen[str] | None = None
     job: Job | None = None
     leaving_since: float | None = None
@@ -100,7 +100,7 @@ class WorkerPool:
         oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
         self._oom_kills = oom_kills
-        self._slots = [_Slot() for _ in range(workers)]
+        self._slots = [_WorkerSlot() for _ in range(workers)]
         self._threads = threads
         self._post = post
         self._on_event = on_event
@@ -155,7 +155,7 @@ class WorkerPool:
         elif slot.leaving_since is None:
             self._on_event(JobProgress(slot.job, float(message["value"])))
 
-    def _end_job(self, slot: _Slot, job: Job, message: dict[str, Any]) -> None:
+    def _end_job(self, slot: _WorkerSlot, job: Job, message: dict[str, Any]) -> None:
         cancelled, need = slot.leaving_since is not None, slot.need
         slot.job = slot.leaving_since = None
         self._attempts.pop(job.number, None)
@@ -176,7 +176,7 @@ class WorkerPool:
         if event is not None:
             self._on_event(event)
 
-    def _event_of_exit(self, slot: _Slot, process: subprocess.Popen[str], job: Job) -> JobEvent | None:
+    def _event_of_exit(self, slot: _WorkerSlot, process: subprocess.Popen[str], job: Job) -> JobEvent | None:
         if slot.need and self._ran_out_of_memory(slot, process):
             return JobOutOfMemory(job, slot.need)
         self._attempts[job.number] += 1
@@ -185,7 +185,7 @@ class WorkerPool:
             return None
         return JobFailed(job, f"the training process died {ATTEMPTS} times, last with {_describe_exit(process)}")
 
-    def _ran_out_of_memory(self, slot: _Slot, process: subprocess.Popen[str]) -> bool:
+    def _ran_out_of_memory(self, slot: _WorkerSlot, process: subprocess.Popen[str]) -> bool:
         """Whether the system killed the process for memory: it counts those kills."""
         return process.returncode == -signal.SIGKILL and self._oom_kills() > slot.kills_before
 
@@ -195,7 +195,7 @@ class WorkerPool:
                 slot.job = self._waiting.popleft()
                 self._give(number, slot, slot.job)
 
-    def _give(self, number: int, slot: _Slot, job: Job) -> None:
+    def _give(self, number: int, slot: _WorkerSlot, job: Job) -> None:
         if slot.process is None:
             slot.process = self._spawn(number)
         slot.need, slot.kills_before = 0, self._oom_kills()
@@ -226,7 +226,7 @@ class WorkerPool:
         process.wait()
         self._post(functools.partial(self._take_exit, number, process))
 
-    def _kill(self, slot: _Slot) -> None:
+    def _kill(self, slot: _WorkerSlot) -> None:
         process, slot.process = slot.process, None
         if process is None:
             return
@@ -244,7 +244,7 @@ def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
     return JobFailed(job, str(message["reason"]))
 
 
-def _write(slot: _Slot, line: str) -> None:
+def _write(slot: _WorkerSlot, line: str) -> None:
     if slot.process is not None and slot.process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):  # it died: its reader posts the exit
             slot.process.stdin.write(line + "\n")

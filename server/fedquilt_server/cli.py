@@ -21,7 +21,7 @@ from fedquilt_common.wire.transport import Deliver, Transport, Will
 from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.simulate.simulate import make_plan, new_run_folder, run_with_progress
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay, print_message, print_table
@@ -35,7 +35,7 @@ DEMO_LINGER = 20.0
 ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
+JsonResult = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
 Broker = Annotated[str | None, typer.Option(help="URL of a broker to use; by default the command starts a Mosquitto.")]
 
 
@@ -44,7 +44,7 @@ def demo(
     out: Out = None,
     broker: Broker = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
-    json_: Json = False,
+    json_: JsonResult = False,
 ) -> None:
     """Train on handwritten digits over real MQTT on this machine: FedAvg, 8 clients on 2 agents, 20 rounds."""
     text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def simulate(
     broker: Broker = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
-    json_: Json = False,
+    json_: JsonResult = False,
 ) -> None:
     """Run an experiment on this machine: broker, coordinator and agents as processes that restart if they die.
 
@@ -101,7 +101,7 @@ def coordinator(
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
     cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
     key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
-    json_: Json = False,
+    json_: JsonResult = False,
 ) -> None:
     """Run the coordinator of an experiment against a broker; agents join from their boards.
 
@@ -123,7 +123,7 @@ def coordinator(
 
     try:
         with progress, progress.follow(lambda: board.current):
-            run = Run(loaded, out or Path("runs") / loaded.name, resume=resume)
+            run = ActiveRun(loaded, out or Path("runs") / loaded.name, resume=resume)
             progress.skip_rounds(run.machine.done)
             if run.folder.closed:
                 show_finished(run, board)
@@ -138,7 +138,7 @@ def coordinator(
     raise typer.Exit(0 if run.folder.finished else stop.exit_code)
 
 
-def _finished(run: Run, as_json: bool) -> None:
+def _finished(run: ActiveRun, as_json: bool) -> None:
     if as_json:
         typer.echo(run.result().model_dump_json(indent=2))
     else:

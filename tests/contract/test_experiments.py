@@ -20,7 +20,7 @@ from fedquilt_server.coordinator.publications import PublicationPlan, plan_publi
 from fedquilt_server.experiment_file import load_experiment
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "deploy" / "experiments").glob("*.yaml"))
 SLICED = ("heterofl", "fedrolex", "federated-dropout", "adaptivefl", "scalefl")
@@ -123,4 +123,4 @@ def test_what_makes_no_sense_is_refused_before_the_first_round(
 ) -> None:
     path = next(path for path in EXPERIMENTS if path.stem == name)
     with pytest.raises(ExperimentError, match=re.escape(reason)):
-        Run(load_experiment(path, [change]), tmp_path / "run", resume=False)
+        ActiveRun(load_experiment(path, [change]), tmp_path / "run", resume=False)

@@ -30,7 +30,7 @@ from fedquilt_common.wire.messages import (
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
 from fedquilt_server.coordinator.coordinator import Coordinator
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.tools.bench import bench_experiment
 
@@ -204,7 +204,9 @@ class Stage:
         def transport(deliver: Deliver, will: Will) -> Transport:
             return cast(Transport, MemoryTransport(self.broker, "coordinator", wrap(deliver), will=will))
 
-        return Coordinator(Run(self.experiment, self.folder, resume=True), TOPICS.federation, transport, self.board)
+        return Coordinator(
+            ActiveRun(self.experiment, self.folder, resume=True), TOPICS.federation, transport, self.board
+        )
 
     def turn(self, before: Turn | None = None) -> bool:
         """Every agent deals with what it heard; a new round is first given to ``before``, then answered honestly."""

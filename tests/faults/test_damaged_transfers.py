@@ -14,7 +14,7 @@ from fedquilt_common.wire.messages import EndMessage, RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.runs.blob_store import BlobStore
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.snapshot import StatusStore
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_the_counts_of_the_page_survive_the_coordinator(stage: Stage) -> None:
     shown = stage.board.current
     assert (shown.accepted, shown.rejected, shown.late) == (6, 2, 0)
     later = StatusStore()
-    run = Run(stage.experiment, stage.folder, resume=True)
+    run = ActiveRun(stage.experiment, stage.folder, resume=True)
     show_finished(run, later)
     run.folder.release()
     assert (later.current.accepted, later.current.rejected, later.current.late) == (6, 2, 0)

@@ -18,8 +18,8 @@ from fedquilt_common.types import Examples
 
 Counts = NDArray[np.int64]
 """Samples of each class, shape (classes,)."""
-Rule = Literal["mean", "median", "max", "min", "second-min"]
-Rounding = Literal["half-up", "half-even", "floor", "ceil"]
+ThresholdRule = Literal["mean", "median", "max", "min", "second-min"]
+ThresholdRounding = Literal["half-up", "half-even", "floor", "ceil"]
 Augment = Callable[[NDArray[Any], np.random.Generator], NDArray[Any]]
 """(samples of shape (n, ...), random generator) -> changed samples of the same shape and dtype."""
 _ROUND: dict[str, Callable[[float], int]] = {
@@ -47,13 +47,15 @@ def check_threshold(threshold: object) -> None:
         ValueError: it is neither a rule nor a whole number from 1.
     """
     number = type(threshold) is int and threshold >= 1
-    if not number and threshold not in get_args(Rule):
+    if not number and threshold not in get_args(ThresholdRule):
         raise ValueError(
             f"threshold = {threshold!r}: must be mean, median, max, min, second-min or a number of samples from 1"
         )
 
 
-def class_threshold(counts: Counts, rule: Rule | int, rounding: Rounding = "half-up", *, distinct: bool = True) -> int:
+def class_threshold(
+    counts: Counts, rule: ThresholdRule | int, rounding: ThresholdRounding = "half-up", *, distinct: bool = True
+) -> int:
     """Return the number of samples of each class in the rebalanced data set.
 
     Args:

@@ -20,8 +20,8 @@ from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.aggregation.client_evaluation import evaluation_reply
 from fedquilt_common.aggregation.rebalance import (
     RebalancedExamples,
-    Rounding,
-    Rule,
+    ThresholdRounding,
+    ThresholdRule,
     check_threshold,
     class_threshold,
     rebalance_examples,
@@ -63,8 +63,8 @@ class FedReb(FedAvg):
     declares: ClassVar[Declaration] = Declaration(holdout=0.25)
 
     head_layers: int = 2
-    threshold: Rule | int = "mean"
-    rounding: Rounding = "half-up"
+    threshold: ThresholdRule | int = "mean"
+    rounding: ThresholdRounding = "half-up"
     distinct: bool = True
     augmentation: Literal["auto", "five-step", "autoaugment", "time-series", "tabular", "repeat"] = "auto"
     head_weights: Literal["effective", "rebalanced", "original"] = "effective"

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.augment.images import (
+    Images,
+    Numbers,
     adjust_brightness,
     adjust_contrast,
     adjust_saturation,
@@ -24,8 +26,6 @@ from fedquilt_common.augment.images import (
     translation,
 )
 
-Images = NDArray[Any]
-Numbers = NDArray[np.float64]
 _BYTES: Final = 255
 
 POLICY: Final = tuple(

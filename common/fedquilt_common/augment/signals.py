@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.augment.images import Numbers
+
 Series = NDArray[Any]
-Numbers = NDArray[np.float64]
 
 NOISE: Final = 0.05
 """Standard deviation of the jitter, as a part of the channel's own."""

@@ -15,8 +15,8 @@ from fedquilt_common.catalogue.entries import Entry, EntryField, Kind, find_entr
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
-Name = Annotated[str | None, typer.Argument(help="Show this one in full.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+EntryName = Annotated[str | None, typer.Argument(help="Show this one in full.", show_default=False)]
+JsonList = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _WIDEST: Final = 110
 
 
@@ -26,19 +26,19 @@ def group() -> None:
 
 
 @app.command()
-def algorithms(name: Name = None, json_: Json = False) -> None:
+def algorithms(name: EntryName = None, json_: JsonList = False) -> None:
     """List the algorithms, with their papers and the fields that they add to `algorithm` in an experiment."""
     _show("algorithm", name, json_)
 
 
 @app.command()
-def models(name: Name = None, json_: Json = False) -> None:
+def models(name: EntryName = None, json_: JsonList = False) -> None:
     """List the models, with their papers and the parameters that they add to `model` in an experiment."""
     _show("model", name, json_)
 
 
 @app.command()
-def datasets(name: Name = None, json_: Json = False) -> None:
+def datasets(name: EntryName = None, json_: JsonList = False) -> None:
     """List the data sets, with their papers; NAME shows the files that one is read from, and its classes."""
     _show("data set", name, json_)
 

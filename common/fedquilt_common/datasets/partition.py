@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.errors import ExperimentError
 
-Counts = NDArray[np.int64]
+ClassCounts = NDArray[np.int64]
 _TRIES = 100
 
 
@@ -164,7 +164,11 @@ def _share_classes(
 
 
 def _share_dirichlet(
-    labels: NDArray[np.integer], clients: int, least: int, rng: np.random.Generator, draw: Callable[[Counts], Counts]
+    labels: NDArray[np.integer],
+    clients: int,
+    least: int,
+    rng: np.random.Generator,
+    draw: Callable[[ClassCounts], ClassCounts],
 ) -> list[NDArray[np.int64]]:
     _, labels, per_class = np.unique(labels, return_inverse=True, return_counts=True)
     counts = _draw_counts(least, lambda: draw(per_class))
@@ -177,7 +181,7 @@ def _share_dirichlet(
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def _draw_counts(least: int, draw: Callable[[], Counts]) -> Counts:
+def _draw_counts(least: int, draw: Callable[[], ClassCounts]) -> ClassCounts:
     """Draw sample counts of shape (clients, classes), up to 100 times until each client has ``least``.
 
     Returns the first draw that succeeds, else the one whose smallest client is largest.
@@ -193,13 +197,13 @@ def _draw_counts(least: int, draw: Callable[[], Counts]) -> Counts:
     return best
 
 
-def _share_by_client(per_class: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+def _share_by_client(per_class: ClassCounts, clients: int, alpha: float, rng: np.random.Generator) -> ClassCounts:
     sizes = rng.dirichlet(np.full(clients, alpha))
     classes = rng.dirichlet(np.full(len(per_class), alpha), size=clients)
     return _share_out(per_class, np.nan_to_num(sizes[:, None] * classes))
 
 
-def _share_by_class(per_class: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+def _share_by_class(per_class: ClassCounts, clients: int, alpha: float, rng: np.random.Generator) -> ClassCounts:
     counts = np.zeros((clients, len(per_class)), dtype=np.int64)
     fair = int(per_class.sum()) / clients
     for kind, number in enumerate(per_class):
@@ -208,18 +212,18 @@ def _share_by_class(per_class: Counts, clients: int, alpha: float, rng: np.rando
     return counts
 
 
-def _share_out(per_class: Counts, weights: NDArray[np.float64]) -> Counts:
+def _share_out(per_class: ClassCounts, weights: NDArray[np.float64]) -> ClassCounts:
     """Divide each class in proportion to ``weights``, shape (clients, classes), rounded by largest remainder."""
     total = weights.sum(axis=0)
     weights = np.where(total > 0, weights, 1.0)
     quota = weights / weights.sum(axis=0) * per_class
-    counts: Counts = np.floor(quota).astype(np.int64)
+    counts: ClassCounts = np.floor(quota).astype(np.int64)
     rank = np.argsort(np.argsort(counts - quota, axis=0, kind="stable"), axis=0, kind="stable")
     counts += rank < per_class - counts.sum(axis=0)
     return counts
 
 
-def _top_up(counts: Counts, least: int) -> None:
+def _top_up(counts: ClassCounts, least: int) -> None:
     """Move samples from the largest client's largest class to each client that has fewer than ``least``, in place."""
     sizes = counts.sum(axis=1)
     for poor in np.flatnonzero(sizes < least):
@@ -234,6 +238,6 @@ def _top_up(counts: Counts, least: int) -> None:
             sizes[poor] += moved
 
 
-_DRAWS: Final[Mapping[str, Callable[[Counts, int, float, np.random.Generator], Counts]]] = {
+_DRAWS: Final[Mapping[str, Callable[[ClassCounts, int, float, np.random.Generator], ClassCounts]]] = {
     "dirichlet": _share_by_client, "dirichlet-per-class": _share_by_class,
 }  # fmt: skip

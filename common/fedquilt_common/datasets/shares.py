@@ -22,7 +22,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Dataset, Examples
 
-Indices = NDArray[np.int64]
+SampleIndices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Share:
         test: of the samples that it keeps for testing, shape (m,).
     """
 
-    train: Indices
-    test: Indices
+    train: SampleIndices
+    test: SampleIndices
 
 
 def shares(experiment: Experiment, dataset: Dataset, holdout: float = 0.0) -> Sequence[Share]:
@@ -66,7 +66,7 @@ def shares(experiment: Experiment, dataset: Dataset, holdout: float = 0.0) -> Se
     return [_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut[: data.clients])]
 
 
-def _split(index: Indices, holdout: float, seed: int, client: int) -> Share:
+def _split(index: SampleIndices, holdout: float, seed: int, client: int) -> Share:
     """Split at random without regard to classes, as scikit-learn's ``train_test_split``; keep a sample to train on."""
     if holdout == 0 or len(index) < 2:
         return Share(index, index[:0])
@@ -116,7 +116,7 @@ def clients_evaluate(algorithm: Algorithm) -> bool:
     return declaration_of(algorithm).own_models
 
 
-def take_samples(dataset: Dataset, index: Indices) -> Examples:
+def take_samples(dataset: Dataset, index: SampleIndices) -> Examples:
     """Return the samples at ``index``, which counts the training samples first and then the test samples."""
     count = len(dataset.train)
     first = dataset.train.take(index[index < count])

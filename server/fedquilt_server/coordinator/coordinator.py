@@ -26,7 +26,7 @@ from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.coordinator.uplink import Uplink
 from fedquilt_server.round.events import Event, Ticked
 from fedquilt_server.runs import clock
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.snapshot import StatusStore
 
@@ -44,7 +44,7 @@ class Coordinator:
         store: where the page reads the status.
     """
 
-    def __init__(self, run: Run, federation: str, make_transport: MakeTransport, store: StatusStore) -> None:
+    def __init__(self, run: ActiveRun, federation: str, make_transport: MakeTransport, store: StatusStore) -> None:
         self.run = run
         self.machine = run.machine
         self._store = store

@@ -7,7 +7,7 @@ from typing import Final
 
 from fedquilt_server.round.events import Event, Rejected, Replied, Send
 from fedquilt_server.round.machine import Machine
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import CLIENT_FAILED, BoardStatus, RejectedReply, StatusStore
@@ -36,7 +36,7 @@ class StatusUpdater:
         """The agents as the page lists them."""
         return self._agents.list()
 
-    def start(self, run: Run) -> None:
+    def start(self, run: ActiveRun) -> None:
         """Show what the journal knows before anything happens."""
         experiment, history = run.experiment, run.folder.journal.results()
         self._totals.update(
@@ -141,7 +141,7 @@ class StatusUpdater:
         }
 
 
-def show_finished(run: Run, store: StatusStore) -> None:
+def show_finished(run: ActiveRun, store: StatusStore) -> None:
     """Show a run that was finished before this program started."""
     StatusUpdater(store, AgentList()).start(run)
     store.update(phase="finished", message="all rounds are done")

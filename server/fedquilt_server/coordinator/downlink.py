@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Container
 from typing import Final
 
 from fedquilt_common.types import Arrays, Precision
-from fedquilt_common.wire.chunks import Blob, read_chunk
+from fedquilt_common.wire.chunks import Blob, publish_chunks
 from fedquilt_common.wire.messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
@@ -107,15 +106,8 @@ class Downlink:
         self._filled[place] = blob
         headers = blob.headers(min(self._chunk, self._transport.max_payload))
         self._resize_slot(place, len(headers))
-        descriptor = os.open(blob.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for header in headers:
-                topic = self._topics.slot_chunk(place, header.index)
-                payload = read_chunk(descriptor, header, blob.head)
-                if not self._transport.publish(topic, payload, header=header.encode(), retain=True):
-                    return  # disconnected: everything is published again after the next connection
-        finally:
-            os.close(descriptor)
+        # if this is cut short by a lost connection, everything is published again after the next one
+        publish_chunks(self._transport, blob, headers, lambda index: self._topics.slot_chunk(place, index), retain=True)
 
     def _resize_slot(self, place: str, chunks: int) -> None:
         held = self._chunks.get(place, 0)

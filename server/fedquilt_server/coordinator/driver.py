@@ -26,7 +26,7 @@ from fedquilt_server.round.events import (
     Stop,
 )
 from fedquilt_server.runs import clock
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 
 DRAIN_SECONDS: Final = 60.0
 """How long the coordinator waits for the broker to take what it published."""
@@ -41,7 +41,7 @@ class Driver:
 
     def __init__(
         self,
-        run: Run,
+        run: ActiveRun,
         transport: Transport,
         downlink: Downlink,
         uplink: Uplink,

@@ -22,7 +22,7 @@ from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Record, Refusals
 from fedquilt_server.round.events import Receipt, Replied
 from fedquilt_server.runs import clock
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 
 TRANSFERS_PER_CLIENT: Final = 3
 """Unfinished replies of one client; one more, and the one that stood still longest is dropped."""
@@ -60,7 +60,7 @@ class Uplink:
         record: journals an event and lets the machine handle it.
     """
 
-    def __init__(self, run: Run, receipts: ReceiptPublisher, refusals: Refusals, record: Record) -> None:
+    def __init__(self, run: ActiveRun, receipts: ReceiptPublisher, refusals: Refusals, record: Record) -> None:
         self._run = run
         self._blobs = run.folder.blobs
         self._receipts = receipts

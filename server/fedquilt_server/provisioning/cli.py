@@ -31,7 +31,7 @@ FOLDER_VARIABLE = "FEDQUILT_FEDERATION"
 Folder = Annotated[
     Path, typer.Option("--folder", envvar=FOLDER_VARIABLE, help="Folder of the federation. It holds all its keys.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+JsonFederation = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Days = Annotated[int, typer.Option(min=1, max=7300, help="Validity of the certificate in days.")]
 HERE = Path("federation")
 
@@ -48,7 +48,7 @@ def init(
     reload: Annotated[
         str, typer.Option(help="Command that makes a broker elsewhere reload its files after a revocation.")
     ] = "",
-    json_: Json = False,
+    json_: JsonFederation = False,
 ) -> None:
     """Create a certificate authority, the broker's TLS configuration and ACL, and the workstation's identities."""
     federation = make_federation(folder, name, broker or own_hosts(), port, reload)
@@ -141,7 +141,7 @@ def provision(
     renew: Annotated[
         bool, typer.Option("--renew", help="Replace the certificate of a board that already has one.")
     ] = False,
-    json_: Json = False,
+    json_: JsonFederation = False,
 ) -> None:
     """Give a board an identity: certificate, agent configuration and an inventory entry."""
     federation = Federation(folder)
@@ -176,7 +176,9 @@ def provision(
 
 @app.command()
 def revoke(
-    board: Annotated[str, typer.Argument(help="Name of the board.")], folder: Folder = HERE, json_: Json = False
+    board: Annotated[str, typer.Argument(help="Name of the board.")],
+    folder: Folder = HERE,
+    json_: JsonFederation = False,
 ) -> None:
     """Withdraw a board's certificate, so that the broker rejects the board from now on."""
     federation = Federation(folder)
@@ -188,7 +190,7 @@ def revoke(
 
 
 @app.command()
-def boards(folder: Folder = HERE, json_: Json = False) -> None:
+def boards(folder: Folder = HERE, json_: JsonFederation = False) -> None:
     """List the boards, their clients and the end of their certificates."""
     rows = [_row(name, board) for name, board in sorted(Federation(folder).record.boards.items())]
     if json_:

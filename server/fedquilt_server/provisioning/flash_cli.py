@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from fedquilt_common.errors import ExperimentError, FederationError, ImageError
 from fedquilt_common.files.yaml_text import read_text
 from fedquilt_server.provisioning.card import Card, read_wheels, read_wifi
-from fedquilt_server.provisioning.cli import HERE, Folder, Json
+from fedquilt_server.provisioning.cli import HERE, Folder, JsonFederation
 from fedquilt_server.provisioning.devices import removable_device
 from fedquilt_server.provisioning.federation import Federation
 from fedquilt_server.provisioning.flash import FlashResult, ProgressReporter, flash_device, flash_image, write_archive
@@ -52,7 +52,7 @@ def flash(
         Path | None, typer.Option(help="Public SSH key that can log in, for example for Ansible.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Write a card without asking.")] = False,
-    json_: Json = False,
+    json_: JsonFederation = False,
 ) -> None:
     """Write a board's image from a stock image. The board connects by itself at its first start.
 

@@ -54,7 +54,7 @@ class SavedRound:
     at: float
 
 
-class Run:
+class ActiveRun:
     """One run in a folder, created there or resumed.
 
     Attributes:

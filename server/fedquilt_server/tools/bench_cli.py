@@ -20,14 +20,14 @@ bench_app = typer.Typer(
 app.add_typer(bench_app, name="bench")
 
 MOST = 10**12
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+JsonMeasurement = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Spreading = Annotated[int, typer.Option(help="Spreading factor, 7 to 12.")]
 Bandwidth = Annotated[float, typer.Option(help="Bandwidth in kHz.")]
 Coding = Annotated[str, typer.Option(help="Coding rate, 4/5 to 4/8.")]
 Preamble = Annotated[int, typer.Option(min=1, max=65_535, help="Preamble in symbols.")]
 Payload = Annotated[int, typer.Option(min=1, max=251, help="Payload bytes per packet; 4 more bytes hold its number.")]
 Pause = Annotated[float, typer.Option(help="Pause after each packet in seconds.")]
-Loss = Annotated[float, typer.Option(help="Share of packets that are lost and sent again, from 0 to 0.99.")]
+PacketLoss = Annotated[float, typer.Option(help="Share of packets that are lost and sent again, from 0 to 0.99.")]
 
 
 @app.callback()
@@ -45,7 +45,7 @@ def bench_round(
     megabytes: Annotated[float, typer.Option(help="Model size in millions of bytes.")] = 45.0,
     rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rounds.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Run folder to keep; default: a temporary one.")] = None,
-    json_: Json = False,
+    json_: JsonMeasurement = False,
 ) -> None:
     """Run rounds without training on a real broker, coordinator and agents. Each client only adds a constant."""
     from fedquilt_server.tools.bench import bench_rounds
@@ -78,8 +78,8 @@ def bench_link(
     preamble: Preamble = 7,
     payload: Payload = 60,
     pause: Pause = 3.0,
-    loss: Loss = 0.0,
-    json_: Json = False,
+    loss: PacketLoss = 0.0,
+    json_: JsonMeasurement = False,
 ) -> None:
     """Estimate how long payloads take over LoRa, one way and for one client."""
     radio = _make_radio(spreading, bandwidth, coding, preamble, payload, pause, loss)
@@ -116,9 +116,9 @@ def bench_route(
     preamble: Preamble = 7,
     payload: Payload = 60,
     pause: Pause = 3.0,
-    loss: Loss = 0.0,
+    loss: PacketLoss = 0.0,
     plot: Annotated[Path | None, typer.Option(help="Draw the route into this .svg or .png file.")] = None,
-    json_: Json = False,
+    json_: JsonMeasurement = False,
 ) -> None:
     """Plan a drone's route past all nodes and back.
 

@@ -15,7 +15,7 @@ from fedquilt_common import __version__, cli, errors
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_server.experiment_file import load_experiment
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.simulate.mosquitto import free_port
 
 EXPERIMENT = Path(__file__).parents[3] / "deploy" / "experiments" / "digits-fedavg.yaml"
@@ -204,6 +204,6 @@ def test_an_experiment_that_cannot_begin_takes_no_folder(tmp_path: Path) -> None
     refused = fedquilt("simulate", *options, "--set", "model.name=convnet", where=tmp_path)
     assert refused.returncode == 4
     assert "model.name" in refused.stderr
-    run = Run(load_experiment(EXPERIMENT, ["wire.down=bf16"]), tmp_path / "run", resume=True)
+    run = ActiveRun(load_experiment(EXPERIMENT, ["wire.down=bf16"]), tmp_path / "run", resume=True)
     assert run.published_model.size < 20_000  # the model as sent: half of what fp32 takes
     run.folder.release()

@@ -25,7 +25,7 @@ from fedquilt_server.coordinator.uplink import Uplink
 from fedquilt_server.round.events import Event, Rejected, Replied
 from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.journal import Traffic
-from fedquilt_server.runs.run import Run
+from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stopwatch import Stopwatch
 
 PUBLIC = "ab" * 32
@@ -59,7 +59,7 @@ def open_uplink(folder: Path, task: Task, record: Callable[[Event], None]) -> Up
         watch=Stopwatch(Traffic()),
     )
     receipts = ReceiptPublisher(cast(Transport, Inbox()), Topics("lab"), "run")
-    uplink = Uplink(cast(Run, run), receipts, Refusals(RateLimit(), record), record)
+    uplink = Uplink(cast(ActiveRun, run), receipts, Refusals(RateLimit(), record), record)
     uplink.open(expected_replies(MESSAGE, {0: task}, "fp32", PUBLIC))
     return uplink
 

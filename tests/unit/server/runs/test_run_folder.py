@@ -20,7 +20,7 @@ from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Finish, Joined, Rejected, Replied
 from fedquilt_server.runs.journal import Journal, Traffic
 from fedquilt_server.runs.result_files import _csv
-from fedquilt_server.runs.run import Run, SavedRound
+from fedquilt_server.runs.run import ActiveRun, SavedRound
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
@@ -33,15 +33,15 @@ CHECKPOINT = (2, 1000)
 
 
 @contextmanager
-def opened(folder: Path, experiment: Experiment = EXPERIMENT, *, resume: bool = True) -> Iterator[Run]:
-    run = Run(experiment, folder, resume=resume)
+def opened(folder: Path, experiment: Experiment = EXPERIMENT, *, resume: bool = True) -> Iterator[ActiveRun]:
+    run = ActiveRun(experiment, folder, resume=resume)
     try:
         yield run
     finally:
         run.folder.release()
 
 
-def answer(run: Run, client: int, value: float, at: float) -> tuple[int, list[Command]]:
+def answer(run: ActiveRun, client: int, value: float, at: float) -> tuple[int, list[Command]]:
     """A reply of client ``client`` full of ``value``, on disk and in the journal; what the machine says."""
     arrays = {name: np.full(x.shape, value, np.float32) for name, x in run.machine.state.arrays.items()}
     blob = write_arrays(run.folder.blobs.partial / "reply", arrays)
@@ -50,7 +50,7 @@ def answer(run: Run, client: int, value: float, at: float) -> tuple[int, list[Co
     return run.append(event), run.machine.handle(event)
 
 
-def play_round(run: Run, value: float) -> list[Command]:
+def play_round(run: ActiveRun, value: float) -> list[Command]:
     """Both clients answer; the checkpoint is kept; what comes after it."""
     at = 100.0 * run.machine.round
     answer(run, 0, value, at + 1)
@@ -61,17 +61,17 @@ def play_round(run: Run, value: float) -> list[Command]:
     return run.machine.proceed(kept.state, kept.at)
 
 
-def save(run: Run, seq: int, done: Checkpoint) -> SavedRound:
+def save(run: ActiveRun, seq: int, done: Checkpoint) -> SavedRound:
     return run.save_round(seq, done, run.evaluate(done.state, done.round), BOARDS, set())
 
 
-def start(run: Run) -> None:
+def start(run: ActiveRun) -> None:
     event = Joined(100.0, "pi", 1, (0, 1))
     run.append(event)
     run.machine.handle(event)
 
 
-def play(run: Run) -> None:
+def play(run: ActiveRun) -> None:
     start(run)
     play_round(run, 1.0)
     assert isinstance(play_round(run, 5.0)[0], Finish)
@@ -106,7 +106,7 @@ def test_a_folder_with_a_run_is_taken_up_only_when_asked(tmp_path: Path) -> None
         run.folder.begin()
         identity, epoch, started = run.folder.run, run.folder.epoch, run.folder.started_at
     with pytest.raises(RunFolderError, match="already holds a run: resume it with --resume"):
-        Run(EXPERIMENT, tmp_path, resume=False)
+        ActiveRun(EXPERIMENT, tmp_path, resume=False)
     with opened(tmp_path) as run:
         assert (run.folder.run, run.folder.epoch, run.folder.started_at) == (identity, epoch + 1, started)
 
@@ -125,7 +125,7 @@ def test_another_experiment_is_refused_and_changes_nothing(tmp_path: Path) -> No
         pass
     other = EXPERIMENT.model_copy(update={"seed": 9})
     with pytest.raises(RunFolderError, match="holds a run of another experiment"):
-        Run(other, tmp_path, resume=True)
+        ActiveRun(other, tmp_path, resume=True)
     assert (tmp_path / "experiment.yaml").read_text() == dump_experiment(EXPERIMENT)
     assert inspect_folder(tmp_path).experiment == dump_experiment(EXPERIMENT)
 
@@ -278,7 +278,7 @@ def dies_at(name: str, replaced: list[str]) -> Callable[[Path, Path], Path]:
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_bytes(b"\x00garbage" * 1000)
-    for attempt in (lambda: inspect_folder(tmp_path), lambda: Run(EXPERIMENT, tmp_path, resume=True)):
+    for attempt in (lambda: inspect_folder(tmp_path), lambda: ActiveRun(EXPERIMENT, tmp_path, resume=True)):
         with pytest.raises(RunFolderError, match="is not a fedquilt journal"):
             attempt()
 
@@ -290,14 +290,14 @@ def test_a_journal_damaged_in_the_middle_is_named(tmp_path: Path) -> None:
         db.execute("UPDATE checkpoints SET arrays = ?", ("ab" * 32,))
         db.commit()
     with pytest.raises(RunFolderError, match=f"{'ab' * 32} is missing from the run folder"):
-        Run(EXPERIMENT, tmp_path, resume=True)
+        ActiveRun(EXPERIMENT, tmp_path, resume=True)
 
 
 def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "journal.sqlite")) as journal:
         journal.set_meta("version", "99")
     with pytest.raises(RunFolderError, match="newer fedquilt"):
-        Run(EXPERIMENT, tmp_path, resume=True)
+        ActiveRun(EXPERIMENT, tmp_path, resume=True)
 
 
 def test_result_json_is_json_for_everyone(tmp_path: Path) -> None:
