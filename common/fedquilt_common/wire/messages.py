@@ -46,7 +46,13 @@ class WireMessage(MessagePart):
 
 
 class CoordinatorPresence(WireMessage):
-    """Topic ``coordinator``, also the last will: whether it is online, its start's number, its run."""
+    """Topic ``coordinator``, also the last will, with ``online`` false.
+
+    Attributes:
+        online: whether the coordinator is connected.
+        epoch: grows by one with each start of the coordinator on its run folder.
+        run: its run.
+    """
 
     online: bool
     epoch: Number
@@ -112,7 +118,7 @@ class TaskMessage(MessagePart):
         kind: the algorithm's name for what to do.
         patches: positions in the round's ``patches``.
         scalars: the task's numbers and texts.
-        slice: position in the round's ``slices``; None: whole arrays.
+        slice: position in the round's ``slices``; null: whole arrays.
         labels: task and reply are soft labels, whose payloads hold numbers only.
     """
 
@@ -203,7 +209,17 @@ class ProfileMessage(MessagePart):
 
 
 class AgentPresence(WireMessage):
-    """Topic ``agents/<agent>/presence``, also the last will, with ``online`` false."""
+    """Topic ``agents/<agent>/presence``, also the last will, with ``online`` false.
+
+    Attributes:
+        agent: the agent's name.
+        online: whether the agent is connected.
+        boot: grows with each start of the agent on its state folder.
+        clients: the clients that it hosts.
+        workers: clients that it trains at the same time.
+        profile: its board.
+        version: its version of fedquilt.
+    """
 
     agent: Name
     online: bool
