@@ -1,4 +1,4 @@
-"""What ``Transport`` promises, asked of each implementation."""
+"""The contract of ``Transport``, tested on each implementation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_comes_live_is_not_marked_retained(side: Side, at: At) -> None:
 
 
 def test_a_new_subscription_brings_what_is_retained_anew(side: Side, at: At) -> None:
-    """This is how an agent asks again for chunks that it lacks."""
+    """This is how an agent requests missing chunks."""
     peer = side.peer().connect()
     peer.says(at("kept"), b"1", retain=True)
     peer.subscribe(at("+"))
@@ -152,7 +152,7 @@ def test_what_is_sent_while_one_is_away_is_kept(side: Side, at: At) -> None:
 
 
 def watched(side: Side, at: At) -> tuple[Peer, Peer]:
-    """A peer with a will, and one who watches."""
+    """Connect a peer that subscribes to everything, and a peer with a will."""
     watcher = side.peer().connect()
     watcher.subscribe(at("#"))
     return watcher, side.peer(will=Will(at("presence"), b"gone")).connect()

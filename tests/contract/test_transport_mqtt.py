@@ -1,4 +1,4 @@
-"""What only a real broker can do to us: die, freeze, refuse, forget."""
+"""The transport at a real broker that is killed, freezes, refuses, or loses its sessions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_unacknowledged_messages_come_again_on_a_new_connection(start: Start, mq
 
 
 def test_an_old_acknowledgement_is_not_taken_for_another_message(start: Start, mqtt: Mqtt) -> None:
-    """A broker that forgot us numbers its messages from 1 again."""
+    """A broker that lost the session numbers its messages from 1 again."""
     broker = start()
     side = mqtt(broker)
     name = "reader"
@@ -108,7 +108,7 @@ def test_an_old_acknowledgement_is_not_taken_for_another_message(start: Start, m
 
 
 def test_no_more_than_the_window_comes_unacknowledged(start: Start, mqtt: Mqtt) -> None:
-    """A receiver that is busy with the disk is not flooded."""
+    """A receiver that is busy with the disk gets no more messages than the receive maximum."""
     side = mqtt(start())
     sender, reader = side.peer().connect(), side.peer(ack=False).connect()
     reader.transport.subscribe(["x"])
@@ -317,7 +317,7 @@ class Busy:
 
 @pytest.mark.parametrize(("qos", "size", "most"), [(0, 10, HELD_MESSAGES), (1, 256 * 1024, HELD_BYTES // (256 * 1024))])
 def test_a_receiver_that_is_slow_is_not_buried(start: Start, mqtt: Mqtt, qos: int, size: int, most: int) -> None:
-    """Whatever the broker makes of our receive maximum, and although QoS 0 has none."""
+    """This holds even if the broker ignores the receive maximum, and for QoS 0, which has none."""
     broker = start()
     busy = Busy(broker.port)
     busy.transport.subscribe(["flood"])
@@ -342,7 +342,7 @@ def test_a_receiver_that_is_slow_is_not_buried(start: Start, mqtt: Mqtt, qos: in
 
 
 def test_a_receiver_that_has_stopped_reading_can_still_send(start: Start) -> None:
-    """The acknowledgements that it waits for come behind what it does not read."""
+    """The acknowledgements that it waits for arrive after the messages that it does not read."""
     broker = start()
     busy = Busy(broker.port)
     busy.transport.subscribe(["flood"])

@@ -1,4 +1,4 @@
-"""mqtts:// with certificates made for the test: what is trusted, and what a person is told when it is not."""
+"""mqtts:// with certificates made for the test: which are trusted, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two CAs; of the first one, certificates of the server (for ``localhost`` only) and of a board."""
+    """Make two CAs; the first has signed the certificates of the server (``localhost`` only) and of a board."""
     if not shutil.which("openssl"):
         pytest.skip("openssl is not installed: sudo apt-get install openssl")
     folder = tmp_path_factory.mktemp("certs")
@@ -62,7 +62,7 @@ def test_messages_pass_over_tls(start: Start, mqtt: Mqtt, certs: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Exception ignored in.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("host", "ca"), [("localhost", ""), ("localhost", "other.crt"), ("127.0.0.1", "ca.crt")])
 def test_a_certificate_that_cannot_be_trusted(start: Start, mqtt: Mqtt, certs: Path, host: str, ca: str) -> None:
-    """Not known to the system, of another CA, made for another host."""
+    """The system has no such CA; the CA is another one; the certificate is for another host."""
     broker, address = secure(start, certs)
     address = replace(address, host=host, ca=str(certs / ca) if ca else "")
     peer = mqtt(broker).peer(address=address)

@@ -1,4 +1,4 @@
-"""Any payload survives any order of its chunks, and no header or chunk can do harm."""
+"""Any payload arrives intact in any order of its chunks; invalid headers and chunks are refused without damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIGEST = "5e" * 32
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder for one example; hypothesis does not renew ``tmp_path``."""
+    """Create a folder for one example; hypothesis does not renew ``tmp_path``."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
@@ -142,7 +142,7 @@ def test_random_numbers(index: int, count: int, size: int) -> None:
     except PayloadError:
         return
     last = replace(header, index=count - 1)
-    assert last.offset + last.length == size  # a transfer that is believed can also be completed
+    assert last.offset + last.length == size  # a transfer with a valid header can be completed
 
 
 IMPOSSIBLE = {
@@ -210,7 +210,7 @@ def test_chunks_of_wrong_length(tmp_path: Path, headers: list[ChunkHeader], leng
 
 
 def finish_well(assembly: Assembly, headers: list[ChunkHeader], place: Path) -> None:
-    """A bad chunk that was refused has done no harm to the good ones."""
+    """A refused chunk has not changed the others."""
     for header in headers:
         assembly.add(header, cut(PAYLOAD, headers)[header.index])
     assert assembly.finish(place / "whole").path.read_bytes() == PAYLOAD
@@ -240,7 +240,7 @@ def test_an_old_partial_file_is_replaced(tmp_path: Path, headers: list[ChunkHead
 
 
 def test_a_write_in_pieces(tmp_path: Path, headers: list[ChunkHeader], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is nearly full takes less than it is given, without an error: the hash is not of the disk's bytes."""
+    """A disk that is nearly full writes fewer bytes without an error, so the hash would not be that of the file."""
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, offset: write(file, bytes(data)[:10], offset))
     finish_well(Assembly(tmp_path / "partial", headers[0], 100), headers, tmp_path)

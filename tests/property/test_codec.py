@@ -1,4 +1,4 @@
-"""Arrays to bytes and back: exact where they can be, rounded as torch rounds where they cannot."""
+"""Arrays to bytes and back: exact if the format can hold them, otherwise rounded as torch rounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BITS32 = hnp.arrays(np.uint32, hnp.array_shapes(min_dims=0, max_dims=2, min_side
 
 @contextmanager
 def container() -> Iterator[Path]:
-    """The path of a file for one example; hypothesis does not renew ``tmp_path``."""
+    """Create a folder for one example and give a path in it; hypothesis does not renew ``tmp_path``."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name) / "a" / "container"
 

@@ -1,4 +1,4 @@
-"""Containers from nobody one knows: PayloadError and nothing else, and no memory for what is only claimed."""
+"""Containers from an untrusted sender raise PayloadError only, and sizes that they merely claim take no memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = 4 * 1024 * 1024
 
 
 def made(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
-    """A container with any header (an object, or raw bytes) and any claimed length of it."""
+    """Build a container with any header (an object or raw bytes), which claims any length of the header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
@@ -30,7 +30,7 @@ def tensor(dtype: str = "F32", shape: Any = (1,), offsets: Any = (0, 4)) -> dict
 
 
 def opened(path: Path, content: bytes) -> None:
-    """Open the container, and read what can be read, as a receiver does."""
+    """Open the container and read its arrays, as a receiver does."""
     path.write_bytes(content)
     tracemalloc.start()
     try:
@@ -75,7 +75,7 @@ HOSTILE = {
     "shape has too many dimensions": made({"a": tensor(shape=[1] * 70)}, bytes(4)),
     "dtype that numpy has not": made({"a": tensor("F8_E4M3", (4,))}, bytes(4)),
     "dtype that is never sent": made({"a": tensor("U32")}, bytes(4)),
-    "dtype that nobody has": made({"a": tensor("PICKLE")}, bytes(4)),
+    "dtype that does not exist": made({"a": tensor("PICKLE")}, bytes(4)),
     "metadata is no text": made({"__metadata__": {"fedquilt": 1}, "a": tensor()}, bytes(4)),
     "metadata is a list": made({"__metadata__": [], "a": tensor()}, bytes(4)),
 }

@@ -112,7 +112,7 @@ def test_a_damaged_record_hides_nobody_elses(text: str, state: Path, capsys: pyt
     assert run(["memory", "list", "--state", str(state), "--json"]) == 6
     output = capsys.readouterr()
     assert [(row["run"], row["client"]) for row in json.loads(output.out)] == [("first-run", 3), ("second-run", 3)]
-    assert f"{place}: cannot be read, so what client 10 kept" in output.err
+    assert f"{place}: cannot be read, so the private memory of client 10 is unknown" in output.err
     out = state.parent / "own"
     words = ["memory", "export", "--state", str(state), "--run", "first-run", "--out", str(out), "--client"]
     assert run([*words, "3"]) == 0

@@ -140,7 +140,7 @@ def test_a_broker_for_tiny_packets(tmp_path: Path) -> None:
 def test_a_broker_that_does_not_answer_is_not_judged(
     answers: list[bool], states_of: dict[str, str], made: Federation
 ) -> None:
-    """It refuses everything, some of it too late."""
+    """The broker refuses everything, but answers too late."""
 
     class Slow:
         refusals = 0
@@ -348,7 +348,7 @@ def test_room_and_grades(tmp_path: Path) -> None:
 
 
 def test_a_torch_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a Jetson that lacks a library of NVIDIA's."""
+    """A Jetson without one of NVIDIA's libraries raises such an error."""
     (tmp_path / "torch.py").write_text("raise ImportError('libcusparseLt.so.0: cannot open shared object file')\n")
     code = "from fedquilt_common.doctor.training import check_torch; print(check_torch())"
     done = subprocess.run(
@@ -362,7 +362,7 @@ def test_a_torch_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch: 
 
 
 def test_the_command_of_a_board(made: Federation, capsys: pytest.CaptureFixture[str]) -> None:
-    """As it is run on a board: all it needs is in the agent's file."""
+    """On a board the command reads everything from the agent's file."""
     with broker_of(made):
         code = cli.run(["doctor", "--config", str(made.board_folder("pi") / "agent.yaml"), "--json"])
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)

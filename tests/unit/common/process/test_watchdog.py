@@ -1,4 +1,4 @@
-"""What a service tells systemd, on a socket as systemd has it."""
+"""What a service reports to systemd, on a socket such as systemd's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedquilt_common.process import watchdog as supervised_module
+from fedquilt_common.process import watchdog
 from fedquilt_common.process.watchdog import notify, report_liveness
 
 
@@ -55,7 +55,7 @@ def test_a_file_stays_young_while_its_process_lives(tmp_path: Path, monkeypatch:
     alive, turns = tmp_path / "alive", itertools.count()
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     monkeypatch.setenv("FEDQUILT_ALIVE", str(alive))
-    monkeypatch.setattr(supervised_module, "ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "ALIVE_SECONDS", 0.01)
 
     def touched(pulse: Callable[[], object]) -> bool:
         with report_liveness(pulse):

@@ -1,4 +1,4 @@
-"""The bitmap with which missing chunks are asked for."""
+"""The bitmap of missing chunks."""
 
 from __future__ import annotations
 

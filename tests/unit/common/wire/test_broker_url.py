@@ -1,4 +1,4 @@
-"""Broker addresses as people write them."""
+"""Broker addresses: which are valid, and how they are printed."""
 
 # ruff: noqa: S105, S106 - the passwords are of the test
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Control messages to the byte, and all that must not be taken for one."""
+"""The bytes of each control message, and the errors for everything that is not one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ SAMPLES: dict[str, WireMessage] = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_golden_bytes(name: str) -> None:
-    """A change here is a change of the protocol: raise PROTOCOL, or make it one that old boards can ignore."""
+    """A change here changes the protocol: raise PROTOCOL, or make it a change that old boards can ignore."""
     assert SAMPLES[name].encode().decode() == GOLDEN[name]
 
 
@@ -115,7 +115,7 @@ def test_the_profile_has_the_fields_of_the_record() -> None:
 
 
 def changed(sample: WireMessage, **values: Any) -> bytes:
-    """The sample's JSON with some keys replaced; None removes one."""
+    """The sample's JSON with some keys replaced; None removes a key."""
     body = json.loads(sample.encode()) | values
     return json.dumps({key: value for key, value in body.items() if value is not None}).encode()
 

@@ -1,4 +1,4 @@
-"""A narrow and lossy link between a transport and its broker: what gets through, when, and in which order."""
+"""A slow, lossy link between a transport and its broker: what arrives, when, and in which order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.errors import BrokerUnreachableError, ExperimentError
-from fedquilt_common.wire import slow_link as linked
+from fedquilt_common.wire import slow_link
 from fedquilt_common.wire.slow_link import Link, SlowLinkTransport, parse_link
 from fedquilt_common.wire.transport import Connected, Deliver, Incoming, MqttMessage, Transport, Will
 
@@ -46,7 +46,7 @@ def test_what_is_no_link_is_named(text: str, words: str) -> None:
 
 
 class Board:
-    """A transport behind a link, and one that is not, at the same broker."""
+    """Two transports at the same broker, one of them behind a link."""
 
     def __init__(self, link: Link) -> None:
         self.broker = MemoryBroker()
@@ -148,7 +148,7 @@ def test_after_the_farewell_nothing_is_sent() -> None:
 
 
 def test_what_the_transport_refuses_is_told_to_the_next_who_publishes() -> None:
-    """The link's thread lives on, or all that comes later would be lost without a word."""
+    """The link's thread continues; otherwise all later messages would be lost without an error."""
     board = Board(Link())
     inner = board.near._inner
 
@@ -169,8 +169,8 @@ def test_what_the_transport_refuses_is_told_to_the_next_who_publishes() -> None:
 
 
 def test_whoever_publishes_waits_while_much_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow link must not gather a whole model in memory."""
-    monkeypatch.setattr(linked, "QUEUED_BYTES", 10_000)
+    """A slow link must not hold a whole model in memory."""
+    monkeypatch.setattr(slow_link, "QUEUED_BYTES", 10_000)
     board = Board(Link(rate=1e5))
     most = 0
     for number in range(20):

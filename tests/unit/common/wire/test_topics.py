@@ -1,4 +1,4 @@
-"""The topic table: what is written, what is read back, and what is refused."""
+"""The topic table: topics are written, parsed and subscribed to; anything else is refused."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_good_names_pass_unchanged(name: str) -> None:
 
 
 def seen_by(filters: list[str]) -> set[str]:
-    """The rows of ``WRITTEN`` that a subscriber to ``filters`` is sent."""
+    """The rows of ``WRITTEN`` that a subscriber to ``filters`` receives."""
     return {suffix for suffix, (topic, _) in WRITTEN.items() if any(topic_matches_sub(f, topic) for f in filters)}
 
 
