@@ -137,7 +137,6 @@ class RoundMessage(WireMessage):
         run: the run's name.
         round: the round's number, from 1.
         exchange: the exchange's number within the round, from 0.
-        phase: always ``open``. It has no meaning any more, but agents of version 0.1.0 reject a manifest without it.
         deadline: Unix time in seconds.
         patches: what is published for the tasks.
         tasks: what the clients do.
@@ -149,7 +148,6 @@ class RoundMessage(WireMessage):
     run: Name
     round: Number
     exchange: Number
-    phase: Literal["open"] = "open"
     deadline: float | None = None
     patches: list[PatchMessage] = Field(default_factory=list)
     tasks: list[TaskMessage] = Field(default_factory=list)

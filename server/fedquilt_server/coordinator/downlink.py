@@ -133,7 +133,6 @@ def _manifest(run: str, send: Send, plan: PublicationPlan, blobs: list[Blob]) ->
         run=run,
         round=send.round,
         exchange=send.exchange,
-        phase="open",
         deadline=send.deadline,
         patches=[
             PatchMessage(slot=slot, digest=blob.digest, size=blob.size, labels=publication.labels)

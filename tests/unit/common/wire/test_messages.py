@@ -142,11 +142,6 @@ def test_unknown_keys_are_ignored() -> None:
     assert parse(EndMessage, changed(END, later={"a": [1]}), "t") == END
 
 
-def test_a_manifest_may_lack_its_phase() -> None:
-    """The key has no meaning any more; only agents of version 0.1.0 require it."""
-    assert parse(RoundMessage, changed(ROUND, phase=None), "t") == ROUND
-
-
 NOT_JSON = [b"", b"\xff\xfe", b"{", b"nothing", b'{"v":1,}', b'{"v":' + b"9" * 5000 + b"}", b"[" * 100_000, b"{}{}"]
 
 
@@ -199,7 +194,6 @@ WRONG = [
     ("RunMessage", "experiment", []),
     ("RunMessage", "partition", "AB" * 32),
     ("RunMessage", "partition", "0a" * 31),
-    ("RoundMessage", "phase", "paused"),
     ("RoundMessage", "deadline", "soon"),
     ("RoundMessage", "patches", {}),
     ("RoundMessage", "tasks", [{"clients": [1]}]),

@@ -38,7 +38,7 @@ def message(task: Task) -> RoundMessage:
     assert task.slice is not None
     kept = [one.encode() for one in task.slice.kept]
     return RoundMessage(
-        run="run", round=1, exchange=0, phase="open", slices=[SliceMessage(kept=kept)],
+        run="run", round=1, exchange=0, slices=[SliceMessage(kept=kept)],
         tasks=[TaskMessage(clients=[0], kind="train", patches=[], slice=0)],
     )  # fmt: skip
 
@@ -129,7 +129,7 @@ def test_metrics_that_were_asked_for_must_be_there_and_within_bounds(
 
 def test_a_part_of_whole_arrays_keeps_their_kinds_of_number(tmp_path: Path) -> None:
     task = Task("train", WHOLE, expect={name: tuple(WHOLE[name].shape) for name in ("a", "steps")})
-    said = RoundMessage(run="run", round=1, exchange=0, phase="open",
+    said = RoundMessage(run="run", round=1, exchange=0,
                         tasks=[TaskMessage(clients=[0], kind="train", patches=[])])  # fmt: skip
     asked = expected_replies(said, {0: task}, "fp16")[0].layouts[0]
     assert (asked["a"][0], asked["steps"][0]) == ("F16", "I64")

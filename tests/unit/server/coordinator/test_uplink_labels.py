@@ -37,7 +37,7 @@ TASK = Task(
     labels=True,
 )
 MESSAGE = RoundMessage(
-    run="run", round=1, exchange=0, phase="open",
+    run="run", round=1, exchange=0,
     tasks=[TaskMessage(clients=[0], kind="score", patches=[], labels=True)],
 )  # fmt: skip
 GOOD: dict[str, Any] = {"codes": np.zeros((10, 6), np.uint8), "range": np.zeros((2, 6), np.float32)}
