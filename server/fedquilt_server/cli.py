@@ -130,7 +130,7 @@ def coordinator(
             else:
                 Coordinator(run, federation, transport, board).execute(stop)
         if run.folder.finished:
-            _finished(run, json_)
+            _print_finished(run, json_)
             _linger(linger if server else 0.0, stop)
     finally:
         if server is not None:
@@ -138,7 +138,7 @@ def coordinator(
     raise typer.Exit(0 if run.folder.finished else stop.exit_code)
 
 
-def _finished(run: ActiveRun, as_json: bool) -> None:
+def _print_finished(run: ActiveRun, as_json: bool) -> None:
     if as_json:
         typer.echo(run.result().model_dump_json(indent=2))
     else:

@@ -55,7 +55,7 @@ class Downlink:
         """Note that ``blob`` holds ``arrays`` as they travel, so that they are not written again."""
         self._known = {id(arrays): (arrays, blob)}
 
-    def published(self, arrays: Arrays) -> Blob | None:
+    def find_blob(self, arrays: Arrays) -> Blob | None:
         """Return the blob of ``arrays`` as they travel, if there is one on disk."""
         known = self._known.get(id(arrays))
         return known[1] if known is not None else None

@@ -137,7 +137,7 @@ class Driver:
         self._display.show_evaluating()
         with run.watch.time("evaluating"):
             scores = run.evaluate(done.state, done.round)
-        published = self._downlink.published(done.state.arrays)
+        published = self._downlink.find_blob(done.state.arrays)
         saved = run.save_round(seq, done, scores, self._display.boards, self._downlink.digests, published)
         self._downlink.remember(saved.state.arrays, saved.model)
         self._display.show_round(saved.row)

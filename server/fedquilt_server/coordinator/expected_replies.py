@@ -82,14 +82,14 @@ def _layouts(task: Task, up: Precision) -> list[Layout]:
     known = task.arrays if task.slice is None else task.slice.anatomy.arrays
     dtypes = {name: np.dtype(known[name].dtype) for name in known}
     dtypes |= {name: np.dtype(kind) for name, kind in task.dtypes.items()}
-    allowed = _allowed(task)
+    allowed = _allowed_shapes(task)
     return [
         {name: (wire_dtype(dtypes.get(name, np.dtype(np.float32)), up), tuple(shape)) for name, shape in shapes.items()}
         for shapes in allowed
     ]
 
 
-def _allowed(task: Task) -> Sequence[Shapes]:
+def _allowed_shapes(task: Task) -> Sequence[Shapes]:
     if task.expect is None:
         return [] if task.slice is None else [task.slice.shapes]
     return task.expect if isinstance(task.expect, tuple) else [task.expect]

@@ -67,13 +67,13 @@ class BlobStore:
 
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
-        return self._kept(write_arrays(self.partial / "writing", arrays, precision, labels=labels))
+        return self._keep(write_arrays(self.partial / "writing", arrays, precision, labels=labels))
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write a patch of ``arrays`` durably under its digest."""
-        return self._kept(write_patch(self.partial / "writing", arrays, patch, precision))
+        return self._keep(write_patch(self.partial / "writing", arrays, patch, precision))
 
-    def _kept(self, written: Blob) -> Blob:
+    def _keep(self, written: Blob) -> Blob:
         target = self.path(written.digest)
         replace_durably(written.path, target)
         return Blob(target, written.digest, written.size, written.head)
