@@ -49,7 +49,7 @@ def demo(
     """Train on handwritten digits over real MQTT on this machine: FedAvg, 8 clients on 2 agents, 20 rounds."""
     text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
     experiment = parse_experiment(text, "demo.yaml")
-    linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # a person is watching
+    linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # in a terminal, a person may open the page
     _simulate(experiment, out or new_run_folder("demo"), broker, port, json_, linger)
 
 

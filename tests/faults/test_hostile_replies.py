@@ -142,7 +142,7 @@ CASES: dict[str, Case] = {
     "garbage chunk header": Case(
         lambda p, m: p.say(TOPICS.reply_chunk("pi", 0, 2, 0, 0), b"x", b"\xff" * 49), "version 255", told=False
     ),
-    "other chunk's topic": Case(wrong_index, "chunk 0 came on the topic of chunk 1"),
+    "other chunk's topic": Case(wrong_index, "chunk 0 arrived on the topic of chunk 1"),
     "wrong shape": Case(arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"][:-1]})), "has shape"),
     "other rank": Case(arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"][None]})), "has shape"),
     "wrong dtype": Case(
@@ -158,9 +158,9 @@ CASES: dict[str, Case] = {
     "weight nan": Case(header_text(lambda text: text.replace('"weight":1.0', '"weight":NaN')), "weight"),
     "weight infinite": Case(header_with(weight=1e13), "weight"),
     "weight negative": Case(header_with(weight=-1.0), "weight"),
-    "wrong run": Case(header_with(run="another-run"), "made for another run"),
-    "wrong client inside": Case(header_with(client=1), "made for another run"),
-    "wrong round inside": Case(header_with(round=1), "made for another run"),
+    "wrong run": Case(header_with(run="another-run"), "names another run"),
+    "wrong client inside": Case(header_with(client=1), "names another run"),
+    "wrong round inside": Case(header_with(round=1), "names another run"),
     "wrong task": Case(header_with(task="0" * 16), "answers another task"),
     "newer protocol": Case(header_with(v=2), "has protocol version 2"),
     "garbage header": Case(header_text(lambda _: "\x00garbage"), "is not JSON"),
@@ -179,7 +179,9 @@ CASES: dict[str, Case] = {
     "claims another's client": Case(
         presence(clients=[0, 1, 2], boot=2), r"clients \[2\] have another agent", told=False
     ),
-    "presence of another agent": Case(presence(agent="jetson", online=False, boot=9), "spoke on the topic", told=False),
+    "presence of another agent": Case(
+        presence(agent="jetson", online=False, boot=9), "published on the topic", told=False
+    ),
     "presence garbage": Case(lambda p, m: p.say(TOPICS.presence("pi"), b"\xff\xfe{"), "is not JSON", told=False),
     "presence with a text for clients": Case(presence(clients="all"), "clients", told=False),
     "presence of a newer protocol": Case(presence(v=2), "has protocol version 2", told=False),
@@ -187,7 +189,9 @@ CASES: dict[str, Case] = {
     "telemetry of a client that is no number": Case(
         telemetry(words({"v": 1, "agent": "pi", "boot": 1, "training": {"\u00b2": 0.5}})), "training", told=False
     ),
-    "failure of another agent": Case(telemetry(FAILED.model_copy(update={"agent": "x"}).encode()), "spoke", told=False),
+    "failure of another agent": Case(
+        telemetry(FAILED.model_copy(update={"agent": "x"}).encode()), "published on the topic", told=False
+    ),
 }
 
 

@@ -82,7 +82,7 @@ def test_who_asks_after_a_refused_reply_is_told_again(stage: Stage, undisturbed:
     assert counted(stage) == [(3, 0, 0, 0), (3, 0, 1, 0)]
     told = [r for r in stage.players["pi"].receipts if r.outcome == "rejected"]
     assert [(r.client, r.round) for r in told] == [(0, 2), (0, 2)]
-    assert all("made for another run" in r.reason for r in told)
+    assert all("names another run" in r.reason for r in told)
 
 
 def test_many_transfers_at_once_cannot_fill_the_disk(stage: Stage, undisturbed: str) -> None:

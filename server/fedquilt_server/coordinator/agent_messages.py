@@ -1,4 +1,4 @@
-"""Presence and telemetry of the agents: from messages to events of the machine."""
+"""Turns the agents' presence and telemetry messages into events of the machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedquilt_server.status.snapshot import CLIENT_FAILED, StatusStore
 
 
 class AgentMessages:
-    """Takes in what agents publish about themselves.
+    """Handles the messages that agents publish about themselves.
 
     Args:
         run: identifier of the run; failures of other runs are ignored.
-        record: journals an event and lets the machine handle it.
+        record: journals an event and passes it to the machine.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AgentMessages:
         self._record = record
 
     def take(self, address: Address, message: MqttMessage) -> None:
-        """Take in one message.
+        """Handle one message.
 
         Raises:
             ProtocolError: the message breaks the protocol.
@@ -69,14 +69,14 @@ class AgentMessages:
             self._refusals.add(failure.agent, failure.client, failure.round, f"{CLIENT_FAILED}{failure.reason}")
 
     def _take_presence(self, presence: AgentPresence) -> None:
-        known, now = self._machine.agents.get(presence.agent), clock.now()
+        agent, now = self._machine.agents.get(presence.agent), clock.now()
         if presence.online:
             joined = _joined(presence, now)
             self._agents.update_presence(presence, now)
-            if known != self._machine.agent_of(joined) and self._limit.may_join(presence.agent):
+            if agent != self._machine.agent_of(joined) and self._limit.may_join(presence.agent):
                 self._check_claims(presence)
                 self._record(joined)
-        elif known is not None and presence.boot >= known.boot:
+        elif agent is not None and presence.boot >= agent.boot:
             self._agents.update_presence(presence, now)
             self._record(Left(now, presence.agent, presence.boot))
 
@@ -100,4 +100,4 @@ def _joined(presence: AgentPresence, now: float) -> Joined:
 
 def _check_sender(address: Address, agent: str) -> None:
     if agent != address.agent:
-        raise PayloadError(f"agent {agent} spoke on the topic of agent {address.agent}")
+        raise PayloadError(f"agent {agent} published on the topic of agent {address.agent}")

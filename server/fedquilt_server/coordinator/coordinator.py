@@ -1,6 +1,7 @@
-"""The coordinator of a run: its connection to the broker, and the loop that takes in every message.
+"""The coordinator of a run: its connection to the broker, and the loop that handles every message.
 
-One thread does everything. A reply is on disk and in the journal before its last chunk is acknowledged to the broker.
+All work happens in one thread. The coordinator acknowledges the last chunk of a reply only when the reply is on disk
+and in the journal.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Coordinator:
             self._take(incoming)
 
     def _step(self) -> None:
-        """Take in the next message, or wait for the next deadline."""
+        """Handle the next message, or wait for the next deadline."""
         wake = self.machine.wake_at
         self._take_next(STEP_SECONDS if wake is None else min(STEP_SECONDS, max(0.0, wake - clock.now())))
         now = clock.now()
@@ -128,7 +129,7 @@ class Coordinator:
             self._driver.record(Ticked(now))
 
     def _publish_end(self) -> None:
-        """Clear what the broker retains of the run and publish its end; again if the broker is away."""
+        """Clear what the broker retains of the run and publish its end; retry while the broker is unreachable."""
         self._store.update(phase="finished", message="all rounds are done", broker_connected=self._connected)
         self._downlink.clear()
         self._transport.publish(self._topics.run, b"", retain=True)
@@ -159,7 +160,7 @@ class Coordinator:
                 self._store.update(broker_connected=False, message=f"{incoming.reason}. {incoming.advice}")
 
     def _announce(self) -> None:
-        """Publish everything that the broker should retain, because it may have lost it."""
+        """Publish everything that the broker must retain: it may have lost it."""
         folder = self.run.folder
         self._transport.subscribe(self._topics.coordinator_filters())
         online = CoordinatorPresence(online=True, epoch=folder.epoch, run=folder.run)

@@ -1,4 +1,4 @@
-"""Turns what happens in a run into what the page shows; decides nothing."""
+"""Updates the status that the page shows when something happens in a run; decides nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StatusUpdater:
         return self._agents.list()
 
     def start(self, run: ActiveRun) -> None:
-        """Show what the journal knows before anything happens."""
+        """Show the journal's results before the run continues."""
         experiment, history = run.experiment, run.folder.journal.results()
         self._totals.update(
             accepted=sum(row.replies for row in history),
@@ -62,7 +62,7 @@ class StatusUpdater:
     # -- phases of a round ---------------------------------------------------------------------
 
     def show_exchange(self, send: Send, machine: Machine) -> None:
-        """Show an exchange that opens, or opens again."""
+        """Show an exchange that opens or reopens."""
         self._failing.clear()
         self._store.update(
             phase="sending",
@@ -80,7 +80,7 @@ class StatusUpdater:
         self._store.update(phase="training")
 
     def show_averaging(self) -> None:
-        """Show that the last reply of an exchange is here."""
+        """Show that the last reply of an exchange has arrived."""
         self._store.update(phase="averaging")
 
     def show_evaluating(self) -> None:
@@ -123,7 +123,7 @@ class StatusUpdater:
         self._store.update(rejections=self._rejections, **self._counts())
 
     def show_waiting(self, machine: Machine) -> None:
-        """Show which clients the run waits for, once all that follows from an event is done."""
+        """Show which clients the run waits for; called after an event and all its commands."""
         now = self._store.current
         idle = machine.exchange is None and not machine.finished
         changes = {"awaited": machine.awaited, "phase": "waiting" if idle else now.phase}

@@ -1,4 +1,4 @@
-"""What the broker retains of the open exchange: its patches and its manifest."""
+"""Publishes the patches and the manifest of the open exchange, which the broker retains."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SLOTS: Final = "slots"
 class Downlink:
     """Publishes each patch once into a numbered slot, then the manifest that names the slots.
 
-    The manifest comes last, so an agent that reads it finds its patches in place. Slots are reused; the journal
-    remembers how many chunks each slot holds, so that all of them are cleared in the end.
+    The manifest comes last, so an agent that reads it finds its patches in place. Slots are reused. The journal
+    stores how many chunks each slot holds, so that all of them are cleared at the end of the run.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Downlink:
         self._chunk = chunk
         self._chunks: dict[str, int] = json.loads(journal.meta(_SLOTS) or "{}")
         self._filled: dict[str, Blob] = {}
-        self._known: dict[int, tuple[Arrays, Blob]] = {}
+        self._written: dict[int, tuple[Arrays, Blob]] = {}
         self._message: RoundMessage | None = None
 
     @property
@@ -52,13 +52,13 @@ class Downlink:
         return {blob.digest for blob in self._filled.values()}
 
     def remember(self, arrays: Arrays, blob: Blob) -> None:
-        """Note that ``blob`` holds ``arrays`` as they travel, so that they are not written again."""
-        self._known = {id(arrays): (arrays, blob)}
+        """Note that ``blob`` holds ``arrays`` in wire precision, so that they are not written again."""
+        self._written = {id(arrays): (arrays, blob)}
 
     def find_blob(self, arrays: Arrays) -> Blob | None:
-        """Return the blob of ``arrays`` as they travel, if there is one on disk."""
-        known = self._known.get(id(arrays))
-        return known[1] if known is not None else None
+        """Return the blob that holds ``arrays`` in wire precision; None if none has been written."""
+        entry = self._written.get(id(arrays))
+        return entry[1] if entry is not None else None
 
     def publish(self, run: str, send: Send, plan: PublicationPlan) -> RoundMessage:
         """Open an exchange at the broker; returns its manifest.
@@ -76,7 +76,7 @@ class Downlink:
         return self._message
 
     def publish_again(self) -> None:
-        """Publish everything again, because the broker may have lost it."""
+        """Publish everything again: the broker may have lost it."""
         blobs, self._filled = self._filled, {}
         for place, blob in blobs.items():
             self._fill(place, blob)
@@ -94,11 +94,11 @@ class Downlink:
         arrays = publication.arrays
         if publication.patch is not None:
             return self._store.put_patch(arrays, publication.patch, self._precision)
-        known = self._known.get(id(arrays))
-        if known is None:
-            written = self._store.put(arrays, self._precision, labels=publication.labels)
-            known = self._known[id(arrays)] = (arrays, written)
-        return known[1]
+        blob = self.find_blob(arrays)
+        if blob is None:
+            blob = self._store.put(arrays, self._precision, labels=publication.labels)
+            self._written[id(arrays)] = (arrays, blob)
+        return blob
 
     def _fill(self, place: str, blob: Blob) -> None:
         if self._filled.get(place) == blob:
@@ -106,7 +106,7 @@ class Downlink:
         self._filled[place] = blob
         headers = blob.headers(min(self._chunk, self._transport.max_payload))
         self._resize_slot(place, len(headers))
-        # if this is cut short by a lost connection, everything is published again after the next one
+        # if the connection is lost here, everything is published again after the next connect
         publish_chunks(self._transport, blob, headers, lambda index: self._topics.slot_chunk(place, index), retain=True)
 
     def _resize_slot(self, place: str, chunks: int) -> None:

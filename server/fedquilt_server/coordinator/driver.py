@@ -1,4 +1,4 @@
-"""Drives the machine: journals each event, lets the machine decide, and carries its commands out."""
+"""Drives the machine: journals each event, passes it to the machine, and executes the commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Driver:
     """The only caller of the machine.
 
     Args:
-        uplink: is told what each exchange expects; it records the replies with ``record``.
+        uplink: receives the expected replies of each exchange; it records the replies with ``record``.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Driver:
         self._limit = limit
 
     def record(self, event: Event) -> None:
-        """Journal an event, let the machine handle it, and carry its commands out: in this order.
+        """Journal an event, pass it to the machine, and execute its commands, in this order.
 
         Raises:
             RunFailedError: the algorithm cannot close the round.
@@ -69,7 +69,7 @@ class Driver:
         self._display.show_waiting(self._machine)
 
     def recover(self) -> None:
-        """Handle the journal's events since the last checkpoint again, then send what is still open."""
+        """Handle the journal's events since the last checkpoint again, then reopen an open exchange."""
         self._replay(0, self._count_sends(self._run.restore()))
         for seq, event in self._run.events_since_checkpoint():
             self._replay(seq, self._handle(event))
@@ -78,7 +78,7 @@ class Driver:
             self.record(Resumed(clock.now()))
 
     def _handle(self, event: Event) -> list[Command]:
-        """Let the machine decide; the time of a step that closes an exchange is time spent averaging."""
+        """Pass an event to the machine. The time of a step that closes an exchange counts as averaging."""
         if self._machine.would_close(event):
             self._display.show_averaging()
         if isinstance(event, Replied):
@@ -101,7 +101,7 @@ class Driver:
         return commands
 
     def _replay(self, seq: int, commands: list[Command]) -> None:
-        """Carry out what a crash may have prevented: checkpoints and the end. Messages went out or go out again."""
+        """Execute commands that a crash may have prevented: checkpoints and the end. Messages are sent again later."""
         self._carry_out(seq, [c for c in commands if isinstance(c, Checkpoint | Finish)], replaying=True)
 
     def _carry_out(self, seq: int, commands: list[Command], *, replaying: bool = False) -> None:
@@ -137,8 +137,8 @@ class Driver:
         self._display.show_evaluating()
         with run.watch.time("evaluating"):
             scores = run.evaluate(done.state, done.round)
-        published = self._downlink.find_blob(done.state.arrays)
-        saved = run.save_round(seq, done, scores, self._display.boards, self._downlink.digests, published)
+        blob = self._downlink.find_blob(done.state.arrays)
+        saved = run.save_round(seq, done, scores, self._display.boards, self._downlink.digests, blob)
         self._downlink.remember(saved.state.arrays, saved.model)
         self._display.show_round(saved.row)
         return self._count_sends(self._machine.proceed(saved.state, saved.at))

@@ -1,6 +1,6 @@
-"""What the reply of a client must look like, and whether one does.
+"""Derives the expected reply of each client from its task, and checks replies against it.
 
-A reply counts only if it answers the task that was given, its arrays have the names, shapes and dtypes asked for, its
+A reply counts only if it answers the published task, its arrays have the expected names, shapes and dtypes, its
 metrics are within bounds, and every number is finite.
 """
 
@@ -25,7 +25,7 @@ Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class ExpectedReply:
-    """What the reply of one client must look like.
+    """The properties that the reply of one client must have.
 
     Attributes:
         exchange: round and exchange that it answers.
@@ -44,13 +44,13 @@ class ExpectedReply:
     @property
     def limit(self) -> int:
         """The largest reply in bytes: its numbers, and room for the container's header."""
-        return max(_numbers(layout) + 8192 + 256 * len(layout) for layout in self.layouts)
+        return max(_content_size(layout) + 8192 + 256 * len(layout) for layout in self.layouts)
 
 
 def expected_replies(
     message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precision, public: str | None = None
 ) -> dict[ClientId, ExpectedReply]:
-    """Return what is expected of each client of an exchange.
+    """Return the expected reply of each client of an exchange.
 
     Args:
         message: the manifest of the exchange.
@@ -79,13 +79,12 @@ def expected_replies(
 def _layouts(task: Task, up: Precision) -> list[Layout]:
     if task.expect is None and task.slice is None:
         return [{name: (wire_dtype(x.dtype, up), tuple(x.shape)) for name, x in task.arrays.items()}]
-    known = task.arrays if task.slice is None else task.slice.anatomy.arrays
-    dtypes = {name: np.dtype(known[name].dtype) for name in known}
+    arrays = task.arrays if task.slice is None else task.slice.anatomy.arrays
+    dtypes = {name: np.dtype(arrays[name].dtype) for name in arrays}
     dtypes |= {name: np.dtype(kind) for name, kind in task.dtypes.items()}
-    allowed = _allowed_shapes(task)
     return [
         {name: (wire_dtype(dtypes.get(name, np.dtype(np.float32)), up), tuple(shape)) for name, shape in shapes.items()}
-        for shapes in allowed
+        for shapes in _allowed_shapes(task)
     ]
 
 
@@ -95,21 +94,22 @@ def _allowed_shapes(task: Task) -> Sequence[Shapes]:
     return task.expect if isinstance(task.expect, tuple) else [task.expect]
 
 
-def _numbers(layout: Layout) -> int:
+def _content_size(layout: Layout) -> int:
+    """Return the bytes of all numbers of a layout."""
     return sum(DTYPES[dtype].itemsize * math.prod(shape) for dtype, shape in layout.values())
 
 
 def check_reply(run: str, client: ClientId, expected: ExpectedReply, arrays: FileArrays) -> ReplyHeader:
-    """Check a complete reply against what is expected; returns its header.
+    """Check a complete reply against the expected one; returns its header.
 
     Raises:
-        ProtocolError: the reply is not what was asked for; the text names the difference.
+        ProtocolError: the reply differs from the expected one; the text names the difference.
     """
     header = _header(arrays)
     if (header.run, header.client, (header.round, header.exchange)) != (run, client, expected.exchange):
-        raise PayloadError("the reply was made for another run, client or exchange than its topic says")
+        raise PayloadError("the header of the reply names another run, client or exchange than its topic")
     if header.task != expected.fingerprint:
-        raise PayloadError("the reply answers another task than the one that was given")
+        raise PayloadError("the reply answers another task than the one that was published")
     _check_public(header.public, expected.public)
     _check_layout(arrays, expected.layouts)
     _check_metrics(header.metrics, expected.metrics)
@@ -127,7 +127,7 @@ def _check_layout(arrays: FileArrays, layouts: Sequence[Layout]) -> None:
         return
     wrong = _difference(found, layouts[0])
     if len(layouts) > 1:
-        raise PayloadError(f"the reply is none of the {len(layouts)} answers allowed, such as one nested in the "
+        raise PayloadError(f"the reply matches none of the {len(layouts)} allowed layouts, such as one nested in the "
                            f"sub-model that was sent: {wrong}"[:500])  # fmt: skip
     raise PayloadError(wrong)
 
@@ -135,22 +135,22 @@ def _check_layout(arrays: FileArrays, layouts: Sequence[Layout]) -> None:
 def _difference(found: Layout, layout: Layout) -> str:
     if set(found) != set(layout):
         odd = sorted(set(found) ^ set(layout))[0]
-        return f"the reply has other arrays than asked for, such as {odd[:80]!r}"
+        return f"the reply has other arrays than expected, such as {odd[:80]!r}"
     name = next(name for name in layout if found[name] != layout[name])
-    (dtype, shape), (asked_dtype, asked_shape) = found[name], layout[name]
-    if shape != asked_shape:
-        return f"array {name!r} has shape {shape} instead of {asked_shape}"[:300]
-    return f"array {name!r} has dtype {dtype} instead of {asked_dtype}"
+    (dtype, shape), (expected_dtype, expected_shape) = found[name], layout[name]
+    if shape != expected_shape:
+        return f"array {name!r} has shape {shape} instead of {expected_shape}"[:300]
+    return f"array {name!r} has dtype {dtype} instead of {expected_dtype}"
 
 
-def _check_public(found: str | None, asked: str | None) -> None:
-    if asked is not None and found != asked:
+def _check_public(found: str | None, expected: str | None) -> None:
+    if expected is not None and found != expected:
         labels = "do not name their public set" if found is None else f"are of public set {found[:12]}"
-        raise PayloadError(f"the soft labels {labels}; the coordinator's is {asked[:12]}")
+        raise PayloadError(f"the soft labels {labels}; the coordinator's is {expected[:12]}")
 
 
-def _check_metrics(found: Mapping[str, float], asked: Mapping[str, tuple[float, float]]) -> None:
-    for name, (least, most) in asked.items():
+def _check_metrics(found: Mapping[str, float], bounds: Mapping[str, tuple[float, float]]) -> None:
+    for name, (least, most) in bounds.items():
         if name not in found:
             raise PayloadError(f"the reply lacks the metric {name!r}")
         if not least <= found[name] <= most:

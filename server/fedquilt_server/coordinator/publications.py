@@ -1,7 +1,7 @@
-"""What an exchange publishes, each number once, and which publications each client needs.
+"""Plans what an exchange publishes, each number once, and which publications each client needs.
 
-Clients whose tasks hold the same arrays object and no slice want the same: it is written, digested and published
-once, as a container. Where tasks have slices of the same arrays, these are published patch by patch (``patch_layout``).
+Clients whose tasks hold the same arrays object and no slice share one publication: the arrays are written, digested
+and published once, as a container. Slices of the same arrays are published patch by patch (``patch_layout``).
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def plan_publications(tasks: Mapping[ClientId, Task]) -> PublicationPlan:
     """Plan the publications for tasks, in client order; a task without arrays needs none."""
     ordered = [tasks[client] for client in sorted(tasks)]
     slices = _slices(ordered)
-    patches, wanted = _publications(ordered, slices)
+    patches, needed = _publications(ordered, slices)
     groups: dict[tuple[object, ...], list[ClientId]] = {}
     for client in sorted(tasks):
         groups.setdefault(_task_key(tasks[client]), []).append(client)
-    made = [_group(tuple(clients), tasks[clients[0]], slices, wanted) for clients in groups.values()]
+    made = [_group(tuple(clients), tasks[clients[0]], slices, needed) for clients in groups.values()]
     entries = tuple(SliceEntry(base, part) for base, (_, parts) in enumerate(slices.values()) for part in parts)
     return PublicationPlan(tuple(patches), tuple(made), entries)
 
@@ -71,38 +71,38 @@ _Slices = dict[int, tuple[Arrays, list[Slice]]]
 
 
 def _slices(tasks: list[Task]) -> _Slices:
-    """The distinct slices of each arrays object, in client order."""
-    found: _Slices = {}
+    """Return the distinct slices of each arrays object, in client order."""
+    slices: _Slices = {}
     for task in tasks:
         if task.slice is not None:
-            parts = found.setdefault(id(task.arrays), (task.arrays, []))[1]
+            parts = slices.setdefault(id(task.arrays), (task.arrays, []))[1]
             if task.slice not in parts:
                 parts.append(task.slice)
-    return found
+    return slices
 
 
 def _publications(
     tasks: list[Task], slices: _Slices
 ) -> tuple[list[Publication], dict[tuple[int, int | None], tuple[int, ...]]]:
-    """All publications; and the positions of those that (arrays object, slice) consists of."""
+    """Return all publications, and for each pair (arrays object, slice) the positions of those that it needs."""
     patches: list[Publication] = []
-    wanted: dict[tuple[int, int | None], tuple[int, ...]] = {}
+    needed: dict[tuple[int, int | None], tuple[int, ...]] = {}
     for task in tasks:
-        if task.slice is None and len(task.arrays) and (id(task.arrays), None) not in wanted:
-            wanted[id(task.arrays), None] = (len(patches),)
+        if task.slice is None and len(task.arrays) and (id(task.arrays), None) not in needed:
+            needed[id(task.arrays), None] = (len(patches),)
             patches.append(Publication(task.arrays, labels=task.labels))
     for key, (arrays, parts) in slices.items():
         for patch in patch_layout(parts):
             for position in patch.needed_by:
-                wanted[key, position] = (*wanted.get((key, position), ()), len(patches))
+                needed[key, position] = (*needed.get((key, position), ()), len(patches))
             patches.append(Publication(arrays, patch))
-    return patches, wanted
+    return patches, needed
 
 
 def _task_key(task: Task) -> tuple[object, ...]:
     scalars = sorted(
         (key, repr(value)) for key, value in task.scalars.items()
-    )  # 1, 1.0 and True are equal, not the same
+    )  # 1, 1.0 and True are equal but travel differently
     return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(scalars), task.slice, task.labels)
 
 
@@ -110,14 +110,14 @@ def _group(
     clients: tuple[ClientId, ...],
     task: Task,
     slices: _Slices,
-    wanted: Mapping[tuple[int, int | None], tuple[int, ...]],
+    needed: Mapping[tuple[int, int | None], tuple[int, ...]],
 ) -> TaskGroup:
     if task.slice is None:
-        return TaskGroup(clients, task, wanted.get((id(task.arrays), None), ()))
+        return TaskGroup(clients, task, needed.get((id(task.arrays), None), ()))
     position = slices[id(task.arrays)][1].index(task.slice)
     before = 0
     for key, (_, parts) in slices.items():
         if key == id(task.arrays):
             break
         before += len(parts)
-    return TaskGroup(clients, task, wanted[id(task.arrays), position], before + position)
+    return TaskGroup(clients, task, needed[id(task.arrays), position], before + position)

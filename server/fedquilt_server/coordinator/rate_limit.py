@@ -1,4 +1,4 @@
-"""How often one agent may cost the coordinator a journal entry: a flood must not fill the disk."""
+"""Limits how many journal entries one agent can cause: a flood of messages must not fill the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JOINS_PER_EXCHANGE: Final = 100
 
 
 class RateLimit:
-    """Counts, for each agent, what costs a journal entry without advancing the run."""
+    """Counts, for each agent, the refusals and joins, which need a journal entry without advancing the run."""
 
     def __init__(self) -> None:
         self._refusals: Counter[str] = Counter()
@@ -24,11 +24,11 @@ class RateLimit:
         self._joins.clear()
 
     def may_be_refused(self, agent: str) -> bool:
-        """Count one refusal; False if the agent is beyond its limit."""
+        """Count one refusal; returns False if the agent is beyond its limit."""
         self._refusals[agent] += 1
         return self._refusals[agent] <= REFUSALS_PER_EXCHANGE
 
     def may_join(self, agent: str) -> bool:
-        """Count one arrival; False if the agent is beyond its limit."""
+        """Count one join; returns False if the agent is beyond its limit."""
         self._joins[agent] += 1
         return self._joins[agent] <= JOINS_PER_EXCHANGE

@@ -1,4 +1,4 @@
-"""Messages to the agents' inboxes: receipts, requests for missing chunks, stops."""
+"""Publishes to the agents' inboxes: receipts, requests for missing chunks, stops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ReceiptPublisher:
         self._run = run
 
     def send_receipt(self, receipt: Receipt) -> None:
-        """Tell an agent what became of a reply."""
+        """Send an agent the outcome of a reply."""
         message = ReceiptMessage(
             run=self._run,
             client=receipt.client,
@@ -49,7 +49,7 @@ class ReceiptPublisher:
         self._transport.publish(self._topics.inbox(address.agent), message.encode())
 
     def send_stops(self, stop: Stop, host_of: Mapping[ClientId, str]) -> None:
-        """Tell each agent which of its clients an exchange closed without; one message for each agent."""
+        """Send each agent the clients of its own that must stop, because the exchange closed without them."""
         hosted: dict[str, list[ClientId]] = {}
         for client in stop.clients:
             if client in host_of:

@@ -1,4 +1,4 @@
-"""Journals what agents sent that cannot count, within the rate limit."""
+"""Journals messages of agents that cannot count, within the rate limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedquilt_server.round.events import Event, Rejected
 from fedquilt_server.runs import clock
 
 Record = Callable[[Event], None]
-"""Journals an event and lets the machine handle it."""
+"""Journals an event and passes it to the machine."""
 REASON_LENGTH: Final = 300
 """Characters of a reason that are journaled and sent."""
 
@@ -25,7 +25,7 @@ class Refusals:
         self._record = record
 
     def add(self, agent: str, client: ClientId | None, round: int, reason: str, outcome: Outcome = "rejected") -> bool:
-        """Record one refusal; False, and nothing is recorded, if the agent is beyond its limit."""
+        """Record one refusal; if the agent is beyond its limit, records nothing and returns False."""
         if not self._limit.may_be_refused(agent):
             return False
         self._record(Rejected(clock.now(), agent, client, round, reason[:REASON_LENGTH], outcome))

@@ -1,7 +1,7 @@
-"""Replies on their way in: nothing is trusted, and no memory is taken before a size is known to fit.
+"""Assembles and checks incoming replies: trusts no field of them, and checks sizes before it allocates memory.
 
-A reply becomes the event ``Replied`` once its bytes have the announced digest, are durable on disk, and are what was
-asked for (``expected_replies``). What cannot count is refused with a reason, and its sender is told.
+A reply becomes the event ``Replied`` once its bytes have the announced digest, are durable on disk, and match the
+expected reply (``expected_replies``). The uplink refuses other replies and sends a receipt with the reason.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 
 TRANSFERS_PER_CLIENT: Final = 3
-"""Unfinished replies of one client; one more, and the one that stood still longest is dropped."""
+"""Limit of a client's unfinished replies; one more replaces the one whose last chunk is oldest."""
 REFUSED_KEPT: Final = 10_000
-"""Refused transfers whose reason is remembered."""
+"""Limit of refused transfers whose reason is kept."""
 TransferId = tuple[str, ClientId, str]
 """Agent, client and digest."""
 
@@ -55,9 +55,9 @@ class Uplink:
 
     Args:
         run: its machine names the host of each client, its blob store keeps the replies.
-        receipts: publishes what became of a transfer.
-        refusals: journals what cannot count.
-        record: journals an event and lets the machine handle it.
+        receipts: publishes the outcome of a transfer.
+        refusals: journals messages that cannot count.
+        record: journals an event and passes it to the machine.
     """
 
     def __init__(self, run: ActiveRun, receipts: ReceiptPublisher, refusals: Refusals, record: Record) -> None:
@@ -73,7 +73,7 @@ class Uplink:
         self._serial = 0
 
     def open(self, expected: dict[ClientId, ExpectedReply]) -> None:
-        """Take replies to this exchange from now on, and drop what is under way to an earlier one.
+        """Accept replies to this exchange from now on, and drop unfinished ones to earlier exchanges.
 
         Args:
             expected: the clients that have not replied yet.
@@ -86,10 +86,10 @@ class Uplink:
         self._expected = expected
 
     def take(self, address: Address, message: MqttMessage) -> None:
-        """Take in one chunk of a reply.
+        """Handle one chunk of a reply.
 
         Raises:
-            ProtocolError: the message is no chunk.
+            ProtocolError: the message is not a chunk.
         """
         header = ChunkHeader.decode(message.header)
         try:
@@ -115,7 +115,7 @@ class Uplink:
             self._report_missing(address, header.digest)
 
     def _check_open(self, address: Address) -> ExpectedReply:
-        """Return what is expected of the client. The machine judges the others, which cannot count."""
+        """Return the client's expected reply; without one the machine judges the chunk, which then cannot count."""
         machine, client = self._run.machine, address.client
         if machine.host_of.get(client) != address.agent:
             raise _RefusalError("rejected", f"agent {address.agent} does not host client {client}")
@@ -134,7 +134,7 @@ class Uplink:
         self._record(Replied(now, *ids, blob.digest, reply.weight, reply.metrics, payload_bytes))
 
     def _check(self, address: Address, blob: Blob, expected: ExpectedReply) -> ReplyHeader:
-        """Return the reply's header; a reply that is not what was asked for is deleted."""
+        """Return the reply's header; delete a reply that differs from the expected one."""
         try:
             return check_reply(self._run.folder.run, address.client, expected, FileArrays(blob.path))
         except ProtocolError:
@@ -165,8 +165,8 @@ class Uplink:
     def _report_missing(self, address: Address, digest: str) -> None:
         """Answer the last chunk of an incomplete transfer.
 
-        Chunks arrive in order: those that have not arrived with the last one are lost, or the sender asks for its
-        receipt.
+        Chunks arrive in order. If earlier ones are missing when the last one arrives, they are lost, or the sender
+        repeats the last chunk to ask for its receipt.
         """
         key = address.agent, address.client, digest
         if key in self._transfers:
@@ -180,12 +180,12 @@ class Uplink:
     def _assemble(
         self, address: Address, header: ChunkHeader, payload: bytes, expected: ExpectedReply, now: float
     ) -> Blob | None:
-        """Add one chunk; returns the reply, verified byte for byte and durable, once it is complete."""
+        """Add one chunk; returns the reply, verified by its digest and durable, once it is complete."""
         key = address.agent, address.client, header.digest
         if key in self._refused:
             return None
         if header.index != address.chunk:
-            raise DamagedTransferError(f"chunk {header.index} came on the topic of chunk {address.chunk}")
+            raise DamagedTransferError(f"chunk {header.index} arrived on the topic of chunk {address.chunk}")
         transfer = self._transfer(address, header, expected, now)
         self._payload_bytes[address.client] += len(payload)
         transfer.last_chunk_at = now
@@ -197,8 +197,8 @@ class Uplink:
 
     def _transfer(self, address: Address, header: ChunkHeader, expected: ExpectedReply, now: float) -> Transfer:
         key = address.agent, address.client, header.digest
-        known = self._transfers.get(key)
-        if known is not None and not known.assembly.fits(header):  # cut again, for a broker with another limit
+        transfer = self._transfers.get(key)
+        if transfer is not None and not transfer.assembly.fits(header):  # cut again, for a broker with another limit
             self._transfers.pop(key).assembly.discard()
         if key not in self._transfers:
             self._make_room(address)

@@ -17,7 +17,7 @@ from fedquilt_common.wire.messages import Outcome
 
 @dataclass(frozen=True)
 class Joined:
-    """An agent is connected, or announces something new; ``boot`` grows with each of its starts."""
+    """An agent has connected or changed what it announces; ``boot`` grows with each of its starts."""
 
     at: float
     agent: str
@@ -42,7 +42,7 @@ class Replied:
 
     Attributes:
         digest: SHA-256 of the reply.
-        weight: the client's weight in averages.
+        weight: the client's weight in the average.
         payload: bytes of the payloads in which it arrived, repeated ones included.
     """
 

@@ -1,4 +1,4 @@
-"""What holds in the machine after every event. Tests check it always, a run with FEDQUILT_VALIDATE=1."""
+"""Checks the machine's invariants after every event: always in tests, in a run with FEDQUILT_VALIDATE=1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The state machine of a run, without clock, I/O and threads: events in, commands out.
+"""The state machine of a run, without clock, I/O or threads: it handles events and returns commands.
 
-``states.py`` has its states and legal transitions. The same events in the same order give the same commands, so a
-journal of events is all that recovery needs.
+``states.py`` defines its states and legal transitions. The same events in the same order give the same commands, so
+recovery needs only the journal of events.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class Machine:
         self._since: dict[ClientId, ExchangeId] = {}
         self._counts = RoundCounts()
 
-    # -- what the driver may ask ---------------------------------------------------------------
+    # -- properties and queries ----------------------------------------------------------------
 
     @property
     def run_state(self) -> RunState:
-        """Where the run is."""
+        """The state of the run."""
         if self._closed:
             return RunState.CLOSED
         if self.exchange is not None:
@@ -126,16 +126,16 @@ class Machine:
         return self._first_joined + self.policy.deadline
 
     def agent_of(self, event: Joined) -> KnownAgent:
-        """Return what the machine knows of an agent after this event."""
-        known = tuple(c for c in event.clients if c < self.policy.clients)
-        return KnownAgent(event.boot, known, event.workers, event.profile)
+        """Return the machine's record of an agent after this event."""
+        clients = tuple(c for c in event.clients if c < self.policy.clients)
+        return KnownAgent(event.boot, clients, event.workers, event.profile)
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Return the algorithm's scores of a state."""
         return self._algorithm.evaluate(state, self._context_for(self.done, self._fleet()))
 
     def snapshot(self) -> str:
-        """Return what must survive besides the state, as JSON; see ``restore``."""
+        """Return as JSON what a checkpoint must keep besides the state; see ``restore``."""
         accepted = frozenset(key for key in self._accepted if key[1] >= self.done)
         kept = MachineSnapshot(self.agents, self.host_of, frozenset(self._silent), accepted, self._counted)
         return kept.encode()
@@ -149,7 +149,12 @@ class Machine:
         return self._leave_checkpoint(at)
 
     def proceed(self, state: State, at: float) -> list[Command]:
-        """Open the next round: the last checkpoint is durable since ``at``, and ``state`` is how it is read back."""
+        """Open the next round after a checkpoint.
+
+        Args:
+            state: the state of the checkpoint, as read back from disk.
+            at: Unix time in seconds at which the checkpoint became durable.
+        """
         self.state = state
         return self._leave_checkpoint(at)
 
@@ -171,7 +176,7 @@ class Machine:
     # -- events --------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Command]:
-        """Take in one event; returns what the driver must do, in order.
+        """Handle one event; returns the commands for the driver, in order.
 
         Raises:
             IllegalTransitionError: a checkpoint waits for ``proceed``.
@@ -231,7 +236,7 @@ class Machine:
         self._waited = self._waited or self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
         enough = self.policy.quorum if self._waited else self.policy.clients
         if len(self._fleet()) < enough:
-            self._silent.clear()  # no task reaches them, so they could never show a sign of life
+            self._silent.clear()  # they get no tasks, so they could never show a sign of life
         return self._open_round(at, at) if len(self._fleet()) >= enough else []
 
     def _reply(self, event: Replied) -> list[Command]:
@@ -250,7 +255,7 @@ class Machine:
         return [receipt, *self._close_if_complete(event.at)]
 
     def would_close(self, event: Event) -> bool:
-        """Whether this event completes the open exchange, so that handling it takes the time of averaging."""
+        """Whether this event completes the open exchange, so that handling it includes the averaging."""
         exchange = self.exchange
         if not isinstance(event, Replied) or exchange is None:
             return False
@@ -264,7 +269,7 @@ class Machine:
         return self._start_if_ready(event.at)
 
     def judge(self, client: ClientId, round: int, exchange: int) -> tuple[Outcome, str]:
-        """Return what a complete and valid reply would be now, and the reason if it does not count."""
+        """Return the outcome that a complete and valid reply would have now, and the reason if it does not count."""
         number = self.exchange.number if self.exchange else 0
         if (client, round, exchange) in self._accepted:
             return "duplicate", "a reply of this client has been counted"
@@ -359,7 +364,7 @@ class Machine:
         return [Checkpoint(self.done, state, tally, self.snapshot(), at)]
 
     def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:
-        """Deal with a deadline that passed without a quorum: wait on, or restart the round with other clients."""
+        """Handle a deadline that passed without a quorum: keep waiting, or restart the round with other clients."""
         silent = set(exchange.tasks) - set(exchange.replies)
         if self.policy.shortfall == "wait" or self.policy.deadline is None:
             exchange.deadline = None

@@ -1,4 +1,4 @@
-"""The rules of a run, and what the machine knows of an agent and of the open exchange."""
+"""The policy of a run, and the machine's records of an agent and of the open exchange."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Policy:
         rounds: rounds of the run.
         clients: clients of the experiment, numbered from 0.
         quorum: replies that close an exchange after its deadline.
-        deadline: seconds after which a quorum is enough; None never is.
-        shortfall: after a deadline without a quorum, wait on, or replace the clients that did not reply.
+        deadline: seconds after which a quorum is enough; None waits for all replies.
+        shortfall: after a deadline without a quorum, keep waiting, or replace the clients that did not reply.
     """
 
     rounds: int
@@ -57,7 +57,7 @@ class Exchange:
     overdue: bool = False
 
 
-def same_task(one: Task, other: Task) -> bool:
+def same_task(task: Task, other: Task) -> bool:
     """Whether a reply to one task answers the other."""
-    same = one.arrays is other.arrays or not (len(one.arrays) or len(other.arrays))
-    return same and (one.kind, one.scalars) == (other.kind, other.scalars)
+    same_arrays = task.arrays is other.arrays or not (len(task.arrays) or len(other.arrays))
+    return same_arrays and (task.kind, task.scalars) == (other.kind, other.scalars)

@@ -1,4 +1,4 @@
-"""What is counted during a round, for its row in the results."""
+"""Counts of the open round, for its row in the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedquilt_server.round.policy import KnownAgent
 
 @dataclass
 class RoundCounts:
-    """Counts outcomes of replies and seconds of training since the round opened.
+    """Counts the replies' outcomes and training times since the round opened.
 
     Attributes:
         opened_at: Unix time in seconds.
@@ -32,11 +32,11 @@ class RoundCounts:
         self.clear_training()
 
     def clear_training(self) -> None:
-        """Forget the seconds of training: the round starts again."""
+        """Delete the training times: the round restarts."""
         self._train_seconds.clear()
 
     def note_training(self, event: Replied) -> None:
-        """Note the training time that a reply reports, but no more than the round has lasted."""
+        """Add the training time that a reply reports, limited to the time since the round opened."""
         reported = event.metrics.get("train_seconds", 0.0)
         seconds = max(0.0, min(reported, event.at - self.opened_at))
         self._train_seconds.setdefault(event.agent, []).append(seconds)

@@ -15,7 +15,7 @@ class RunState(Enum):
     OPEN = "Open"
     """An exchange is open: its tasks are published, replies arrive."""
     CLOSED = "Closed"
-    """A round is over, and its checkpoint is not durable yet; no event is handled."""
+    """A round is complete, but its checkpoint is not durable yet; the machine handles no events."""
     FINISHED = "Finished"
     """All rounds are done."""
 
@@ -62,13 +62,13 @@ TRANSITIONS: Final = (
 
 
 class IllegalTransitionError(RuntimeError):
-    """The machine left its table of transitions: an error of the program, not of its users."""
+    """The machine made a transition that its table lacks: a bug in fedquilt, not a user's mistake."""
 
 
 def check_transition(source: RunState, cause: str, target: RunState) -> None:
     """Check a step of the machine against the table.
 
-    An event may leave every state but CLOSED as it is: it then changes only what the machine knows.
+    In every state but CLOSED, an event may leave the state unchanged; it then changes only the machine's records.
 
     Raises:
         IllegalTransitionError: the table has no such transition.
@@ -76,7 +76,7 @@ def check_transition(source: RunState, cause: str, target: RunState) -> None:
     legal = any((t.source, t.target) == (source, target) and cause in t.causes for t in TRANSITIONS)
     if not legal and (source is not target or source is RunState.CLOSED):
         raise IllegalTransitionError(
-            f"{cause} led from {source.value} to {target.value}, which the table does not have"
+            f"{cause} led from {source.value} to {target.value}; the table has no such transition"
         )
 
 

@@ -1,1 +1,1 @@
-"""The folder of a run: journal, blobs, checkpoints, result files."""
+"""The folder of a run: journal, blobs, checkpoints and result files."""

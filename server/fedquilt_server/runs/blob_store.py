@@ -1,4 +1,4 @@
-"""Durable files named by digest: replies until their round is closed, states until the next checkpoint."""
+"""Durable files named by digest: replies until their round closes, states until the next checkpoint."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class BlobStore:
             left_over.unlink()
 
     def path(self, digest: str) -> Path:
-        """Return where the blob with this digest lies, or will lie."""
+        """Return the path of the blob with this digest, whether it exists or not."""
         return self.folder / digest
 
     def reply_path(self, client: ClientId, round: int, exchange: int, digest: str) -> Path:
-        """Return where a reply lies; the client is part of the name, so no client's bytes can stand for another's."""
+        """Return the path of a reply; its name has the client's number, so each reply belongs to one client."""
         return self.replies / f"{client}-{round}.{exchange}-{digest}"
 
     def reply(self, event: Replied) -> FileArrays:

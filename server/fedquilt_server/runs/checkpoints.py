@@ -46,14 +46,14 @@ class Checkpoints:
         """Write a state's arrays durably; returns the blob of the global model and the digest of the extra arrays.
 
         Args:
-            published: the global model as it was published, if it was: in fp32 those bytes are the checkpoint's.
+            published: the blob that was published with the global model; in fp32 the checkpoint uses it as it is.
         """
         extra = self._blobs.put(state.extra).digest if len(state.extra) else _NO_ARRAYS
         model = published if self._down == "fp32" else None
         return model or self._blobs.put(state.arrays), extra
 
     def published_model(self, state: State, model: Blob) -> Blob:
-        """Return the global model as it travels: in fp32 the checkpoint's own blob."""
+        """Return the global model in wire precision: in fp32 the checkpoint's own blob."""
         return model if self._down == "fp32" else self._blobs.put(state.arrays, self._down)
 
     def save(self, checkpoint: StoredCheckpoint, keep: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Unix time that never jumps: a workstation or board whose clock is set during a run must not miss its deadlines."""
+"""Unix time that never jumps, so that setting the machine's clock during a run does not shift its deadlines."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _WALL, _STEADY = time.time(), time.monotonic()
 
 
 def now() -> float:
-    """Unix time in seconds as it was when this process began, plus what has passed since."""
+    """Return the Unix time in seconds at which this process began plus the seconds since then."""
     return _WALL + (time.monotonic() - _STEADY)

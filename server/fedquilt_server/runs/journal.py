@@ -1,7 +1,7 @@
 """The write-ahead journal of a run: events, checkpoints, and what a restart needs.
 
 Events are committed before they are handled. The journal is SQLite in WAL mode with ``synchronous=FULL``: neither a
-killed process nor a power cut loses what was committed.
+killed process nor a power cut loses a committed event.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Journal:
         )
 
     def events_after(self, seq: int) -> Iterator[tuple[int, Event]]:
-        """The events after ``seq``, oldest first, with their sequence numbers."""
+        """Yield the events after ``seq``, oldest first, with their sequence numbers."""
         rows = self._db.execute("SELECT seq, kind, body FROM events WHERE seq > ? ORDER BY seq", (seq,)).fetchall()
         for number, kind, body in rows:
             yield number, decode_event(kind, body)
@@ -161,7 +161,7 @@ def _checkpoint(row: tuple[int, int, str, str, float, str, str | None, int, int]
 
 
 def peek_meta(path: Path, key: str) -> str | None:
-    """Read a value of a journal that another process may be writing; None if there is none.
+    """Return a value of a journal that another process may be writing; None if there is none.
 
     Raises:
         RunFolderError: the file is no journal.

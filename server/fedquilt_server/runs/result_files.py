@@ -1,4 +1,4 @@
-"""The files that a run leaves behind: rounds.csv, boards.csv, result.json, global.safetensors."""
+"""Writes the result files of a run: rounds.csv, boards.csv, result.json, global.safetensors."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ def round_result(
         waste_rate=report.get("waste_rate"),
         trained=report.get("trained", {}),
         label_bytes=(labels := watch.labels.by_client()),
-        label_bytes_down=sum(of["down"] for of in labels.values()) if labels else None,
-        label_bytes_up=sum(of["up"] for of in labels.values()) if labels else None,
+        label_bytes_down=sum(counts["down"] for counts in labels.values()) if labels else None,
+        label_bytes_up=sum(counts["up"] for counts in labels.values()) if labels else None,
         client_accuracy=report.get("client_accuracy", {}),
         scores={name: value for name, value in scores.items() if name not in _COLUMNS},
     )
 
 
 def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -> None:
-    """``result.json``, ``rounds.csv`` and ``boards.csv``."""
+    """Write ``result.json``, ``rounds.csv`` and ``boards.csv``."""
     write_atomically(folder / "result.json", result.model_dump_json(indent=2) + "\n")
     write_atomically(folder / "rounds.csv", _csv(result.rounds, RoundResult))
     write_atomically(folder / "boards.csv", _csv(boards, BoardStatus))
 
 
 def write_model(folder: Path, blob: Path) -> None:
-    """``global.safetensors``: a copy of the last state's arrays in fp32."""
+    """Write ``global.safetensors``, a copy of the last state's arrays in fp32."""
     fresh = folder / ".global.safetensors.new"
     shutil.copyfile(blob, fresh)
     replace_durably(fresh, folder / "global.safetensors")
@@ -93,7 +93,7 @@ def _csv(rows: Sequence[BaseModel], kind: type[BaseModel]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Lists and mappings as words in one cell; of a mapping in a mapping the values, such as ``0=648/648``."""
+    """Return a list or mapping as words in one cell; a mapping in a mapping as its values, such as ``0=648/648``."""
     if isinstance(value, dict):
         each = {key: "/".join(map(str, i.values())) if isinstance(i, dict) else i for key, i in value.items()}
         return " ".join(f"{key}={item}" for key, item in each.items())
@@ -101,7 +101,7 @@ def _cell(value: Any) -> Any:
 
 
 def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> dict[str, float | int | str]:
-    """``final`` of result.json: the last round's scores, the best one, totals."""
+    """Return ``final`` of result.json: the last round's scores, the best ones, and totals."""
     final: dict[str, float | int | str] = {
         "rounds": len(rounds),
         "seconds": (seconds := sum(r.seconds for r in rounds)),

@@ -44,7 +44,7 @@ class SavedRound:
     Attributes:
         row: its row of ``result.json``.
         state: the state as it is read back from disk; the next round starts from it.
-        model: the global model as it travels.
+        model: the global model in wire precision.
         at: Unix time in seconds at which the checkpoint was written.
     """
 
@@ -120,7 +120,7 @@ class ActiveRun:
 
     @property
     def message(self) -> RunMessage:
-        """What agents must know of the run."""
+        """The run's message, which agents need to take part."""
         return RunMessage(
             run=self.folder.run,
             experiment=self.experiment.model_dump(mode="json"),
@@ -130,12 +130,12 @@ class ActiveRun:
 
     @property
     def published_model(self) -> Blob:
-        """The global model of the last checkpoint as it travels."""
+        """The global model of the last checkpoint in wire precision."""
         checkpoints = self.checkpoints
         return checkpoints.published_model(checkpoints.read(), self.folder.blobs.blob(checkpoints.last.arrays))
 
     def watch_socket(self, socket: SocketBytes) -> None:
-        """Count the bytes of ``socket`` from now on, and take this process's memory as that of an idle one."""
+        """Count the bytes of ``socket`` from now on, and record the memory of this process as its idle memory."""
         self.traffic.watch(socket)
         self._idle_memory = psutil.Process().memory_info().rss
 
@@ -146,7 +146,7 @@ class ActiveRun:
         return self.folder.journal.append(event, self.traffic.read())
 
     def restore(self) -> list[Command]:
-        """Put the machine back to where it was after the last checkpoint; returns what it commanded then."""
+        """Restore the machine from the last checkpoint; returns the commands that it gave then."""
         last = self.checkpoints.last
         return self.machine.restore(last.machine, last.at) if last.machine else []
 
@@ -157,7 +157,11 @@ class ActiveRun:
     # -- rounds --------------------------------------------------------------------------------
 
     def evaluate(self, state: State, round: int) -> Mapping[str, float]:
-        """The scores of a state: those that clients measured, else the coordinator's own; none if none are due."""
+        """Return a state's scores: the clients' if they measured any, else the coordinator's own.
+
+        Returns:
+            Scores by name; empty if the round is not evaluated.
+        """
         if state.scores or not self.workbench.is_evaluated(round):
             return state.scores
         return self.machine.evaluate(state)
@@ -176,7 +180,7 @@ class ActiveRun:
         Args:
             seq: sequence number of the last event of the round.
             keep: digests of blobs that must stay because they are published.
-            published: the state's arrays as they were published, if they were.
+            published: the blob in which the state's arrays were published; None if they were not.
         """
         model, extra = self.checkpoints.write(done.state, published)
         travelling = published or self.checkpoints.published_model(done.state, model)
@@ -195,7 +199,7 @@ class ActiveRun:
         self.folder.finish()
 
     def result(self) -> Result:
-        """``result.json`` as it stands."""
+        """Return the content of ``result.json`` after the finished rounds."""
         journal, last = self.folder.journal, self.checkpoints.last
         rounds = journal.results()
         size = rounds[-1].model_bytes if rounds else self.folder.blobs.blob(last.arrays).size

@@ -21,7 +21,7 @@ _FRESH = "fresh"
 
 @dataclass(frozen=True)
 class FolderState:
-    """What a folder holds before it is opened.
+    """The content of a folder before it is opened.
 
     Attributes:
         begun: whether a broker has accepted the coordinator of this run.
@@ -91,7 +91,7 @@ class RunFolder:
         self.journal.set_meta("experiment", self._yaml)
 
     def begin(self) -> None:
-        """Record that a broker has accepted the coordinator: from now on others may know of the run."""
+        """Record that a broker has accepted the coordinator: from now on agents may have received the run."""
         self.journal.set_meta(_FRESH, "no")
 
     def finish(self) -> None:
@@ -103,7 +103,7 @@ class RunFolder:
         self.journal.set_meta("closed", "yes")
 
     def release(self) -> None:
-        """Let another process work in the folder."""
+        """Close the journal and unlock the folder for other processes."""
         self.journal.close()
         self._lock.close()
 

@@ -1,4 +1,4 @@
-"""What is measured during the open round: times, and the bytes of soft labels."""
+"""Measurements of the open round: times, and the bytes of soft labels."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class LabelBytes:
     up: dict[tuple[int, ClientId], int] = field(default_factory=dict)
 
     def count_send(self, send: Send, precision: Precision) -> None:
-        """Count the tasks of an exchange that opens, also if it opens again."""
+        """Count the tasks of an exchange that opens or reopens."""
         for client, task in send.tasks.items():
             if task.labels:
                 sizes = (wire_format(str(x.dtype), precision)[1].itemsize * x.size for x in task.arrays.values())
                 self.down[send.exchange, client] = sum(sizes)
 
     def count_reply(self, event: Replied) -> None:
-        """Count a reply, if it is one of soft labels."""
+        """Count a reply if it carries soft labels."""
         if (event.exchange, event.client) in self.down:
             self.up[event.exchange, event.client] = event.payload
 

@@ -1,4 +1,4 @@
-"""Bytes at the coordinator's socket since the run began, restarts included."""
+"""Counts the bytes at the coordinator's socket since the run began, restarts included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SocketBytes = Callable[[], tuple[int, int]]
 
 
 class TrafficMeter:
-    """Adds the bytes of this process to those that the journal remembers of earlier ones."""
+    """Adds the bytes of this process to those that the journal stores of earlier ones."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -28,5 +28,5 @@ class TrafficMeter:
         return Traffic(self._before.down + down, self._before.up + up)
 
     def save(self) -> None:
-        """Store the counters now, because the next event may be far away."""
+        """Store the counters now: the next event may come much later."""
         self._journal.note_traffic(self.read())

@@ -14,7 +14,7 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_server.tools.inspect_model import LEVELS, WIDTHS, inspect_model, print_report, read_options
 
-_Number = TypeVar("_Number", int, float)
+_OptionNumber = TypeVar("_OptionNumber", int, float)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 model_app = typer.Typer(no_args_is_help=True, help="Inspect a model and its sub-models.")
@@ -64,7 +64,7 @@ def inspect_(
         print_report(report, Console())
 
 
-def _read_numbers(option: str, text: str, kind: Callable[[str], _Number], example: str) -> list[_Number]:
+def _read_numbers(option: str, text: str, kind: Callable[[str], _OptionNumber], example: str) -> list[_OptionNumber]:
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:

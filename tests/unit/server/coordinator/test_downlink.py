@@ -213,7 +213,7 @@ def test_arrays_of_finished_rounds_are_let_go(bench: Bench, precision: Precision
         arrays = model(10, number)
         bench.send(number, c0=arrays)
         bench.downlink.remember(arrays, bench.store.put(arrays))
-    assert len(bench.downlink._known) <= 1
+    assert len(bench.downlink._written) <= 1
 
 
 def test_a_small_packet_of_the_broker_makes_small_chunks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_what_is_nested_in_what_was_sent_is_taken(shapes: Shapes, tmp_path: Path
     ids=["larger", "odd", "less arrays", "other shape"],
 )
 def test_what_is_not_nested_is_rejected_with_the_reason(shapes: Shapes, tmp_path: Path) -> None:
-    with pytest.raises(PayloadError, match="none of the 3 answers allowed, such as one nested in the sub-model that"):
+    with pytest.raises(PayloadError, match="none of the 3 allowed layouts, such as one nested in the sub-model that"):
         verify(tmp_path, pruning(), zeros(shapes))
 
 
