@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from fedquilt_common.types import ClientId
-from fedquilt_server.round.policy import Exchange
+from fedquilt_server.round.policy import Exchange, KnownAgent, Policy
 from fedquilt_server.round.snapshots import ReplyId
 from fedquilt_server.round.states import RunState
 
-if TYPE_CHECKING:
-    from fedquilt_server.round.machine import Machine
 
+@dataclass(frozen=True)
+class MachineView:
+    """What of the machine its invariants speak about.
 
-def validate(
-    machine: Machine, accepted: Collection[ReplyId], silent: Collection[ClientId], *, has_generator: bool
-) -> None:
-    """Check the invariants of a machine.
-
-    Args:
+    Attributes:
+        done: rounds that are finished.
+        agents: the connected agents.
+        host_of: the agent that hosts each connected client.
+        exchange: the open exchange.
         accepted: the replies that count.
         silent: the clients that are not asked.
-        has_generator: whether a round of the algorithm is under way.
+        has_round: whether a round of the algorithm is under way.
+    """
+
+    policy: Policy
+    run_state: RunState
+    done: int
+    agents: Mapping[str, KnownAgent]
+    host_of: Mapping[ClientId, str]
+    exchange: Exchange | None
+    accepted: Collection[ReplyId]
+    silent: Collection[ClientId]
+    has_round: bool
+
+
+def validate(machine: MachineView) -> None:
+    """Check the invariants of a machine.
 
     Raises:
         AssertionError: names the invariant that does not hold, and the values.
     """
+    last_done = machine.done >= machine.policy.rounds
+    finished = machine.run_state is RunState.FINISHED
+    closed = machine.run_state is RunState.CLOSED
+    _require(finished == last_done or closed, "a run is finished after its last round", machine.done)
+    _require((machine.exchange is not None) == machine.has_round, "an open exchange has a round", machine.exchange)
+    _require(all(0 <= c < machine.policy.clients for c in machine.silent), "silent clients exist", machine.silent)
     _validate_hosts(machine)
-    _require(
-        machine.finished == (machine.done >= machine.policy.rounds) or _is_closed(machine), "finished", machine.done
-    )
-    _require(
-        (machine.exchange is not None) == has_generator, "an open exchange has a round under way", machine.exchange
-    )
-    _require(all(0 <= c < machine.policy.clients for c in silent), "silent clients exist", silent)
     if machine.exchange is not None:
-        _validate_exchange(machine, machine.exchange, accepted)
+        _validate_exchange(machine, machine.exchange)
 
 
-def _is_closed(machine: Machine) -> bool:
-    return machine.run_state is RunState.CLOSED
-
-
-def _validate_hosts(machine: Machine) -> None:
+def _validate_hosts(machine: MachineView) -> None:
     """Each hosted client has a connected agent that claims it, and each claimed client has a host."""
     for client, name in machine.host_of.items():
         _require(name in machine.agents, "the host of each client is connected", (client, name))
@@ -54,14 +64,15 @@ def _validate_hosts(machine: Machine) -> None:
             _require(client < machine.policy.clients, "each claimed client exists", (client, name))
 
 
-def _validate_exchange(machine: Machine, exchange: Exchange, accepted: Collection[ReplyId]) -> None:
+def _validate_exchange(machine: MachineView, exchange: Exchange) -> None:
     """Exactly the replies of the open exchange are accepted, each to a task, and at least one is missing."""
     _require(set(exchange.replies) <= set(exchange.tasks), "each reply has a task", sorted(exchange.replies))
+    open_round = machine.done + 1
     for client, reply in exchange.replies.items():
         ids = reply.client, reply.round, reply.exchange
-        _require(ids == (client, machine.round, exchange.number), "each reply answers this exchange", ids)
-        _require(ids in accepted, "each reply of this exchange is accepted once", ids)
-    counted = {key[0] for key in accepted if key[1:] == (machine.round, exchange.number)}
+        _require(ids == (client, open_round, exchange.number), "each reply answers this exchange", ids)
+        _require(ids in machine.accepted, "each reply of this exchange is accepted once", ids)
+    counted = {key[0] for key in machine.accepted if key[1:] == (open_round, exchange.number)}
     _require(counted == set(exchange.replies), "each accepted reply counts", sorted(counted))
     complete = bool(exchange.tasks) and set(exchange.replies) == set(exchange.tasks)
     _require(not complete, "an exchange with all replies is closed", sorted(exchange.replies))

@@ -27,7 +27,7 @@ from fedquilt_server.round.events import (
     Stop,
     Ticked,
 )
-from fedquilt_server.round.invariants import validate
+from fedquilt_server.round.invariants import MachineView, validate
 from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, same_task
 from fedquilt_server.round.round_counts import RoundCounts
 from fedquilt_server.round.snapshots import MachineSnapshot, ReplyId
@@ -166,7 +166,11 @@ class Machine:
 
     def validate(self) -> None:
         """Check the invariants; an AssertionError names the one that does not hold."""
-        validate(self, self._accepted, self._silent, has_generator=self._round is not None)
+        view = MachineView(
+            self.policy, self.run_state, self.done, self.agents, self.host_of, self.exchange,
+            self._accepted, self._silent, self._round is not None,
+        )  # fmt: skip
+        validate(view)
 
     def _check_step(self, source: RunState, cause: str) -> None:
         check_transition(source, cause, self.run_state)
