@@ -1,7 +1,7 @@
 """The agent: the process on a board that hosts clients.
 
-It publishes its presence and telemetry, and routes messages to the board's jobs. It never imports torch. Everything
-happens in one thread that takes from one queue.
+It publishes its presence and telemetry, and routes messages to the board's jobs. It never imports torch. All work
+happens in one thread, which reads one queue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, Ma
 log = logging.getLogger(__name__)
 
 WILL_DELAY: Final = 20
-"""Seconds after which the broker publishes the agent's will; a restart of the agent takes fewer."""
+"""Seconds after which the broker publishes the agent's will: more than a restart of the agent takes."""
 STEP_SECONDS: Final = 0.5
 TELEMETRY_SECONDS: Final = 2.0
 """Pause between two telemetry messages during training."""
@@ -45,7 +45,7 @@ _NEVER: Final = float("-inf")
 
 
 class Agent:
-    """One agent; ``execute`` works until it is asked to stop."""
+    """One agent; ``execute`` runs it."""
 
     def __init__(self, settings: AgentSettings, make_transport: MakeTransport) -> None:
         self.settings = settings
@@ -104,7 +104,7 @@ class Agent:
     # -- what the agent publishes --------------------------------------------------------------
 
     def _announce(self) -> None:
-        """Publish the presence and subscribe, because the broker may have lost both."""
+        """Publish the presence and subscribe: the broker may have lost both."""
         settings = self.settings
         presence = AgentPresence(
             agent=settings.name,

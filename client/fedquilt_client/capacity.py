@@ -14,7 +14,7 @@ from fedquilt_common.files.durable import write_durably
 RESERVE: Final = 0.05
 """The part of the free memory that training leaves to the agent and the system."""
 LOWERED: Final = 0.9
-"""The new limit after training ran out of memory, as a part of what it needed."""
+"""The new limit after training ran out of memory, as a fraction of the announced need."""
 _NO_LIMIT: Final = 1 << 60
 """cgroup v1 writes a number above this where there is no limit."""
 

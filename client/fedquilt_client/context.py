@@ -1,4 +1,4 @@
-"""What the client half of an algorithm may touch during one task; made in the worker process."""
+"""The context of a client half during one task; made in the worker process."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class BoardRun:
         return self.tools.anatomy
 
     def training_memory(self, part: Slice, training: Training) -> int:
-        """Estimate the bytes that training a sub-model takes, on top of what the process uses already."""
+        """Estimate the bytes that training a sub-model takes beyond those that the process uses already."""
         key = tuple(part.counts.values()), part.absent, training
         if key not in self._needs:
             from fedquilt_common.tracing.memory_estimate import memory_to_train

@@ -141,7 +141,7 @@ class Downloads:
             self._request_again(patch)
 
     def _request_again(self, patch: PatchMessage) -> None:
-        """Subscribe anew, so that the broker sends the retained chunks again: the missing ones if they are few."""
+        """Subscribe again, so that the broker resends the retained chunks: only the missing ones if they are few."""
         assembly = self._assemblies.get(patch.place)
         log.warning("the patch at %s is incomplete: requesting its chunks again", patch.place)
         if assembly is None or assembly.digest != patch.digest or len(assembly.missing) > SINGLE_REPAIRS:

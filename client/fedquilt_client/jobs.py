@@ -1,4 +1,4 @@
-"""The tasks of this board: from the manifest of an exchange, over downloads and training, to replies on their way."""
+"""Runs the tasks of this board: from the manifest of an exchange through downloads and training to the replies."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class _CurrentRun:
 
 
 class Jobs:
-    """Has the clients' tasks of the open exchange trained, and their replies sent.
+    """Trains the clients' tasks of the open exchange, and sends their replies.
 
     Args:
-        post: runs a callable in the agent's thread; everything here happens in that thread.
+        post: runs a callable in the agent's thread; all methods of this class run in that thread.
         report_failure: publishes that a task cannot be done.
     """
 
@@ -111,7 +111,7 @@ class Jobs:
         """Take part in a run from now on, and leave any other.
 
         Raises:
-            PayloadError: this version does not understand the experiment.
+            PayloadError: the experiment is not valid for this version of fedquilt.
         """
         if self._run is not None and self._run.store.run == message:
             return
@@ -128,7 +128,7 @@ class Jobs:
         log.info("run %s: %s on %s", message.run, experiment.algorithm.name, experiment.data.set)
 
     def leave_run(self) -> None:
-        """Cancel all training, and follow the run's topics no longer."""
+        """Cancel all training, and unsubscribe from the run's topics."""
         self._pool.cancel(lambda _: True)
         self.progress.clear()
         if self._run is not None:
@@ -144,7 +144,7 @@ class Jobs:
             self._early_round = message
             return
         if run.round is not None and message.round < run.round.round:
-            return  # a broker that lost its newest messages; rounds never go back
+            return  # the broker has lost its newest messages; rounds never go back
         before, run.round = run.round, message
         if before is None or _tasks_of(before) != _tasks_of(message):
             self._open_exchange(run, message)
@@ -152,11 +152,11 @@ class Jobs:
 
     def _open_exchange(self, run: _CurrentRun, message: RoundMessage) -> None:
         tasks = self._own_tasks(message)
-        asked = {(client, message.fingerprint(task, client)) for client, task in tasks}
-        self._pool.cancel(lambda job: (job.client, job.fingerprint) not in asked)
+        task_ids = {(client, message.fingerprint(task, client)) for client, task in tasks}
+        self._pool.cancel(lambda job: (job.client, job.fingerprint) not in task_ids)
         self.progress = {job.client: self.progress.get(job.client, 0.0) for job in self._pool.jobs}
         run.given_up.clear()
-        run.uploads.keep_only(lambda reply: (reply.client, reply.task) in asked)
+        run.uploads.keep_only(lambda reply: (reply.client, reply.task) in task_ids)
         run.downloads.want(_patches(message, [task for _, task in tasks]))
 
     def _own_tasks(self, message: RoundMessage) -> list[tuple[int, TaskMessage]]:
@@ -164,7 +164,7 @@ class Jobs:
         return [(client, task) for task in message.tasks for client in task.clients if client in own]
 
     def take_inbox(self, message: ReceiptMessage | MissingMessage | StopMessage) -> None:
-        """Take in a message to this agent's inbox; one about an earlier run is ignored."""
+        """Handle a message to this agent's inbox; ignore one of an earlier run."""
         run = self._run
         if run is None or run.id != message.run:
             return
@@ -198,7 +198,7 @@ class Jobs:
     # -- tasks ---------------------------------------------------------------------------------
 
     def take_chunk(self, address: Address, message: MqttMessage) -> None:
-        """Take in one chunk of a patch; the patch may complete what a task needs."""
+        """Handle one chunk of a patch, and start the tasks whose patches are now complete."""
         if self._run is not None and self._run.downloads.take(address, message.header, message.payload):
             self.plan()
 
@@ -267,18 +267,18 @@ class Jobs:
     # -- connection ----------------------------------------------------------------------------
 
     def reconnect(self, session_present: bool) -> None:
-        """Follow the run's topics again, and ask at once for the receipt that is missing."""
+        """Subscribe to the run's topics again, and ask at once for the missing receipt."""
         if self._run is not None:
             self._run.downloads.reconnect(session_present)
             self._run.uploads.probe_now()
 
     def greet_coordinator(self) -> None:
-        """Ask a coordinator that is back for the receipt that is missing."""
+        """Ask the coordinator for the missing receipt, because it has restarted."""
         if self._run is not None:
             self._run.uploads.probe_now()
 
     def repair(self, *, connected: bool) -> None:
-        """Do what is due now and then: kill unresponsive processes, ask again for what is missing."""
+        """Kill unresponsive processes, and ask again for missing chunks and receipts; called regularly."""
         self._pool.kill_unresponsive()
         if self._run is not None and connected:
             self._run.downloads.repair()
@@ -311,7 +311,7 @@ def _commit(store: RunStore, finished: JobFinished) -> StoredReply:
 
 
 def _tasks_of(message: RoundMessage) -> tuple[object, ...]:
-    """Everything in a manifest that changes what is asked."""
+    """Return all parts of a manifest that determine its tasks."""
     return message.round, message.exchange, message.patches, message.tasks, message.slices, message.since
 
 

@@ -13,7 +13,7 @@ class AgentSettings:
     Attributes:
         name: unique in its federation.
         clients: the clients that it hosts.
-        state: folder of what must survive a restart.
+        state: folder of the data that must survive a restart.
         workers: training processes at a time, with ``threads`` threads each.
         memory: bytes of memory that the board reports; None reports what it has.
         budget: bytes that training may take; None allows what is free.

@@ -1,6 +1,6 @@
-"""What a board must not lose: its boot number, its clients' private memory, and replies without a receipt.
+"""Durable storage of a board: its boot number, its clients' private memory, and replies without a receipt.
 
-One small file per client commits everything of that client, so its memory and its reply survive a crash together.
+One small file per client commits both its memory and its replies, so that they survive a crash together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoredReply:
     Attributes:
         task: fingerprint of the task that it answers.
         file: name below the client's folder.
-        head: bytes that are the head of soft labels.
+        head: length in bytes of the head of soft labels.
     """
 
     run: str
@@ -55,18 +55,18 @@ class Drafts:
 
 
 class AgentStore:
-    """The state folder of an agent; one agent at a time may use it."""
+    """The state folder of an agent; only one agent at a time can use it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = lock_folder(folder)
 
     def release(self) -> None:
-        """Let another process work in the folder."""
+        """Unlock the folder for other processes."""
         self._lock.close()
 
     def next_boot(self) -> int:
-        """Return a number larger than at every earlier start, also on a board whose clock starts in 1970."""
+        """Return a number larger than that of every earlier start, also on a board whose clock starts in 1970."""
         path = self.folder / "boot"
         try:
             last = int(path.read_text())
@@ -88,7 +88,7 @@ class AgentStore:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def open_run(self, run: RunMessage) -> RunStore:
-        """Return the store of a run; patches and drafts of earlier runs are deleted, their private memory stays."""
+        """Return the store of a run; delete patches and drafts of earlier runs, and keep their private memory."""
         for old in (self.folder / "runs").glob("*"):
             if old.name != run.run:
                 shutil.rmtree(old / "patches", ignore_errors=True)
@@ -109,7 +109,7 @@ class RunStore:
         write_durably(self.message, run.model_dump_json())
 
     def patch(self, digest: str) -> Path:
-        """Return where a patch lies, or will lie."""
+        """Return the path of a patch, whether it exists or not."""
         return self.patches / digest
 
     def keep_patches(self, digests: set[str]) -> None:
@@ -134,26 +134,26 @@ class RunStore:
         """Commit a reply together with the client's private memory after it.
 
         Args:
-            since: the reply that counts and from whose memory the client started.
+            since: the client's last reply that counts; the client started from the memory after it.
             memory: whether the drafts hold new private memory.
         """
         home = self._home(reply.client)
         home.mkdir(parents=True, exist_ok=True)
         drafts.reply.replace(home / reply.file)
-        known = self._read(reply.client)
-        after = _memory_file(known, since)
+        before = self._read(reply.client)
+        after = _memory_file(before, since)
         if memory:
             after = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
             drafts.memory.replace(home / after)
-        record = _record_reply(known, reply, since, after)
+        record = _record_reply(before, reply, since, after)
         write_durably(home / "committed.json", json.dumps(record))
         self._tidy(home, record)
         return reply
 
     def reply(self, client: int, round: int, exchange: int, task: str) -> StoredReply | None:
         """Return the committed reply to exactly this task; None if there is none."""
-        for known in self._read(client)["replies"]:
-            stored = StoredReply(**known)
+        for fields in self._read(client)["replies"]:
+            stored = StoredReply(**fields)
             if (stored.round, stored.exchange, stored.task) == (round, exchange, task):
                 return stored
         return None
@@ -212,56 +212,53 @@ def kept_memories(folder: Path, damaged: Damaged = _raise) -> list[KeptMemory]:
     """List the private memories in an agent's state folder; the agent may be running.
 
     Args:
-        damaged: receives an error for each file that cannot be read, and that is left out; by default it is raised.
+        damaged: receives an error for each file that cannot be read and is left out; by default it is raised.
     """
     homes = [home for home in sorted((folder / "runs").iterdir()) if home.is_dir()]
-    return [kept for home in homes for kept in _kept_in(home, damaged)]
+    return [memory for home in homes for memory in _list_run(home, damaged)]
 
 
-def _kept_in(home: Path, damaged: Damaged) -> Iterator[KeptMemory]:
+def _list_run(home: Path, damaged: Damaged) -> Iterator[KeptMemory]:
     try:
         run = RunMessage.model_validate_json((home / "run.json").read_bytes())
     except (OSError, ValueError):
         return damaged(RunFolderError(f"{home / 'run.json'}: cannot be read; is this the state folder of an agent?"))
     algorithm = str(run.experiment.get("algorithm", {}).get("name", ""))
-    places = [place for place in home.glob("clients/*/committed.json") if place.parent.name.isdigit()]
-    for place in sorted(places, key=lambda path: int(path.parent.name)):
+    files = [file for file in home.glob("clients/*/committed.json") if file.parent.name.isdigit()]
+    for file in sorted(files, key=lambda path: int(path.parent.name)):
+        client = file.parent.name
         try:
-            memories = [m for m in json.loads(place.read_text())["memories"] if m[2]]
+            memories = [m for m in json.loads(file.read_text())["memories"] if m[2]]
             for number, _, name in memories[-1:]:
-                yield KeptMemory(run.run, algorithm, int(place.parent.name), int(number), place.parent / name)
+                yield KeptMemory(run.run, algorithm, int(client), int(number), file.parent / name)
         except (OSError, ValueError, TypeError, LookupError):
-            damaged(
-                RunFolderError(
-                    f"{place}: cannot be read, so the private memory of client {place.parent.name} is unknown"
-                )
-            )
+            damaged(RunFolderError(f"{file}: cannot be read, so the private memory of client {client} is unknown"))
 
 
 def _memory_file(record: Mapping[str, Any], since: ExchangeId | None) -> str | None:
-    """The file of the memory after the reply ``since``."""
-    return next((file for *moment, file in record["memories"] if since is not None and moment == list(since)), None)
+    """Return the file of the memory after the reply ``since``."""
+    return next((file for *version, file in record["memories"] if since is not None and version == list(since)), None)
 
 
 def _record_reply(
-    known: Mapping[str, Any], reply: StoredReply, since: ExchangeId | None, after: str | None
+    record: Mapping[str, Any], reply: StoredReply, since: ExchangeId | None, after: str | None
 ) -> dict[str, Any]:
-    """The content of ``committed.json`` after ``reply``.
+    """Return the content of ``committed.json`` after ``reply``, given the content before it.
 
     It keeps the memories of the reply's round and the one from which that round started: the coordinator may restart
     the round.
     """
-    before = known["before"] if since is not None and since[0] == reply.round else since
-    moment = [reply.round, reply.exchange]
-    memories = [m for m in known["memories"] if m[:2] != moment and (m[0] == reply.round or m[:2] == _as_list(before))]
-    replies = [r for r in known["replies"] if (r["round"], r["exchange"]) >= (reply.round - 1, 0)]
+    start = _as_list(record["before"] if since is not None and since[0] == reply.round else since)
+    exchange = [reply.round, reply.exchange]
+    memories = [m for m in record["memories"] if m[:2] != exchange and (m[0] == reply.round or m[:2] == start)]
+    replies = [r for r in record["replies"] if (r["round"], r["exchange"]) >= (reply.round - 1, 0)]
     return {
         "replies": [r for r in replies if r["file"] != reply.file] + [asdict(reply)],
-        "memories": [*memories, [*moment, after]],
-        "before": _as_list(before),
+        "memories": [*memories, [*exchange, after]],
+        "before": start,
     }
 
 
-def _as_list(moment: Sequence[int] | None) -> list[int] | None:
-    """An exchange as JSON stores it."""
-    return None if moment is None else list(moment)
+def _as_list(exchange: Sequence[int] | None) -> list[int] | None:
+    """Return an exchange as JSON stores it."""
+    return None if exchange is None else list(exchange)

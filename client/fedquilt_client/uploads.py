@@ -1,4 +1,4 @@
-"""Replies on their way to the coordinator, one at a time, each until its receipt arrives."""
+"""Sends replies to the coordinator, one at a time, each until its receipt arrives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_PROBE_SECONDS: Final = 3.0
 SHORTEST_PROBE_SECONDS: Final = 0.2
 LAST_PROBE_SECONDS: Final = 60.0
 DAMAGES: Final = 3
-"""How often a reply that arrives damaged is sent again."""
+"""Limit of retries of a reply that arrives damaged."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class _Sending:
 
 
 class Uploads:
-    """Sends replies in turn. Without a receipt, the last chunk is sent again, which asks for one.
+    """Sends replies in turn. Without a receipt, it sends the last chunk again, which asks for one.
 
     Args:
         agent: name of this agent.
@@ -85,9 +85,9 @@ class Uploads:
         if current is None or time.monotonic() < current.probe_at:
             return
         if current.sent and not self._transport.drain(0.0):
-            return  # on a slow link the reply is still under way
+            return  # on a slow link, chunks of the reply are still in the queue
         if current.sent:
-            log.info("no receipt for client %d, round %d yet: asking", current.reply.client, current.reply.round)
+            log.info("client %d, round %d: no receipt yet; asking for it", current.reply.client, current.reply.round)
             self._send(current, current.headers[-1:])
         else:
             current.sent = self._send(current, current.headers)
@@ -114,17 +114,21 @@ class Uploads:
         return publish_chunks(self._transport, sending.blob, headers, topic_of)
 
     def send_missing(self, request: MissingMessage) -> None:
-        """Send the chunks that the coordinator misses."""
+        """Send the chunks that have not arrived at the coordinator."""
         current = self._current
         if current is None or request.digest != current.reply.digest:
             return
-        wanted = decode_bitmap(request.bitmap, len(current.headers))
-        self._send(current, [current.headers[i] for i in wanted])
+        missing = decode_bitmap(request.bitmap, len(current.headers))
+        self._send(current, [current.headers[i] for i in missing])
         current.sent, current.pause = True, self._first_pause
         current.probe_at = time.monotonic() + current.pause
 
     def take_receipt(self, receipt: ReceiptMessage) -> StoredReply | None:
-        """Take in a receipt; returns the reply that it settles. A damaged reply is sent again a few times first."""
+        """Handle a receipt. A damaged reply is sent again, at most ``DAMAGES`` times.
+
+        Returns:
+            The reply that the receipt settles; None if it settles none.
+        """
         current = self._current
         if current is None or receipt.digest != current.reply.digest:
             return None
@@ -139,8 +143,8 @@ class Uploads:
         return current.reply
 
     def keep_only(self, is_asked: Callable[[StoredReply], bool]) -> None:
-        """Drop the replies that a new exchange does not ask for; of one under way only the last chunk is sent again."""
-        self._settled.clear()  # a round that starts again may ask for the same replies
+        """Drop waiting replies that a new exchange does not ask for; one that is sent stays until its receipt."""
+        self._settled.clear()  # a round that restarts may ask for the same replies
         self._waiting = collections.deque(reply for reply in self._waiting if is_asked(reply))
         current = self._current
         if current is not None and not current.sent and not is_asked(current.reply):

@@ -1,6 +1,6 @@
 """The training process: reads jobs from standard input and writes events to standard output, one JSON line each.
 
-The agent starts it. It may be killed at any time, and it exits when the agent is gone.
+The agent starts it. It may be killed at any time, and it exits when the agent has ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage, Sl
 
 PROGRESS_SECONDS = 0.5
 PLENTY = 1 << 30
-"""Free bytes for each training process from which on it may keep what it has freed."""
+"""A training process with at least this many free bytes keeps the memory that it frees."""
 
 
 class Job(BaseModel):
@@ -46,12 +46,13 @@ class Job(BaseModel):
         fingerprint: of the task; part of the reply's header.
         since: the client's last reply that counts.
         labels: whether the reply carries soft labels.
-        patches: what was received, in the order of the manifest.
+        patches: the received patches, in the order of the manifest.
         slices: the sub-models of the exchange; ``slice`` is the position of this task's own.
         memory: the client's private memory; None if it has none.
-        reply: where the reply is written, ``memory_out`` where new private memory is.
+        reply: path to which the worker writes the reply.
+        memory_out: path to which the worker writes new private memory.
         allowed: packages from which the experiment may import.
-        budget: bytes that training may take; None allows what is free.
+        budget: bytes that training may take; None allows all free memory.
         limit_file: holds the bytes that training must stay below after it ran out of memory.
         sharing: training processes that share the free memory.
     """
@@ -85,7 +86,7 @@ class _CancelledError(Exception):
 
 
 class Worker:
-    """Does one job after the other; keeps the data set and torch loaded between them."""
+    """Does jobs one after another; keeps the data set and torch loaded between them."""
 
     def __init__(self, out: TextIO, threads: int = 1) -> None:
         self._out = out
@@ -101,7 +102,7 @@ class Worker:
             trim_heap()
             self._emit(job.number, "done", **result)
         except Exception as error:
-            if job.number in self.cancelled:  # its patches may be deleted by now, which is no failure
+            if job.number in self.cancelled:  # its patches may be deleted already, so the error is no failure
                 self._emit(job.number, "cancelled")
             else:
                 self._emit(job.number, **_failure(error))
@@ -131,7 +132,7 @@ class Worker:
             lambda need: self._emit(job.number, "training", need=need),
         )
         if job.labels and board.run.public is not None:
-            _ = board.public  # raises where the public set differs from the coordinator's
+            _ = board.public  # raises if the public set differs from the coordinator's
         task = _task(job, board)
         reply = board.algorithm.work(task, ctx)
         if ctx.memory_changed:
@@ -167,30 +168,30 @@ class Worker:
 
 
 def _capacity(job: Job) -> int:
-    """Bytes that the job may take: what is free now, below the last limit that ran out of memory."""
+    """Return the bytes that the job may take: the free memory, or the last limit that ran out of memory if lower."""
     free = free_capacity(job.budget, job.sharing)
     limit = read_limit(job.limit_file) if job.limit_file else None
     return free if limit is None else min(free, limit)
 
 
 def _is_scarce(job: Job) -> bool:
-    """Whether training must save memory, even if that is slower: memory is limited, or little is free."""
+    """Whether training must save memory although that is slower: memory is limited, or little is free."""
     limited = job.budget is not None or (job.limit_file is not None and read_limit(job.limit_file) is not None)
     return limited or free_capacity(None, job.sharing) < PLENTY
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    """The event that reports an error to the agent."""
+    """Return the event that reports an error to the agent."""
     if isinstance(error, FedquiltError):
         return {"event": "failed", "reason": str(error)}
     if is_out_of_memory(error):
         return {"event": "memory"}
-    traceback.print_exception(error)  # an error of the program: the traceback goes into the agent's log
+    traceback.print_exception(error)  # a bug: the traceback goes into the agent's log
     return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
 
 
 def _task(job: Job, board: Any) -> Task:
-    """The task with what was received: a container of arrays, or the patches of a sub-model."""
+    """Return the task with the received arrays: a container, or the patches of a sub-model."""
     if job.slice is None:
         return Task(job.kind, FileArrays(job.patches[0]) if job.patches else {}, job.scalars)
     slices = [_slice(board.anatomy, message) for message in job.slices]
@@ -210,7 +211,8 @@ def _slice(anatomy: Anatomy, message: SliceMessage) -> Slice:
             f"the coordinator cuts {len(message.kept)} channel groups, this board's model has {len(anatomy.groups)}: "
             "install the same versions of fedquilt and torch, and the same model"
         )
-    kept = [IndexSet.decode(group.size, one) for group, one in zip(anatomy.groups, message.kept, strict=True)]
+    pairs = zip(anatomy.groups, message.kept, strict=True)
+    kept = [IndexSet.decode(group.size, index_set) for group, index_set in pairs]
     return Slice(anatomy, tuple(kept), frozenset(message.absent))
 
 
@@ -229,7 +231,7 @@ def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Exit when the agent is gone, also in the middle of a job."""
+    """Exit when the agent has ended, also in the middle of a job."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The training processes of one agent: started for the first job, kept warm, asked to leave cancelled jobs."""
+"""The training processes of one agent: started for the first job, then reused for later jobs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fedquilt_client.capacity import oom_kills
 from fedquilt_client.worker import Job
 
 CANCEL_SECONDS: Final = 5.0
-"""How long a worker may take to leave a cancelled job before it is killed."""
+"""How long a worker may take to abort a cancelled job before it is killed."""
 ATTEMPTS: Final = 3
-"""How often a job is started when its process dies."""
+"""Limit of starts of one job whose process dies."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class JobFinished:
 
 @dataclass(frozen=True)
 class JobFailed:
-    """A job cannot be done; the reason is for a person."""
+    """A job cannot be done; the reason is a text for the log and the page."""
 
     job: Job
     reason: str
@@ -60,7 +60,7 @@ class JobFailed:
 
 @dataclass(frozen=True)
 class JobOutOfMemory:
-    """A job ran out of memory; it had announced that it takes ``need`` bytes."""
+    """A job ran out of memory; before, it announced that it needs ``need`` bytes."""
 
     job: Job
     need: int
@@ -68,7 +68,7 @@ class JobOutOfMemory:
 
 JobEvent = JobProgress | JobFinished | JobFailed | JobOutOfMemory
 Post = Callable[[Callable[[], None]], None]
-"""Has a callable run in the agent's thread."""
+"""Runs a callable in the agent's thread."""
 
 
 @dataclass
@@ -83,12 +83,12 @@ class _WorkerSlot:
 class WorkerPool:
     """Runs jobs on ``workers`` processes with ``threads`` threads each.
 
-    Reader threads only post to the agent's thread, in which everything else happens; so nothing here needs a lock.
+    Reader threads only post to the agent's thread. All other code runs in the agent's thread, so it needs no locks.
 
     Args:
-        post: has a callable run in the agent's thread.
-        on_event: receives what becomes of each job.
-        oom_kills: counts the processes that the system has killed for memory.
+        post: runs a callable in the agent's thread.
+        on_event: receives the progress and the outcome of each job.
+        oom_kills: returns the number of processes that the system has killed because it was out of memory.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class WorkerPool:
         self._feed()
 
     def cancel(self, unwanted: Callable[[Job], bool]) -> None:
-        """Cancel jobs; the worker of a running one is asked to leave it, and stays warm for the next."""
+        """Cancel jobs. The worker of a running job is asked to abort it, and is reused for the next job."""
         self._waiting = collections.deque(job for job in self._waiting if not unwanted(job))
         for slot in self._slots:
             if slot.job is not None and slot.leaving_since is None and unwanted(slot.job):
@@ -126,7 +126,7 @@ class WorkerPool:
                 _write(slot, json.dumps({"cancel": slot.job.number}))
 
     def kill_unresponsive(self) -> None:
-        """Kill workers that have not left a cancelled job in time."""
+        """Kill workers that have not aborted a cancelled job in time."""
         for slot in self._slots:
             if slot.leaving_since is not None and time.monotonic() - slot.leaving_since >= CANCEL_SECONDS:
                 slot.job = slot.leaving_since = None
@@ -140,10 +140,10 @@ class WorkerPool:
             slot.job = slot.leaving_since = None
             self._kill(slot)
 
-    # -- what a process does, in the agent's thread --------------------------------------------
+    # -- output and exit of a process, in the agent's thread -----------------------------------
 
     def _take_line(self, number: int, process: subprocess.Popen[str], line: str) -> None:
-        """Take in a line of a process; what concerns no current job is ignored."""
+        """Handle a line of a process; ignore one that concerns no current job."""
         slot = self._slots[number]
         message = json.loads(line)
         if slot.process is not process or slot.job is None or message["number"] != slot.job.number:
@@ -164,7 +164,7 @@ class WorkerPool:
             self._on_event(_outcome(job, message, need))
 
     def _take_exit(self, number: int, process: subprocess.Popen[str]) -> None:
-        """Take in the end of a process: its job is tried again, or given up."""
+        """Handle the end of a process: retry its job, or report that it failed."""
         slot = self._slots[number]
         if slot.process is not process:
             return
@@ -186,16 +186,16 @@ class WorkerPool:
         return JobFailed(job, f"the training process died {ATTEMPTS} times, last with {_describe_exit(process)}")
 
     def _ran_out_of_memory(self, slot: _WorkerSlot, process: subprocess.Popen[str]) -> bool:
-        """Whether the system killed the process for memory: it counts those kills."""
+        """Whether the system killed the process because it was out of memory: the system counts such kills."""
         return process.returncode == -signal.SIGKILL and self._oom_kills() > slot.kills_before
 
     def _feed(self) -> None:
         for number, slot in enumerate(self._slots):
             if slot.job is None and self._waiting:
                 slot.job = self._waiting.popleft()
-                self._give(number, slot, slot.job)
+                self._start(number, slot, slot.job)
 
-    def _give(self, number: int, slot: _WorkerSlot, job: Job) -> None:
+    def _start(self, number: int, slot: _WorkerSlot, job: Job) -> None:
         if slot.process is None:
             slot.process = self._spawn(number)
         slot.need, slot.kills_before = 0, self._oom_kills()
@@ -236,7 +236,7 @@ class WorkerPool:
 
 
 def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
-    """What the last line about a job means."""
+    """Return the event for the last line about a job."""
     if message["event"] == "done":
         return JobFinished(job, message["digest"], message["size"], message["memory"], message["head"])
     if message["event"] == "memory":
@@ -246,7 +246,7 @@ def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
 
 def _write(slot: _WorkerSlot, line: str) -> None:
     if slot.process is not None and slot.process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):  # it died: its reader posts the exit
+        with contextlib.suppress(BrokenPipeError):  # the process died: its reader posts the exit
             slot.process.stdin.write(line + "\n")
             slot.process.stdin.flush()
 
