@@ -1,12 +1,12 @@
-"""Holds the estimate of the memory that training takes against peaks that the kernel saw.
+"""Compares the estimate of training memory with the peaks that the kernel measures.
 
     python benchmarks/memory.py            every model at two widths, two batch sizes, four precisions
     python benchmarks/memory.py --only vgg16 --precisions fp32
-    python benchmarks/memory.py --table    what results/memory.jsonl holds
+    python benchmarks/memory.py --table    print the results in results/memory.jsonl
 
-Each case is a process of its own, set up as a worker is before its first task: torch is loaded, the model is traced,
-the received arrays are a file. What its resident memory grows by while it trains, at its highest, is the measured peak.
-Linux only (the kernel keeps that peak, and forgets it when asked).
+Each case runs in its own process, prepared like a worker before its first task: torch is loaded, the model is traced,
+and the received arrays are a file. The measured peak is the largest growth of its resident memory during training.
+Linux only, because the kernel records that peak and resets it on request.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ class Case:
 
 
 def measure(case: Case) -> int:
-    """The peak of training once, in bytes, in a new process."""
+    """Return the peak in bytes of training once, measured in a new process."""
     command = [sys.executable, str(Path(__file__)), "--one", json.dumps(asdict(case))]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def estimate(case: Case) -> int:
-    """What this version of fedquilt expects of it, in bytes."""
+    """Return this version's estimate of the case's training memory, in bytes."""
     from fedquilt_common.tracing.memory_estimate import memory_to_train
 
-    _, blueprint, part = planned(case)
+    _, blueprint, part = prepare(case)
     return memory_to_train(blueprint, part, training(case)).total
 
 
-def planned(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
-    """The model, how it is cut, and the case's part of it."""
+def prepare(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
+    """Return the factory of the model, its blueprint, and the case's sub-model."""
     from fedquilt_common.models import build_model
     from fedquilt_common.submodels.selection import prefix
     from fedquilt_common.tracing.trace import blueprint_for
@@ -91,7 +91,7 @@ def planned(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
 
 
 def training(case: Case) -> Training:
-    """One epoch, with momentum where the optimiser has it."""
+    """Return the settings of one epoch; SGD has momentum."""
     from fedquilt_common.experiment.sections import Training
 
     momentum = 0.9 if case.optimiser == "sgd" else 0.0
@@ -101,26 +101,26 @@ def training(case: Case) -> Training:
 
 
 def train_once(case: Case) -> int:
-    """What ``measure`` runs in its process."""
+    """Train once and return the measured peak in bytes; ``measure`` runs this in a new process."""
     from fedquilt_common.process.malloc import TRAINING, return_freed_memory
     from fedquilt_common.training.learner import TorchLearner, set_up_torch
     from fedquilt_common.wire.codec import FileArrays, write_arrays
 
     set_up_torch(1)
     return_freed_memory(TRAINING)
-    build, blueprint, part = planned(case)
+    build, blueprint, part = prepare(case)
     data = examples(3 * case.batch, case)
     learner = TorchLearner(build, training(case), case.classes, blueprint=lambda: blueprint)
     with tempfile.TemporaryDirectory() as folder:
-        write_arrays(Path(folder) / "received", received(part))
+        write_arrays(Path(folder) / "received", random_arrays(part))
         gc.collect()
-        before = forget_the_peak()
+        before = reset_peak()
         learner.train(FileArrays(Path(folder) / "received"), data, seed=0, part=part)
-    return status("VmHWM") - before
+    return memory_status("VmHWM") - before
 
 
-def received(part: Slice) -> dict[str, Any]:
-    """Arrays as a board gets them; small weights, so that nothing overflows in half precision."""
+def random_arrays(part: Slice) -> dict[str, Any]:
+    """Return arrays in place of received ones; the weights are small, so that half precision does not overflow."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -136,20 +136,21 @@ def received(part: Slice) -> dict[str, Any]:
     return arrays
 
 
-def forget_the_peak() -> int:
-    """Give back what is free, let the kernel count anew; the resident bytes now."""
+def reset_peak() -> int:
+    """Return freed memory to the system and reset the kernel's peak; returns the resident bytes."""
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
-    return status("VmRSS")
+    return memory_status("VmRSS")
 
 
-def status(key: str) -> int:
-    """Bytes, of this process."""
+def memory_status(key: str) -> int:
+    """Return a value of /proc/self/status, in bytes."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{key}:"))
     return int(line.split()[1]) * 1024
 
 
 def examples(count: int, case: Case) -> Examples:
+    """Return random samples: ``x`` of shape (count, *case.shape), ``y`` of shape (count,)."""
     import numpy as np
 
     from fedquilt_common.types import Examples
@@ -161,7 +162,7 @@ def examples(count: int, case: Case) -> Examples:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """This version's estimate over the measured peak, one line a model and width."""
+    """Print this version's estimate divided by the measured peak, one line for each model and width."""
     kinds = sorted({(row["precision"], row["batch"]) for row in rows})
     print("| model | width | " + " | ".join(f"{p}, batch {b}" for p, b in kinds) + " |")
     print("|---|---|" + "---|" * len(kinds))
@@ -178,7 +179,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 
 def main() -> None:
-    """Measure what was asked for and append it to the results."""
+    """Measure the chosen cases and write them to the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--widths", nargs="+", type=float, default=[1.0, 0.4])
@@ -194,10 +195,10 @@ def main() -> None:
     if given.table:
         print_table([json.loads(line) for line in RESULTS.read_text().splitlines()])
         return
-    told = {"commit": commit(), "machine": machine()}
+    origin = {"commit": commit(), "machine": machine()}
     product = itertools.product(given.only, given.widths, given.batches, given.precisions)
     cases = [Case(*case) for case in product]
-    rows = [{**told, **asdict(case), "measured": measure(case)} for case in cases]
+    rows = [{**origin, **asdict(case), "measured": measure(case)} for case in cases]
     print_table(rows)
     if not given.dry_run:
         RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))

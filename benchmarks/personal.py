@@ -4,12 +4,12 @@
 
 G is the best accuracy over the rounds of the global model on the union of the clients' test samples, P the best pooled
 accuracy of the clients' own models, after each round's aggregation, as in the thesis. Each line of
-``results/personal.jsonl`` is one run. Runs go two at a time, each with one training process, so that both cores of a
-small machine are used whatever the sizes of the clients. ``training_share`` is the part of the processor time of
-coordinator, broker, agent and worker in which clients trained; evaluation is not training. It compares seconds of
-training with seconds of processor, so it is right only on a machine that does nothing else. With ``--work FOLDER`` the
-run folders are kept there, and the same command goes on where it was stopped; such runs have no ``training_share``.
-``--table`` prints what is there. The data sets must lie below FEDQUILT_DATA.
+``results/personal.jsonl`` is one run. Two runs go at a time, each with one training process, so that they use both
+cores of a small machine. ``training_share`` is the part of the processor time of coordinator, broker, agent and worker
+in which clients trained; evaluation is not training. It compares seconds of training with seconds of processor, so it
+is right only on a machine that does nothing else. ``--work FOLDER`` keeps the run folders there, and the same command
+resumes a stopped run; such runs have no ``training_share``. ``--table`` prints the stored results. The data sets must
+lie below FEDQUILT_DATA.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ THESIS = {
 
 
 def experiment(name: str, data: str, seed: int, rounds: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """The thesis's section 5.3; ``changes`` to the algorithm's fields."""
+    """Return the experiment of the thesis's section 5.3, with ``changes`` to the algorithm's fields."""
     partition = {"scheme": "dirichlet-per-class", "alpha": 0.1, "min_samples": 40}
     return {
         "name": f"{data}-{name}", "seed": seed, "rounds": rounds,
@@ -69,28 +69,29 @@ def experiment(name: str, data: str, seed: int, rounds: int, changes: dict[str, 
 
 
 def run(name: str, data: str, seed: int, rounds: int, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One run as a row; ``folder`` may hold the first part of it."""
-    path, told_in = folder / "experiment.yaml", folder / "run" / "result.json"
-    begun = told_in.exists()
+    """Run or resume an experiment in ``folder``; returns its row."""
+    path, result_file = folder / "experiment.yaml", folder / "run" / "result.json"
+    begun = result_file.exists()
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(experiment(name, data, seed, rounds, changes)))
     words = ["simulate", str(path), "--out", str(folder / "run"), "--json"]
     processor_seconds = _run([sys.executable, "-m", "fedquilt_common.cli", *words])
-    result = json.loads(told_in.read_text())
-    final, told = result["final"], result["rounds"]
-    seconds, training = final["seconds"], sum(row["train_seconds"] for row in told)
+    result = json.loads(result_file.read_text())
+    final, results = result["final"], result["rounds"]
+    seconds, training = final["seconds"], sum(row["train_seconds"] for row in results)
     return {
         "algorithm": name, "data": data, "seed": seed, "rounds": rounds, "changes": changes,
         **{key: final[key] for key in ("best_global_accuracy", "best_personal_accuracy")},
         **{key: final[key] for key in ("global_accuracy", "personal_accuracy", "bytes_down", "bytes_up")},
         "seconds": round(seconds, 1), "rounds_per_second": round(rounds / seconds, 4),
         "training_share": None if begun else round(training / processor_seconds, 3),
-        "g": [round(r["global_accuracy"], 4) for r in told], "p": [round(r["personal_accuracy"], 4) for r in told],
+        "g": [round(row["global_accuracy"], 4) for row in results],
+        "p": [round(row["personal_accuracy"], 4) for row in results],
     }  # fmt: skip
 
 
 def _run(command: list[str]) -> float:
-    """Run it to its end; seconds of processor time that it and all that it started have taken."""
+    """Run a command; returns the seconds of processor time that it and its child processes used."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -100,15 +101,15 @@ def _run(command: list[str]) -> float:
 
 
 def print_table(data: str) -> None:
-    """Means over the seeds of what is in the file, beside the thesis."""
+    """Print the means over the seeds of the stored results beside the thesis's numbers."""
     rows = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     print(f"\n{data}\n| algorithm | seeds | rounds | G | thesis | P | thesis | rounds/s |\n{'|---' * 8}|")
     for name, (g, p) in THESIS[data].items():
-        mine = [row for row in rows if (row["algorithm"], row["data"], row["changes"]) == (name, data, {})]
-        if mine:
-            found = [100 * _mean(mine, key) for key in ("best_global_accuracy", "best_personal_accuracy")]
-            cells = [len(mine), mine[0]["rounds"], f"{found[0]:.2f}", f"{g:.2f}", f"{found[1]:.2f}", f"{p:.2f}",
-                     f"{_mean(mine, 'rounds_per_second'):.3f}"]  # fmt: skip
+        runs = [row for row in rows if (row["algorithm"], row["data"], row["changes"]) == (name, data, {})]
+        if runs:
+            means = [100 * _mean(runs, key) for key in ("best_global_accuracy", "best_personal_accuracy")]
+            cells = [len(runs), runs[0]["rounds"], f"{means[0]:.2f}", f"{g:.2f}", f"{means[1]:.2f}", f"{p:.2f}",
+                     f"{_mean(runs, 'rounds_per_second'):.3f}"]  # fmt: skip
             print(f"| {name} | {' | '.join(map(str, cells))} |")
 
 
@@ -117,6 +118,7 @@ def _mean(rows: list[dict[str, Any]], key: str) -> float:
 
 
 def main() -> None:
+    """Run the chosen experiments, append their rows to the results, and print the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
@@ -124,22 +126,22 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--set", nargs="+", default=[], help="fields of the algorithm, such as order=epochs")
     parser.add_argument("--jobs", type=int, default=min(2, psutil.cpu_count() or 1))
-    parser.add_argument("--work", type=Path, help="folder in which runs are kept, to be gone on with")
+    parser.add_argument("--work", type=Path, help="folder that keeps the runs, so that they can be resumed")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
-    changes = {key: yaml.safe_load(value) for key, value in (one.split("=", 1) for one in given.set)}
-    version, asked = commit(), [(n, d, s) for d in given.data for s in given.seeds for n in given.only]
+    changes = {key: yaml.safe_load(value) for key, value in (text.split("=", 1) for text in given.set)}
+    version, cases = commit(), [(n, d, s) for d in given.data for s in given.seeds for n in given.only]
 
-    def measure(one: tuple[str, str, int]) -> None:
-        with tempfile.TemporaryDirectory() as passing:
-            folder = (given.work or Path(passing)) / "-".join(map(str, [*one, given.rounds, *given.set]))
-            row = {"commit": version, "machine": machine(), **run(*one, given.rounds, changes, folder)}
+    def measure(case: tuple[str, str, int]) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = (given.work or Path(temporary)) / "-".join(map(str, [*case, given.rounds, *given.set]))
+            row = {"commit": version, "machine": machine(), **run(*case, given.rounds, changes, folder)}
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps({key: value for key, value in row.items() if key not in "gp"}), flush=True)
 
     with ThreadPoolExecutor(given.jobs) as pool:
-        list(pool.map(measure, [] if given.table else asked))
+        list(pool.map(measure, [] if given.table else cases))
     for data in given.data:
         print_table(data)
 

@@ -1,4 +1,4 @@
-"""What a measurement must say of itself: the commit it was made at and the machine it was made on."""
+"""The provenance of a measurement: the commit and the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 def commit() -> str:
-    """The checked-out commit, marked when the tree has changes. Ask before a result is written: that changes it."""
+    """Return the checked-out commit, marked if the tree has changes. Call it before you write a result there."""
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,
@@ -23,7 +23,7 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on, and how busy that was before we began."""
+    """Describe the machine, and its load before the measurement."""
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": psutil.cpu_count(),

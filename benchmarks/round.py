@@ -1,9 +1,9 @@
 """Measures rounds without training at several sizes and keeps the history in benchmarks/results/round.jsonl.
 
-    python benchmarks/round.py            measure, print, append one line a case
+    python benchmarks/round.py            measure, print, append one line per case
     python benchmarks/round.py --dry-run  measure and print only
 
-A line holds the command, the commit, the machine and the medians, so that any two can be compared.
+A line holds the command, the commit, the machine and the medians, so that you can compare any two lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HISTORY = Path(__file__).parent / "results" / "round.jsonl"
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: agents, clients in all, model size in MB (10**6 bytes), rounds."""
+    """One measurement: agents, clients of all agents together, model size in MB (10**6 bytes), rounds."""
 
     agents: int
     clients: int

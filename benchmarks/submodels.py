@@ -1,11 +1,11 @@
-"""AdaptiveFL's Table 2 at a desk: seven ways to train one model on boards of three kinds, on Fashion-MNIST.
+"""AdaptiveFL's Table 2 on one machine: seven ways to train one model on boards of three kinds, on Fashion-MNIST.
 
     python benchmarks/submodels.py [--rounds 30] [--seeds 1 2 3] [--only fedrolex adaptivefl]
 
 Each line of ``results/submodels.jsonl`` is one run: "full" is the whole model's accuracy, "avg" the mean over the
 three levels' sub-models, bytes are those of the coordinator's socket, waste is 1 - sent back / sent (AdaptiveFL,
 section 4.4).
-``--table`` prints what is there. The data set must lie below FEDQUILT_DATA.
+``--table`` prints the stored results. The data set must lie below FEDQUILT_DATA.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ FLEET = [
 ]
 """The budgets let a medium board train M1 and what is smaller, a weak one S2 (``fedquilt model inspect convnet``)."""
 COLUMNS = {"avg": 100, "full": 100, "bytes_down": 1e-6, "bytes_up": 1e-6, "waste": 100}
-"""What the table shows, and by what it is multiplied for it."""
+"""The columns of the table, and the factor of each."""
 
 
 def experiment(name: str, seed: int, rounds: int) -> dict[str, Any]:
-    """AdaptiveFL's training preset, but for one epoch a round and a learning rate of 0.05 instead of five and 0.01."""
+    """Return AdaptiveFL's training preset, with one epoch a round and a learning rate of 0.05 instead of 5 and 0.01."""
     model = {**CONVNET, "exits": [1, 2]} if name == "scalefl" else CONVNET
     return {
         "name": f"fmnist-{name}", "seed": seed, "rounds": rounds, "evaluate_every": max(1, rounds // 3),
@@ -60,7 +60,7 @@ def experiment(name: str, seed: int, rounds: int) -> dict[str, Any]:
 
 
 def run(name: str, seed: int, rounds: int) -> dict[str, Any]:
-    """One run as a row."""
+    """Run an experiment once; returns its row."""
     started = time.time()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "experiment.yaml"
@@ -69,25 +69,25 @@ def run(name: str, seed: int, rounds: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "fedquilt_common.cli", *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         result = json.loads((Path(folder) / "run" / "result.json").read_text())
-    final, told = result["final"], result["rounds"]
-    waste = [row["waste_rate"] for row in told if row["waste_rate"] is not None]
+    final, results = result["final"], result["rounds"]
+    waste = [row["waste_rate"] for row in results if row["waste_rate"] is not None]
     return {
         "algorithm": name, "seed": seed, "rounds": rounds, "full": final["accuracy"],
         "avg": final.get("average_accuracy"), "bytes_down": final["bytes_down"], "bytes_up": final["bytes_up"],
         "waste": statistics.mean(waste) if waste else None, "seconds": round(time.time() - started, 1),
-        "evaluated": [[row["round"], row["accuracy"]] for row in told if row["accuracy"] is not None],
+        "evaluated": [[row["round"], row["accuracy"]] for row in results if row["accuracy"] is not None],
     }  # fmt: skip
 
 
 def print_table() -> None:
-    """Mean over the seeds of what is in the file."""
+    """Print the means over the seeds of the stored results."""
     rows = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     print("| algorithm | seeds | rounds | avg | full | MB down | MB up | waste |\n|---|---|---|---|---|---|---|---|")
     for name in ALGORITHMS:
-        mine = [row for row in rows if row["algorithm"] == name]
-        if mine:
-            cells = [_mean(mine, key, scale) for key, scale in COLUMNS.items()]
-            print(f"| {name} | {len(mine)} | {mine[0]['rounds']} | {' | '.join(cells)} |")
+        runs = [row for row in rows if row["algorithm"] == name]
+        if runs:
+            cells = [_mean(runs, key, scale) for key, scale in COLUMNS.items()]
+            print(f"| {name} | {len(runs)} | {runs[0]['rounds']} | {' | '.join(cells)} |")
 
 
 def _mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:
@@ -96,6 +96,7 @@ def _mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:
 
 
 def main() -> None:
+    """Run the chosen experiments, append their rows to the results, and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the table of boards of docs/deploy.md: which models train on which board, by fedquilt's own estimate.
+"""Prints the tables of docs/deploy.md that show which models train on which board, by fedquilt's own estimate.
 
 python scripts/board_table.py
 """
@@ -21,25 +21,27 @@ MODELS = ("mlp", "convnet", "mobilenet-v2", "resnet18", "vgg16")
 MIB = 1 << 20
 
 
-def needs() -> dict[tuple[str, str], float]:
-    """MiB that training takes beyond that, for each model on CIFAR-10's images and each precision."""
+def estimate_needs() -> dict[tuple[str, str], float]:
+    """Return the MiB that training needs beyond ``RESERVED``, for each model and precision, on CIFAR-10 images."""
     import numpy as np
 
-    found = {}
+    needs = {}
     for name in MODELS:
         blueprint = blueprint_for(build_model(name, {}, (3, 32, 32), 10), np.zeros((1, 3, 32, 32), np.float32))
         for precision in PRECISIONS:
             training = Training.model_validate({"batch": BATCH, "momentum": 0.9, "precision": precision})
-            found[name, precision] = memory_to_train(blueprint, full_slice(blueprint.anatomy), training).total / MIB
-    return found
+            needs[name, precision] = memory_to_train(blueprint, full_slice(blueprint.anatomy), training).total / MIB
+    return needs
 
 
 def rows() -> list[str]:
-    """Both tables, as Markdown."""
-    need = needs()
+    """Return the lines of both tables, as Markdown."""
+    need = estimate_needs()
     lines = ["| model | " + " | ".join(PRECISIONS) + " |", "|---|" + "---|" * len(PRECISIONS)]
     for name in MODELS:
-        lines.append(f"| `{name}` | " + " | ".join(f"{need[name, one]:.0f} MiB" for one in PRECISIONS) + " |")
+        lines.append(
+            f"| `{name}` | " + " | ".join(f"{need[name, precision]:.0f} MiB" for precision in PRECISIONS) + " |"
+        )
     lines += ["", "| kind | board | RAM | for training | trains |", "|---|---|---|---|---|"]
     for kind, board in KINDS.items():
         room = board.memory - RESERVED
@@ -48,14 +50,14 @@ def rows() -> list[str]:
 
 
 def _fitting(need: dict[tuple[str, str], float], room: float) -> str:
-    """The models that fit, with the precisions in which they do unless that is all."""
-    fitting = {name: [one for one in PRECISIONS if need[name, one] <= room] for name in MODELS}
-    if all(len(found) == len(PRECISIONS) for found in fitting.values()):
+    """Return the models that fit; with their precisions if a model does not fit in all of them."""
+    fitting = {name: [kind for kind in PRECISIONS if need[name, kind] <= room] for name in MODELS}
+    if all(len(precisions) == len(PRECISIONS) for precisions in fitting.values()):
         return "all of them, in any precision"
     words = [
-        f"`{name}`" + ("" if len(found) == len(PRECISIONS) else f" ({', '.join(found)})")
-        for name, found in fitting.items()
-        if found
+        f"`{name}`" + ("" if len(precisions) == len(PRECISIONS) else f" ({', '.join(precisions)})")
+        for name, precisions in fitting.items()
+        if precisions
     ]
     return ", ".join(words)
 

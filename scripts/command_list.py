@@ -1,4 +1,4 @@
-"""The commands of ``fedquilt`` and their options, read from the functions behind them."""
+"""Lists the commands of ``fedquilt`` and their options, as their functions declare them."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def _names(name: str, kind: Any, info: Any) -> tuple[str, ...]:
     if isinstance(info, ArgumentInfo):
         return (info.metavar or name.upper(),)
     # In Annotated, typer keeps the first declared name in the place of the default.
-    declared = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]
+    declared = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
     if declared:
-        return tuple(part for one in declared for part in one.split("/"))
+        return tuple(part for text in declared for part in text.split("/"))
     word = name.replace("_", "-")
     return (f"--{word}", f"--no-{word}") if kind is bool else (f"--{word}",)
 
 
 def _value_words(kind: Any, info: Any) -> str:
-    kinds = [one for one in (typing.get_args(kind) or (kind,)) if one is not type(None)]
+    kinds = [member for member in (typing.get_args(kind) or (kind,)) if member is not type(None)]
     plain = typing.get_args(kinds[0])[0] if typing.get_origin(kinds[0]) is list else kinds[0]
     words = {bool: "", str: "text", int: "whole number", float: "number", Path: "path"}.get(plain, "text")
     return ", ".join(part for part in (words, _range_words(info.min, info.max)) if part)

@@ -1,4 +1,4 @@
-"""Docstrings in Google style, taken apart."""
+"""Parses docstrings in Google style."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages that the site takes from outside docs/, and the list of decisions."""
+"""Hooks of mkdocs: add pages from outside docs/ and the list of decisions to the site."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def move_links(markdown: str, source: str, place: str) -> str:
         place: its path on the site.
     """
 
-    def moved(link: Any) -> str:
+    def move_link(link: Any) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[2]))
-        there = DECISIONS if target == "docs/adr" else OUTSIDE.get(target, target.removeprefix("docs/"))
-        return f"{link[1]}{posixpath.relpath(there, posixpath.dirname(place) or '.')}{link[3] or ''}"
+        new_target = DECISIONS if target == "docs/adr" else OUTSIDE.get(target, target.removeprefix("docs/"))
+        return f"{link[1]}{posixpath.relpath(new_target, posixpath.dirname(place) or '.')}{link[3] or ''}"
 
     parts = re.split(f"({_FENCE.pattern})", markdown, flags=_FENCE.flags)
-    return "".join(part if part.startswith("```") else _LINK.sub(moved, part) for part in parts)
+    return "".join(part if part.startswith("```") else _LINK.sub(move_link, part) for part in parts)
 
 
 def list_decisions() -> str:

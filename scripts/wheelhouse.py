@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Collects what a board needs to install fedquilt without a network, with hashes. Run by ``make wheelhouse``.
+"""Collects the wheels, with hashes, that a board needs to install fedquilt without a network (``make wheelhouse``).
 
     python scripts/wheelhouse.py --arch aarch64 --python 3.11 [--extra client] [--without torch] [--out FOLDER]
 
-The folder gets fedquilt's own wheel, those of all that it needs on a board of that kind, pip itself, and
-``requirements.txt`` with a SHA-256 for each: ``pip install --no-index --no-deps --require-hashes``. pip's own
-settings hold: from PyPI alone, torch comes with gigabytes for NVIDIA GPUs; name an index with CPU-only wheels in
-PIP_EXTRA_INDEX_URL (the torch installation page has it), or leave torch out where the board has its own (Jetson).
+The folder gets the wheels of fedquilt, of its requirements on such a board and of pip, and a ``requirements.txt`` with
+their SHA-256 hashes for ``pip install --no-index --no-deps --require-hashes``. pip uses its own settings. From PyPI
+alone, torch comes with gigabytes for NVIDIA GPUs: name an index with CPU-only wheels in PIP_EXTRA_INDEX_URL (see the
+torch installation page). Leave torch out with ``--without torch`` if the board has its own, as a Jetson has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 try:
     from packaging.markers import Marker
-except ModuleNotFoundError:  # pip has one of its own
+except ModuleNotFoundError:  # pip contains a copy
     from pip._vendor.packaging.markers import Marker
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -36,46 +36,47 @@ ARCHITECTURES = ("aarch64", "armv7l", "x86_64")
 
 
 def platforms(arch: str) -> list[str]:
-    """pip's names for what a board of this architecture can install, the newest first."""
+    """Return pip's names of the platforms whose wheels a board of this architecture can install, the newest first."""
     return [*(f"manylinux_2_{minor}_{arch}" for minor in reversed(GLIBC)), f"manylinux2014_{arch}", f"linux_{arch}"]
 
 
 def pip(*arguments: str) -> None:
+    """Run pip; exit with a message if it fails."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603 - pip, with what this script says
+    done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603 - pip, with arguments of this script
     if done.returncode:
-        sys.exit("wheelhouse: pip could not get everything; its own message is above. Is that Python version offered?")
+        sys.exit("wheelhouse: pip failed; see its message above, and check that wheels exist for that Python version")
 
 
 def requirements(wheel: Path, arch: str, python: str, extra: str, without: Iterable[str]) -> list[str]:
-    """What a wheel needs with an extra, but for some projects."""
+    """Return the requirements of a wheel with an extra, except those for the projects in ``without``."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(entry for entry in archive.namelist() if entry.endswith(".dist-info/METADATA"))
-        told = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
-    return [line for line in applying(told, python, arch, extra) if project(line) not in set(without)]
+        lines = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
+    return [line for line in select_for_board(lines, python, arch, extra) if project(line) not in set(without)]
 
 
-def applying(lines: Iterable[str], python: str, arch: str, extra: str = "") -> list[str]:
-    """The requirements that hold on the board, without their markers: pip would ask this machine's Python."""
+def select_for_board(lines: Iterable[str], python: str, arch: str, extra: str = "") -> list[str]:
+    """Return the requirements that apply on the board, without markers: pip would evaluate them on this machine."""
     board = {"python_version": python, "platform_machine": arch, "sys_platform": "linux", "extra": extra}
-    told = [line.partition(";") for line in lines if line.strip() and not line.startswith("#")]
-    return [word.strip() for word, _, marker in told if not marker or Marker(marker).evaluate({**BOARD, **board})]
+    parts = [line.partition(";") for line in lines if line.strip() and not line.startswith("#")]
+    return [word.strip() for word, _, marker in parts if not marker or Marker(marker).evaluate({**BOARD, **board})]
 
 
 def project(text: str) -> str:
-    """The name in a requirement or a wheel's file name, as PyPI writes it."""
+    """Return the project's name in a requirement or a wheel's file name, as PyPI writes it."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0]).lower()
 
 
-def lacking(folder: Path, arch: str, python: str, without: Iterable[str]) -> set[str]:
-    """Projects that some wheel needs and that are not there: pip asks this machine's Python about them."""
+def find_missing(folder: Path, arch: str, python: str, without: Iterable[str]) -> set[str]:
+    """Return the projects that a wheel needs but the folder lacks: pip evaluates markers on this machine."""
     wheels = list(folder.glob("*.whl"))
     needed = {project(line) for wheel in wheels for line in requirements(wheel, arch, python, "", without)}
     return needed - {project(wheel.name.split("-")[0]) for wheel in wheels}
 
 
-def pinned(folder: Path) -> str:
-    """Every wheel but pip with its version and hash."""
+def pin_wheels(folder: Path) -> str:
+    """Return a requirements file with the version and hash of each wheel but pip."""
     lines = ["# Written by make wheelhouse."]
     for wheel in sorted(folder.glob("*.whl")):
         name, version = wheel.name.split("-")[:2]
@@ -86,12 +87,12 @@ def pinned(folder: Path) -> str:
 
 
 def collect(folder: Path, arch: str, python: str, extra: str, without: list[str]) -> None:
-    """Fill ``folder``."""
+    """Download all wheels into ``folder`` and write ``requirements.txt``."""
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(PROJECT))
     (own,) = folder.glob("fedquilt-*.whl")
     constraints = folder / "constraints.txt"
     lines = (PROJECT / "constraints.txt").read_text().splitlines()
-    constraints.write_text("\n".join(applying(lines, python, arch)))
+    constraints.write_text("\n".join(select_for_board(lines, python, arch)))
     for_board = [word for name in platforms(arch) for word in ("--platform", name)]
     pip(
         "download", "--quiet", "--dest", str(folder), "--only-binary=:all:", "--python-version", python,
@@ -99,17 +100,18 @@ def collect(folder: Path, arch: str, python: str, extra: str, without: list[str]
         *requirements(own, arch, python, extra, without), "pip",
     )  # fmt: skip
     constraints.unlink()
-    if missing := lacking(folder, arch, python, without):
-        sys.exit(f"wheelhouse: lacks {', '.join(sorted(missing))}: run it with Python {python}, as the boards have")
-    (folder / "requirements.txt").write_text(pinned(folder))
+    if missing := find_missing(folder, arch, python, without):
+        sys.exit(f"wheelhouse: lacks {', '.join(sorted(missing))}: run this with the board's Python {python}")
+    (folder / "requirements.txt").write_text(pin_wheels(folder))
 
 
 def main() -> None:
+    """Collect the wheels and print the largest ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="aarch64", choices=ARCHITECTURES)
     parser.add_argument("--python", default="3.11", help="version on the board, such as 3.11 (Pi OS 12), 3.13 (13)")
     parser.add_argument("--extra", default="client", choices=["client", "server"])
-    parser.add_argument("--without", nargs="*", default=[], help="projects that the board has, such as torch")
+    parser.add_argument("--without", nargs="*", default=[], help="projects that the board already has, such as torch")
     parser.add_argument("--out", type=Path, help="default dist/wheelhouse-ARCH")
     given = parser.parse_args()
     out = given.out or PROJECT / "dist" / f"wheelhouse-{given.arch}"

@@ -1,3 +1,3 @@
-"""What the coordinator and the agents must agree on; imports neither of them."""
+"""The code that the coordinator and the agents share; imports neither of them."""
 
 __version__ = "0.1.0"

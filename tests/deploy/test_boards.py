@@ -1,4 +1,4 @@
-"""The kinds of boards, and what the documentation says of them."""
+"""The tables of boards in docs/deploy.md match the estimator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_tables_are_what_the_estimator_says() -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert "\n".join(module.rows()) in DEPLOY, "python scripts/board_table.py prints them anew"
+    assert "\n".join(module.rows()) in DEPLOY, "python scripts/board_table.py prints the new ones"
 
 
 def test_every_playbook_and_script_that_is_named_is_there() -> None:

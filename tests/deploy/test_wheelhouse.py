@@ -48,14 +48,14 @@ def test_markers_are_those_of_the_board(script: Any, tmp_path: Path) -> None:
     for (arch, python, extra, without), expected in asked.items():
         assert script.requirements(own, arch, python, extra, without) == expected
     lines = ["# words", "a==2; python_version >= '3.11'", "a==1; python_version < '3.11'", "b==3", ""]
-    assert script.applying(lines, "3.10", "aarch64") == ["a==1", "b==3"]
+    assert script.select_for_board(lines, "3.10", "aarch64") == ["a==1", "b==3"]
 
 
 def test_our_own_constraints_hold_for_every_python(script: Any) -> None:
     """One version of each project, whichever Python a board has."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     for python in ("3.10", "3.11", "3.12", "3.13"):
-        names = [line.partition("==")[0].lower() for line in script.applying(lines, python, "aarch64")]
+        names = [line.partition("==")[0].lower() for line in script.select_for_board(lines, python, "aarch64")]
         assert len(names) == len(set(names)) > 50
 
 
@@ -63,7 +63,7 @@ def test_every_wheel_but_pip_is_pinned_with_its_hash(script: Any, tmp_path: Path
     for name in ("pip", "Some_Name", "other.thing"):
         wheel(tmp_path, name)
     digest = hashlib.sha256((tmp_path / "Some_Name-1.0-py3-none-any.whl").read_bytes()).hexdigest()
-    lines = script.pinned(tmp_path).splitlines()[1:]
+    lines = script.pin_wheels(tmp_path).splitlines()[1:]
     assert f"some-name==1.0 --hash=sha256:{digest}" in lines
     assert [line.partition("==")[0] for line in lines] == ["some-name", "other-thing"]
 
@@ -72,8 +72,8 @@ def test_what_is_needed_and_not_there_is_noticed(script: Any, tmp_path: Path) ->
     """pip on a newer Python does not see what only an older one needs."""
     wheel(tmp_path, "anyio", "exceptiongroup; python_version < '3.11'", "idna", "torch", "x; extra == 'test'")
     wheel(tmp_path, "idna")
-    assert script.lacking(tmp_path, "aarch64", "3.10", ["torch"]) == {"exceptiongroup"}
-    assert script.lacking(tmp_path, "aarch64", "3.11", []) == {"torch"}
+    assert script.find_missing(tmp_path, "aarch64", "3.10", ["torch"]) == {"exceptiongroup"}
+    assert script.find_missing(tmp_path, "aarch64", "3.11", []) == {"torch"}
 
 
 def test_wheels_for_the_c_library_of_a_board(script: Any) -> None:

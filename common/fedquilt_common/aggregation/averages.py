@@ -1,6 +1,6 @@
 """Averages of replies, block by block: memory does not grow with the number of clients or the size of an array.
 
-Sums run in float64 and in client order, whatever the order of arrival, so the result is bit-identical.
+Sums run in float64 and in client order, not in the order of arrival, so the result is bit-identical.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Soft labels: mixup of the public samples, aggregation and quantisation of what clients predict for them."""
+"""Soft labels: mixup of the public samples, aggregation and quantisation of the clients' predictions for them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ NOTHING_FITS = -1
 
 @dataclass(frozen=True)
 class AdaptiveFL:
-    """A pool of sub-models, and tables of what each client has managed; the defaults are Table 1's for VGG16.
+    """A pool of sub-models, and tables of each client's successes; the defaults are Table 1's for VGG16.
 
     Attributes:
         levels: width ratio r_w of each level below L, the whole model; without levels there is only the whole model.

@@ -1,4 +1,4 @@
-"""FedAKD: FedMD on public samples that are mixed anew in each round; clients weigh by their accuracy.
+"""FedAKD: FedMD on public samples that are mixed again in each round; clients weigh by their accuracy.
 
 Gad, "Light-weight Federated Learning with Augmented Knowledge Distillation for Human Activity Recognition", MSc thesis,
 Lakehead University 2023, algorithm 1. The coordinator draws a seed for the permutation, alpha, and lambda from

@@ -1,4 +1,4 @@
-"""Federated Dropout: each client trains random channels of every layer, drawn anew in each round.
+"""Federated Dropout: each client trains random channels of every layer, drawn again in each round.
 
 Caldas et al., "Expanding the Reach of Federated Learning by Reducing Client Resource Requirements", CoRR 2018; equation
 3.5 and algorithm 3.3 of the FedRolex thesis. There is one draw for each channel group, so that layers whose channels

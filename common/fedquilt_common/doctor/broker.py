@@ -97,9 +97,11 @@ def _check_own_certificate(path: str) -> Check:
 
 def _grade_days(name: str, end: float) -> Check:
     days = (end - time.time()) / _DAY
-    said = f"valid for {days:.0f} more days" if days >= 0 else f"expired {-days:.0f} days ago (by this machine's clock)"
+    finding = (
+        f"valid for {days:.0f} more days" if days >= 0 else f"expired {-days:.0f} days ago (by this machine's clock)"
+    )
     advice = "Renew it: `fedquilt provision BOARD --renew` or `fedquilt federation renew`; check the clock (`date`)"
-    return grade(name, days, WARN_DAYS, _FAIL_DAYS, said, advice)
+    return grade(name, days, WARN_DAYS, _FAIL_DAYS, finding, advice)
 
 
 @dataclass
@@ -158,9 +160,9 @@ def _explain_refusal(event: Incoming | None, address: BrokerAddress) -> Check:
 
 
 def _check_packets(most: int) -> Check:
-    said = f"the broker accepts payloads of up to {most / 1024:.0f} KiB"
+    finding = f"the broker accepts payloads of up to {most / 1024:.0f} KiB"
     advice = f"Set wire.chunk to less than {most} bytes, or raise the broker's max_packet_size"
-    return grade("largest packet", most, DEFAULT_CHUNK, 1024, said, advice)
+    return grade("largest packet", most, DEFAULT_CHUNK, 1024, finding, advice)
 
 
 def _check_rights(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:

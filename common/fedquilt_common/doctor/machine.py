@@ -130,8 +130,8 @@ def check_pi_power() -> Check | None:
     now = any(flags >> bit & 1 for bit in range(4))
     advice = "Use the official power supply and a short cable, and cool the board; it trains below its full speed"
     state: Grade = "fail" if now else "warn" if problems else "ok"
-    said = "; ".join(problems) or "power and temperature are fine"
-    return Check("Raspberry Pi", state, said, advice if problems else "")
+    finding = "; ".join(problems) or "power and temperature are fine"
+    return Check("Raspberry Pi", state, finding, advice if problems else "")
 
 
 def check_jetson_power() -> Check | None:

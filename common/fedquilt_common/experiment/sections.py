@@ -65,7 +65,7 @@ class Section(BaseModel):
 
 
 class _NamedChoice(BaseModel):
-    """A name, and beside it the parameters of what it names."""
+    """A name, and beside it the parameters of the named entry."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]
