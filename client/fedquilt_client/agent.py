@@ -59,7 +59,8 @@ class Agent:
         self._transport = make_transport(self._events.put, will)
         self._jobs = Jobs(settings, self._store, self._transport, self.topics, self._events.put, self._report_failure)
         self._coordinator_epoch = -1
-        self._telemetry_at = self._repair_at = _NEVER
+        self._telemetry_due = self._repair_at = _NEVER
+        self._jobs_seen = 0
         self._connected = False
         self._ended = False
 
@@ -81,8 +82,10 @@ class Agent:
         if now >= self._repair_at + STEP_SECONDS:
             self._repair_at = now
             self._jobs.repair(connected=self._connected)
-        pause = TELEMETRY_SECONDS if self._jobs.busy else IDLE_TELEMETRY_SECONDS
-        if self._connected and now >= self._telemetry_at + pause:
+        if self._jobs_seen != self._jobs.started:  # report soon that training has started
+            self._jobs_seen = self._jobs.started
+            self._telemetry_due = min(self._telemetry_due, now + TELEMETRY_SECONDS)
+        if self._connected and now >= self._telemetry_due:
             self._send_telemetry()
 
     def _take(self, event: Incoming | Callable[[], None]) -> None:
@@ -121,7 +124,7 @@ class Agent:
     def _send_telemetry(self) -> None:
         if not self._transport.drain(0.0):
             return  # on a slow link replies go first
-        self._telemetry_at = time.monotonic()
+        self._telemetry_due = time.monotonic() + (TELEMETRY_SECONDS if self._jobs.busy else IDLE_TELEMETRY_SECONDS)
         vitals = hardware.NO_VITALS if self.settings.private else hardware.read_vitals()
         message = telemetry_message(self.settings.name, self._boot, vitals, self._jobs.progress)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
@@ -161,7 +164,7 @@ class Agent:
         is_back = presence.online and presence.epoch != self._coordinator_epoch
         self._coordinator_epoch = presence.epoch if presence.online else -1
         if is_back:
-            self._telemetry_at = _NEVER
+            self._telemetry_due = _NEVER
             self._jobs.greet_coordinator()
 
     def _take_end(self, end: EndMessage) -> None:

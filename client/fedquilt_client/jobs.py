@@ -87,7 +87,8 @@ class Jobs:
         self._pool = WorkerPool(settings.workers, settings.threads, post, self._take_event)
         self._run: _CurrentRun | None = None
         self._early_round: RoundMessage | None = None
-        self._job_number = 0
+        self.started = 0
+        """Jobs that were given to the training processes so far."""
         self.progress: dict[int, float] = {}
         """Clients in training, and how far each is, from 0 to 1."""
 
@@ -218,11 +219,11 @@ class Jobs:
                 self._pool.submit(self._job(run.store, message, task, client))
 
     def _job(self, store: RunStore, message: RoundMessage, task: TaskMessage, client: int) -> Job:
-        self._job_number += 1
+        self.started += 1
         drafts = store.drafts(client, message.round, message.exchange)
         slices, own = message.sub_models(task)
         return Job(
-            number=self._job_number,
+            number=self.started,
             run_file=store.message,
             client=client,
             round=message.round,

@@ -145,8 +145,10 @@ class WorkerPool:
     def _take_line(self, number: int, process: subprocess.Popen[str], line: str) -> None:
         """Handle a line of a process; ignore one that concerns no current job."""
         slot = self._slots[number]
+        if slot.process is not process:
+            return  # the last line of a killed process may be cut
         message = json.loads(line)
-        if slot.process is not process or slot.job is None or message["number"] != slot.job.number:
+        if slot.job is None or message["number"] != slot.job.number:
             return
         if message["event"] == "training":
             slot.need = int(message["need"])

@@ -134,6 +134,7 @@ class Driver:
 
     def _checkpoint(self, seq: int, done: Checkpoint) -> list[Command]:
         run = self._run
+        self._uplink.close()
         self._display.show_evaluating()
         with run.watch.time("evaluating"):
             scores = run.evaluate(done.state, done.round)

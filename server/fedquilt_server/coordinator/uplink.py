@@ -73,17 +73,22 @@ class Uplink:
         self._serial = 0
 
     def open(self, expected: dict[ClientId, ExpectedReply]) -> None:
-        """Accept replies to this exchange from now on, and drop unfinished ones to earlier exchanges.
+        """Take replies to an exchange from now on, and drop what is under way to an earlier one.
 
         Args:
             expected: the clients that have not replied yet.
         """
+        self.close()
+        self._expected = expected
+
+    def close(self) -> None:
+        """Expect no reply until the next exchange opens: the machine judges what still arrives."""
         for transfer in self._transfers.values():
             transfer.assembly.discard()
         self._transfers.clear()
         self._refused.clear()
         self._payload_bytes.clear()
-        self._expected = expected
+        self._expected = {}
 
     def take(self, address: Address, message: MqttMessage) -> None:
         """Handle one chunk of a reply.

@@ -1,0 +1,65 @@
+"""A reply that arrives after its exchange has closed, while no other exchange is open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.wire.messages import AgentPresence, ReceiptMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.round.states import RunState
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import Player, Stage
+
+TOPICS = Topics("lab")
+
+
+def with_quorum(stage: Stage, quorum: int, deadline: float) -> None:
+    raw = stage.experiment.model_dump(mode="json")
+    raw["participation"] = {**raw["participation"], "quorum": quorum, "deadline": deadline}
+    stage.experiment = Experiment.model_validate(raw)
+
+
+def leave(player: Player) -> None:
+    farewell = AgentPresence(agent=player.name, online=False, boot=1)
+    player.transport.publish(TOPICS.presence(player.name), farewell.encode(), retain=True)
+
+
+def test_a_late_reply_is_late_also_while_the_run_waits(stage: Stage) -> None:
+    """The quorum closes round 1, too few clients are left for round 2, and then the missing reply arrives."""
+    with_quorum(stage, quorum=2, deadline=0.5)
+    present, missing = stage.players["pi"], stage.players["jetson"]
+    stage.arrive()
+    coordinator = stage.coordinator()
+    steps = iter(("reply", "late", "stop"))
+    step = next(steps)
+
+    def turn() -> bool:
+        nonlocal step
+        for player in (present, missing):
+            player._incoming = [message for message in player._incoming if b'"stop"' not in message.payload]
+            player.listen()
+        if step == "reply" and present.model() is not None and missing.model() is not None:
+            for client in (0, 1):
+                present.send(present.pack(client))
+            missing.sent["late"] = missing.pack(2)
+            leave(present)
+            step = next(steps)
+        elif step == "late" and coordinator.machine.run_state is RunState.WAITING:
+            missing.send(missing.sent["late"])
+            step = next(steps)
+        return step == "stop" and any(isinstance(message, ReceiptMessage) for message in missing.inbox)
+
+    with stage.closing(coordinator):
+        coordinator.execute(turn)
+        (receipt,) = missing.receipts
+        assert (receipt.client, receipt.outcome, receipt.reason) == (2, "late", "round 1, exchange 0 is closed")
+        assert (stage.board.current.accepted, stage.board.current.late) == (2, 1)
+        assert coordinator.run.watch.first_chunk is None  # the next round's receiving has not begun
+        assert files_below(stage.folder / "blobs" / "replies") == []
+
+
+def files_below(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
