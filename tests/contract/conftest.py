@@ -1,4 +1,4 @@
-"""Peers on a broker: the same for the broker in memory and for a real Mosquitto."""
+"""Peers on a broker, either in memory or a real Mosquitto."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 class Inbox:
-    """All that a transport delivered, and a way to wait for it."""
+    """Everything that a transport delivered, and a method that waits for it."""
 
     def __init__(self, *, ack: bool) -> None:
         self.items: list[Incoming] = []
@@ -49,7 +49,7 @@ class Inbox:
 
 @dataclass
 class Peer:
-    """A transport and all that it was delivered."""
+    """A transport and everything that it delivered."""
 
     transport: Transport
     inbox: Inbox
@@ -78,12 +78,12 @@ class Peer:
         return self
 
     def subscribe(self, *filters: str) -> None:
-        """Subscribe, and return once the broker has dealt with it and sent what it retains."""
+        """Subscribe, and return once the broker has sent its retained messages."""
         self.transport.subscribe(filters)
         self.settle()
 
     def settle(self) -> None:
-        """Return once the broker has dealt with all that was asked before, and we with its answers."""
+        """Return once the broker has handled all earlier requests, and the peer all its answers."""
         word, topic = f"{next(self._syncs)}".encode(), f"sync/{self.name}"
         self.transport.subscribe([topic])
         assert self.transport.publish(topic, word)
@@ -96,17 +96,17 @@ class Peer:
         return [m for m in self.inbox.items if isinstance(m, MqttMessage) and (m.topic, m.payload) == (topic, word)]
 
     def says(self, topic: str, payload: bytes = b"x", *, header: bytes = b"", retain: bool = False) -> None:
-        """Publish, and return once the broker has it."""
+        """Publish, and return once the broker has acknowledged it."""
         assert self.transport.publish(topic, payload, header=header, retain=retain)
         assert self.transport.drain(20)
 
 
 class Side(Protocol):
-    """A broker, and how to be its client."""
+    """A broker, and how to connect a client to it."""
 
     def peer(self, name: str = "", *, will: Will | None = None, ack: bool = True) -> Peer: ...
     def break_off(self, peer: Peer) -> None:
-        """Lose the peer's connection without a word, for good."""
+        """Break the peer's connection without a DISCONNECT; it does not reconnect."""
 
 
 class MemorySide:
@@ -123,7 +123,7 @@ class MemorySide:
 
 
 class MqttSide:
-    """Closes what it made."""
+    """Closes the peers that it made."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self.address = address
@@ -155,13 +155,13 @@ class MqttSide:
 
 
 def client_of(peer: Peer) -> Any:
-    """paho's client inside: the only way to cut a connection from this end."""
+    """Return paho's client: only through it can a test cut the connection from this end."""
     assert isinstance(peer.transport, MqttTransport)
     return peer.transport._client
 
 
 class Broker:
-    """A Mosquitto child that can be frozen, killed and started again on its port."""
+    """A Mosquitto process that can be frozen, killed and restarted on its port."""
 
     def __init__(self, folder: Path, more: str = "", *, replace: tuple[str, str] = ("\n", "\n")) -> None:
         self.folder, self.port = folder, free_port()
@@ -189,7 +189,7 @@ class Broker:
 
 @contextlib.contextmanager
 def running(folder: Path, more: str = "", *, replace: tuple[str, str] = ("\n", "\n")) -> Iterator[Broker]:
-    """A broker with more lines in its configuration; skips where there is no Mosquitto."""
+    """Start a broker with more lines in its configuration; skip the test if Mosquitto is missing."""
     try:
         broker = Broker(folder, more, replace=replace)
     except BrokerMissingError as error:
@@ -219,14 +219,14 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def mqtt(start: Start) -> Iterator[Callable[[Broker], MqttSide]]:
-    """Sides of brokers; their peers are closed before the brokers end."""
+    """Make sides of brokers; their peers are closed before the brokers end."""
     with contextlib.ExitStack() as stack:
         yield lambda broker: stack.enter_context(contextlib.closing(MqttSide(broker.address)))
 
 
 @pytest.fixture(params=["memory", "mqtt"])
 def side(request: pytest.FixtureRequest) -> Iterator[Side]:
-    """Either implementation; what the test wrote to the shared Mosquitto is below a topic of its own."""
+    """Either implementation; each test has its own topic level on the shared Mosquitto."""
     if request.param == "memory":
         yield MemorySide()
         return

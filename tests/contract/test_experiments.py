@@ -1,4 +1,4 @@
-"""The experiments that we ship, without boards: what each asks of its clients, and what that costs to send."""
+"""The experiments in deploy/, without boards: the tasks of each, and the bytes that they send."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sizes(made: PublicationPlan, whole: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Where a data set's files are: the real ones if they are on this machine, else small ones made here."""
+    """Return the folder of a data set: the real files if this machine has them, else small generated ones."""
 
     @functools.cache
     def folder(name: str) -> Path:

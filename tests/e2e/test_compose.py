@@ -48,12 +48,12 @@ def why_not() -> str:
 
 
 def docker(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """One docker command, and what it said."""
+    """Run a docker command; returns its output."""
     return subprocess.run(["docker", *words], capture_output=True, text=True, check=check, timeout=100)
 
 
 class Federation:
-    """The compose file's federation under a project name and port of its own."""
+    """The compose file's federation, with its own project name and port."""
 
     def __init__(self, folder: Path, profile: str = "demo", **environment: str) -> None:
         with socket.socket() as probe:
@@ -72,12 +72,12 @@ class Federation:
         self.page = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5)
 
     def choose(self, experiment: str) -> None:
-        """Another experiment than the file's."""
+        """Use another experiment than the file's."""
         self.experiment = experiment
         self._env["FEDQUILT_EXPERIMENT"] = experiment
 
     def train_for(self, rounds: int) -> None:
-        """Other rounds than the experiment file's."""
+        """Use another number of rounds than the experiment file's."""
         command = f"{SERVICES[self.coordinator]['command']} --set rounds={rounds}"
         more = {"version": "2.4", "services": {self.coordinator: {"command": command}}}
         self._more.write_text(yaml.safe_dump(more))
@@ -92,7 +92,7 @@ class Federation:
         return self.compose("ps", "-qa", service).strip()
 
     def status(self) -> dict[str, Any]:
-        """The snapshot; an empty one while the coordinator is not there."""
+        """Return the snapshot; an empty one while the coordinator does not run."""
         try:
             answer: dict[str, Any] = self.page.get("/api/status").json()
         except httpx.HTTPError:
@@ -116,7 +116,7 @@ class Federation:
         return int(docker("wait", self.container(service)).stdout)
 
     def signal(self, service: str, name: str) -> None:
-        """To the program; number 1 is the small init that Docker puts before it."""
+        """Send a signal to the program; process 1 is the init process that Docker starts before it."""
         docker("exec", self.container(service), "sh", "-c", f"kill -{name} $(cat /proc/1/task/1/children)")
 
     def await_health(self, service: str, wanted: str, seconds: float) -> None:
@@ -132,7 +132,7 @@ class Federation:
         return docker("inspect", "-f", what, self.container(service)).stdout.strip()
 
     def result(self, folder: Path) -> dict[str, Any]:
-        """``result.json``, fetched as a person would."""
+        """Return ``result.json``, copied out of the container as a user would do it."""
         docker("cp", f"{self.container(self.coordinator)}:/runs/{self.experiment}/result.json", str(folder))
         found: dict[str, Any] = json.loads((folder / "result.json").read_text())
         return found
@@ -140,13 +140,13 @@ class Federation:
 
 @pytest.fixture
 def profile() -> str:
-    """Which one is run; a test may choose another."""
+    """Return the Compose profile to run; a test can override it."""
     return "demo"
 
 
 @pytest.fixture
 def federation(tmp_path: Path, profile: str) -> Iterator[Federation]:
-    """Nothing runs yet; all of it is gone afterwards, volumes too."""
+    """A federation that is not started; the test removes all of it afterwards, volumes too."""
     if reason := why_not():
         pytest.skip(reason)
     made = Federation(tmp_path, profile)
@@ -259,7 +259,7 @@ def test_with_certificates_the_same_numbers_come_out(federation: Federation, tmp
 
 @pytest.mark.timeout(1200)
 def test_more_boards_of_a_kind(federation: Federation) -> None:
-    """Each replica has clients of its own; one that is killed takes them up again."""
+    """Each replica has its own clients; a killed replica hosts them again after its restart."""
     federation.choose("boards-many")
     federation.train_for(1)
     federation.compose("up", "-d", "--scale", "agent-weak=2", "coordinator", "agent-weak")

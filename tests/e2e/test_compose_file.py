@@ -1,4 +1,4 @@
-"""``docker-compose.yml`` and the images, by reading."""
+"""``docker-compose.yml`` and the images: checks that only read the files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_nobody_but_who_fills_it_has_the_authoritys_volume() -> None:
 
 
 def test_every_profile_is_whole() -> None:
-    """What a service of a profile waits for is in that profile."""
+    """The services that a service of a profile depends on are in that profile."""
     for name, service in SERVICES.items():
         for other in service.get("depends_on", []):
             assert SERVICES[other]["profiles"] == service["profiles"], name

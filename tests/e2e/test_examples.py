@@ -1,4 +1,4 @@
-"""The files in ``examples/``, run as their docstrings say."""
+"""The files in ``examples/``, run with the commands of their docstrings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*command: str, where: Path, **environment: str) -> subprocess.CompletedP
 
 
 def simulate(folder: Path, *options: str) -> dict[str, Any]:
-    """Two rounds with the examples on the PYTHONPATH."""
+    """Run two rounds with the examples on the PYTHONPATH."""
     path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
     short = ("--set", "rounds=2", "--set", "training.epochs=1", "--json", "--out", "run")
     done = run("-m", "fedquilt_common.cli", "simulate", str(DIGITS), *short, *options, where=folder, PYTHONPATH=path)

@@ -1,4 +1,4 @@
-"""Global and personal accuracy over a real broker, with real agents; what is private stays on its board."""
+"""Global and personal accuracy over a real broker, with real agents; private arrays stay on their board."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, ear, kill, memories, simulate
+from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, memories, recording_broker, simulate
 
 from fedquilt_common.wire.codec import FileArrays
 
@@ -18,7 +18,7 @@ FEDREB = EXPERIMENTS / "digits-fedreb.yaml"
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which nothing happens."""
+    """A run without disturbance."""
     folder = tmp_path_factory.mktemp("calm")
     simulate(FEDREB, folder, *SHORT)
     return folder
@@ -48,8 +48,8 @@ def test_both_accuracies_of_every_round_and_of_the_run(calm: Path) -> None:
 
 
 def test_nothing_private_is_on_any_topic(tmp_path: Path) -> None:
-    """Ditto keeps the most; ``unit/common/algorithms`` looks at the replies of the others."""
-    with ear(tmp_path) as (broker, heard):
+    """Ditto keeps the most private arrays; ``unit/common/algorithms`` tests the replies of the other algorithms."""
+    with recording_broker(tmp_path) as (broker, messages):
         simulate(
             EXPERIMENTS / "digits-ditto.yaml",
             tmp_path,
@@ -60,10 +60,10 @@ def test_nothing_private_is_on_any_topic(tmp_path: Path) -> None:
             "--set",
             "wire.chunk=1MiB",
         )
-    everything = b"".join(message.header + message.payload for message in heard)
+    everything = b"".join(message.header + message.payload for message in messages)
     model = FileArrays(tmp_path / "run" / "global.safetensors")
     shared = next(iter(model))
-    assert model[shared].tobytes() in everything  # the ear does hear what is sent
+    assert model[shared].tobytes() in everything  # the recorder receives what is sent
     found = memories(tmp_path)
     assert len(found) >= 5
     for _, _, file in found:

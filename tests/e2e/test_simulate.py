@@ -36,7 +36,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -45,7 +45,7 @@ class Done:
 
 @contextlib.contextmanager
 def fedquilt(*arguments: str, where: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command in the folder ``where``; nothing of it is left afterwards."""
+    """Run the command in the folder ``where``; all its processes are stopped afterwards."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *arguments]
     with subprocess.Popen(command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -79,7 +79,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def pids(folder: Path) -> dict[str, int]:
-    """Who runs, by name."""
+    """Return the running processes by name."""
     found = json.loads((folder / "run" / "pids.json").read_text())
     return {"broker": found["broker"], "coordinator": found["coordinator"], **found["agents"]}
 
@@ -96,7 +96,7 @@ def wait_for(done: Callable[[], Any], what: str) -> None:
 
 
 def process_names(pid: int) -> set[int]:
-    """The process and everything below it."""
+    """Return the process and all its descendants."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
     return set()
@@ -104,7 +104,7 @@ def process_names(pid: int) -> set[int]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
-    """The experiment run once, with nothing in its way."""
+    """The experiment, run once without disturbance."""
     folder = tmp_path_factory.mktemp("undisturbed")
     return folder, run(*simulate("digits-fedavg", "--json"), where=folder)
 
@@ -155,7 +155,7 @@ def test_a_finished_folder_is_refused(undisturbed: tuple[Path, Done]) -> None:
 
 
 def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
-    """Coordinator, agent and broker, one after the other, each in the middle of a round."""
+    """Kill coordinator, agent and broker one after another, each in the middle of a round."""
     with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
         for number, who in enumerate(("coordinator", "strong-0", "broker")):
             wait_for(lambda number=number: rounds_done(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
@@ -172,7 +172,7 @@ def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> 
 
 
 def test_an_interrupted_run_goes_on(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
-    """The same command again, and meanwhile nothing is left running."""
+    """The same command resumes the run; between the two no process is left running."""
     with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
         wait_for(lambda: rounds_done(tmp_path) >= 1, "first round")
         family = process_names(process.pid)

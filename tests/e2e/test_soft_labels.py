@@ -1,4 +1,4 @@
-"""Soft labels over a real broker: what travels, what does not, and that neither loss nor death changes a bit."""
+"""Soft labels over a real broker: which arrays travel, and a bit-identical model despite lost packets and kills."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support.runs import EXPERIMENTS, FEDQUILT, PATIENCE, await_round, command, ear, kill, memories, simulate
+from tests.support.runs import (
+    EXPERIMENTS,
+    FEDQUILT,
+    PATIENCE,
+    await_round,
+    command,
+    kill,
+    memories,
+    recording_broker,
+    simulate,
+)
 
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.simulate.mosquitto import broker_command, free_port
@@ -19,10 +29,10 @@ SHORT = ("--set", "rounds=2", "--set", "evaluate_every=2")
 
 
 def test_only_numbers_travel_and_no_weights(tmp_path: Path) -> None:
-    with ear(tmp_path) as (broker, heard):
+    with recording_broker(tmp_path) as (broker, messages):
         found = simulate(EXPERIMENTS / "digits-cfedakd.yaml", tmp_path, "--broker", broker, *SHORT)
     up: dict[str, int] = {}
-    for message in heard:
+    for message in messages:
         levels = message.topic.split("/")
         if "replies" in levels:
             key = "/".join(levels[-3:-1])
@@ -31,14 +41,14 @@ def test_only_numbers_travel_and_no_weights(tmp_path: Path) -> None:
     assert len(scores) == 6 * 2
     assert set(scores.values()) == {LABELS}
     assert {size for key, size in up.items() if key.endswith(".1")} == {0}
-    down = [len(m.payload) for m in heard if "/soft-labels/" in m.topic and m.payload]
+    down = [len(m.payload) for m in messages if "/soft-labels/" in m.topic and m.payload]
     assert down == [LABELS] * 2
-    assert not [m for m in heard if "/slices/" in m.topic and m.payload]
+    assert not [m for m in messages if "/slices/" in m.topic and m.payload]
     for row in found["rounds"]:
         assert row["label_bytes"] == {str(client): {"down": LABELS, "up": LABELS} for client in range(6)}
         assert row["label_bytes_down"] == row["label_bytes_up"] == 6 * LABELS
     assert found["final"]["label_bytes_up"] == 12 * LABELS
-    everything = b"".join(m.header + m.payload for m in heard)
+    everything = b"".join(m.header + m.payload for m in messages)
     kept = memories(tmp_path)
     assert len(kept) == 6
     for _, _, file in kept:
@@ -54,7 +64,7 @@ def outcome(folder: Path) -> tuple[Any, ...]:
 
 
 def test_neither_lost_packets_nor_kills_change_a_bit(tmp_path: Path) -> None:
-    """Links, chunks and speed are no part of what is computed, and each label counts once whoever is killed."""
+    """Links, chunks and speed do not change the results; each label counts once, no matter which process is killed."""
     link = "{rate: 2000, latency: 0.1, loss: 0.2, mtu: 2200}"
     lossy = ["--set", "wire.chunk=2000", "--set", "speedup=400", "--set", "participation.deadline=86400"]
     lossy += [word for line in (0, 1) for word in ("--set", f"fleet.{line}.link={link}")]
@@ -73,7 +83,7 @@ def test_neither_lost_packets_nor_kills_change_a_bit(tmp_path: Path) -> None:
 
 
 def test_a_board_with_another_public_set_is_refused_before_it_spoils_a_round(tmp_path: Path) -> None:
-    """The coordinator's file is not that of the boards, which have one of their own."""
+    """The coordinator's file differs from the boards' file."""
     import numpy as np
 
     data = {"coordinator": tmp_path / "one", "board": tmp_path / "two"}

@@ -1,4 +1,4 @@
-"""Sub-models over a real broker, with real agents: what each experiment reports, whatever dies on the way."""
+"""Sub-models over a real broker, with real agents: the results of each experiment, also when processes are killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, kill
 
 
 def check_report(found: dict[str, Any], name: str, rounds: int) -> None:
-    """What holds of every quilt: all clients train, and a round sends no more than one model."""
+    """Check what holds in every experiment: all clients train, and a round sends no more than one model."""
     assert (found["algorithm"], len(found["rounds"])) == (name, rounds)
     for row in found["rounds"]:
         assert row["clients"] == 20
@@ -37,7 +37,7 @@ def check_adaptive_report(found: dict[str, Any], folder: Path) -> None:
 
 
 def test_what_fedrolex_reports(tmp_path: Path) -> None:
-    """The other experiments differ in which channels they take; ``contract/test_experiments.py`` has all."""
+    """The other experiments differ in the channels that they select; ``contract/test_experiments.py`` tests all."""
     two = "fleet=[{kind: full, agents: 1, clients: 10}, {kind: sixteenth, agents: 1, clients: 10}]"
     found = simulate(EXPERIMENTS / "digits-fedrolex.yaml", tmp_path, "--set", "rounds=1", "--set", two)
     check_report(found, "fedrolex", 1)
@@ -86,7 +86,7 @@ def test_a_model_that_cannot_be_cut_is_refused_before_the_first_round(tmp_path: 
 
 
 def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path) -> None:
-    """Its worker dies of the first whole model; the round goes on, and it says so."""
+    """Its worker runs out of memory with the first whole model; the round continues, and the agent logs it."""
     (tmp_path / "greedy.py").write_text(
         "from dataclasses import dataclass\n"
         "from fedquilt_common.algorithms.adaptivefl import AdaptiveFL\n"
@@ -115,7 +115,7 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
 
 
 def test_what_adaptivefl_reports_and_that_killed_boards_change_no_bit_of_it(tmp_path: Path) -> None:
-    """All agents, in the middle of the second round: their patches are fetched anew."""
+    """Kill all agents in the middle of the second round: they fetch their patches again."""
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
     experiment, options = EXPERIMENTS / "digits-adaptivefl.yaml", ("--set", "rounds=2", "--set", "evaluate_every=2")
     found = simulate(experiment, calm, *options)

@@ -1,4 +1,4 @@
-"""A coordinator on a broker in memory, and agents played by the test with raw messages, all in one thread."""
+"""A coordinator on a broker in memory, and agents that the test plays with raw messages, all in one thread."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ FLEET = {"pi": (0, 1), "jetson": (2,)}
 
 
 def experiment(rounds: int = 2, megabytes: float = 0.012) -> Experiment:
-    """Three clients, a model of a few chunks, nothing to train."""
+    """Return an experiment with three clients, a model of a few chunks, and no training."""
     raw = bench_experiment(2, 3, megabytes, rounds).model_dump(mode="json")
     return Experiment.model_validate({**raw, "wire": {"chunk": CHUNK}})
 
 
 def answer(model: Arrays, client: int) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """What an honest client sends: other numbers for each client, so that the mean shows who was counted how often."""
+    """Return the reply of an honest client; it differs by client, so the mean shows how often each one counted."""
     return {name: x + np.float32(1 + client) / np.float32(3) for name, x in model.items()}
 
 
 @dataclass
 class Parcel:
-    """One reply as it goes over the wire: its topic's numbers and its chunks."""
+    """One reply on the wire: the numbers in its topic, and its chunks."""
 
     agent: str
     client: int
@@ -72,7 +72,7 @@ class Parcel:
 
 
 class Player:
-    """An agent of the test: keeps what it hears, answers rounds when it is told to, sends chunks again when asked."""
+    """An agent that the test plays: keeps messages, replies to rounds on command, and resends chunks on request."""
 
     def __init__(self, name: str, folder: Path, make_transport: Callable[[str, Deliver], Transport]) -> None:
         self.name = name
@@ -94,13 +94,13 @@ class Player:
         self.appear(clients, boot)
 
     def appear(self, clients: tuple[int, ...], boot: int = 1) -> None:
-        """Say that we are there, and subscribe."""
+        """Publish the presence, and subscribe."""
         here = AgentPresence(agent=self.name, online=True, boot=boot, clients=list(clients))
         self.transport.publish(TOPICS.presence(self.name), here.encode(), retain=True)
         self.transport.subscribe([*TOPICS.agent_filters(self.name), TOPICS.slot_chunks("slices/0")])
 
     def listen(self) -> None:
-        """Deal with everything that has come."""
+        """Handle all messages that have arrived."""
         while self._incoming:
             message = self._incoming.pop(0)
             self._hear(message)
@@ -118,19 +118,19 @@ class Player:
         elif kind == "inbox":
             self._obey(parse_inbox(message.payload, message.topic))
 
-    def _obey(self, said: object) -> None:
-        assert isinstance(said, ReceiptMessage | MissingMessage)
-        self.inbox.append(said)
-        if isinstance(said, MissingMessage) and said.digest in self.sent:
-            parcel = self.sent[said.digest]
-            self.send_chunks(parcel, [parcel.headers[i] for i in decode_bitmap(said.bitmap, len(parcel.headers))])
+    def _obey(self, message: object) -> None:
+        assert isinstance(message, ReceiptMessage | MissingMessage)
+        self.inbox.append(message)
+        if isinstance(message, MissingMessage) and message.digest in self.sent:
+            parcel = self.sent[message.digest]
+            self.send_chunks(parcel, [parcel.headers[i] for i in decode_bitmap(message.bitmap, len(parcel.headers))])
 
     @property
     def receipts(self) -> list[ReceiptMessage]:
-        return [said for said in self.inbox if isinstance(said, ReceiptMessage)]
+        return [message for message in self.inbox if isinstance(message, ReceiptMessage)]
 
     def model(self) -> FileArrays | None:
-        """The open exchange's model once all of it is here."""
+        """Return the open exchange's model; None until all its chunks have arrived."""
         if self.round is None or not self.round.patches:
             return None
         patch = self.round.patches[0]
@@ -145,7 +145,7 @@ class Player:
     def pack(
         self, client: int, /, arrays: Arrays | None = None, header: Callable[[str], str] = str, **changes: Any
     ) -> Parcel:
-        """A reply to the open exchange, honest unless arrays, fields of its header or the header's text are changed."""
+        """Return a reply to the open exchange; the arguments change its arrays, header fields or header text."""
         assert self.round is not None
         model = self.model()
         assert model is not None
@@ -160,7 +160,7 @@ class Player:
         return Parcel(self.name, client, known["round"], known["exchange"], blob)
 
     def send(self, parcel: Parcel) -> Parcel:
-        """All chunks, in order."""
+        """Send all chunks, in order."""
         self.sent[parcel.blob.digest] = parcel
         self.send_chunks(parcel, parcel.headers)
         return parcel
@@ -188,7 +188,7 @@ class Stage:
         self.board = StatusStore()
         self.players = {name: self.player(name) for name in FLEET}
         self.ways: dict[int, Turn] = {}
-        """How a client sends its reply when not in order and all at once."""
+        """How a client sends its reply, if not in order and all at once."""
         self._answered: set[tuple[str, int]] = set()
 
     def player(self, name: str) -> Player:
@@ -199,7 +199,7 @@ class Stage:
             player.arrive(FLEET[name])
 
     def coordinator(self, wrap: Callable[[Deliver], Deliver] = lambda deliver: deliver) -> Coordinator:
-        """A new one, as after a restart."""
+        """Return a new coordinator, as after a restart."""
 
         def transport(deliver: Deliver, will: Will) -> Transport:
             return cast(Transport, MemoryTransport(self.broker, "coordinator", wrap(deliver), will=will))
@@ -209,7 +209,7 @@ class Stage:
         )
 
     def turn(self, before: Turn | None = None) -> bool:
-        """Every agent deals with what it heard; a new round is first given to ``before``, then answered honestly."""
+        """Let every agent handle its messages; a new round goes to ``before`` first, then gets honest replies."""
         for player in self.players.values():
             player.listen()
         for player in self.players.values():
@@ -233,11 +233,11 @@ class Stage:
             coordinator.run.folder.release()
 
     def play(self, before: Turn | None = None) -> None:
-        """The whole run; ``before`` may misbehave."""
+        """Play the whole run; ``before`` may misbehave."""
         self.play_with(lambda: self.turn(before))
 
     def play_with(self, turn: Callable[[], bool]) -> None:
-        """The whole run; ``turn`` comes before each step of the coordinator."""
+        """Play the whole run; ``turn`` is called before each step of the coordinator."""
         self.arrive()
         coordinator = self.coordinator()
         with self.closing(coordinator):
@@ -267,5 +267,5 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def make_stage() -> Callable[..., Stage]:
-    """For tests that need more than one."""
+    """Return the class, for tests that need several stages."""
     return Stage

@@ -1,4 +1,4 @@
-"""Bytes that are cut or changed on the way, or slipped in by somebody else: the honest reply still counts, once."""
+"""Bytes that are cut, changed or injected by another agent: the honest reply still counts, once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_changed_bytes_are_found_and_the_same_reply_may_come_again(stage: Stage,
 
 
 def test_the_end_is_told_again_when_the_broker_was_away(stage: Stage) -> None:
-    """Neither the last word nor the clearing of what is retained may be lost with a connection."""
+    """A lost connection must lose neither the last message nor the clearing of retained messages."""
     stage.arrive()
     coordinator = stage.coordinator()
     transport = coordinator._transport
@@ -96,7 +96,7 @@ def test_the_end_is_told_again_when_the_broker_was_away(stage: Stage) -> None:
 
 
 def test_the_seconds_of_rounds_do_not_overlap(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing a slow checkpoint belongs to the round that it ends, and to no other."""
+    """The time of writing a slow checkpoint counts for the round that it ends, and for no other."""
     put = BlobStore.put
 
     def slow_put(self: BlobStore, arrays: Arrays, precision: Precision = "fp32") -> Blob:

@@ -1,4 +1,4 @@
-"""Whatever an agent sends: it is told why it does not count, the row counts it, the model is the same to the bit."""
+"""Hostile replies: the agent gets a reason, the row counts each one, and the model is bit-identical."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Act = Callable[["Player", RoundMessage], object]
 
 @dataclass(frozen=True)
 class Case:
-    """What the agent ``pi`` does in round 2 before it answers; the reasons it gets; what the row of round 2 counts."""
+    """Act of the agent ``pi`` in round 2 before it replies, the reason that it gets, and the counts of the row."""
 
     act: Act
     reason: str
@@ -34,7 +34,7 @@ class Case:
 
 
 def arrays_with(change: Callable[[dict[str, Any]], object]) -> Act:
-    """A reply of client 0 whose arrays have been tampered with."""
+    """Send a reply of client 0 with changed arrays."""
 
     def act(player: Player, _: RoundMessage) -> None:
         model = player.model()
@@ -55,7 +55,7 @@ def header_text(change: Callable[[str], str]) -> Act:
 
 
 def moved(**changes: int | str) -> Act:
-    """A sound reply of client 0 on the topic of something else."""
+    """Send a valid reply of client 0 on the topic of another reply."""
 
     def act(player: Player, _: RoundMessage) -> None:
         player.send(replace(player.pack(0, metrics={"odd": 1.0}), **changes))  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def truncated(player: Player, _: RoundMessage) -> None:
 
 
 def forged(player: Player, _: RoundMessage) -> None:
-    """Every chunk has the right length, and one of them other bytes."""
+    """Send chunks of the right length, one of them with other bytes."""
     parcel = player.pack(0, metrics={"odd": 1.0})
     for header in parcel.headers:
         data = parcel.bytes_of(header)
@@ -86,7 +86,7 @@ def forged(player: Player, _: RoundMessage) -> None:
 
 
 def announced(size: int, count: int, index: int = 0) -> Act:
-    """One chunk of a transfer that is said to be so large."""
+    """Send one chunk of a transfer that announces this size."""
     header = (b"\x01" + b"\xab" * 32) + b"".join(n.to_bytes(w, "big") for n, w in ((index, 4), (count, 4), (size, 8)))
     return lambda player, message: player.say(TOPICS.reply_chunk("pi", 0, message.round, 0, index), b"x", header)
 
@@ -98,7 +98,7 @@ def garbage_container(player: Player, _: RoundMessage) -> None:
 
 
 def _again(parcel: Parcel) -> Parcel:
-    """The parcel with the digest and size of what its file now holds."""
+    """Return the parcel with the digest and size of its changed file."""
     content = parcel.blob.path.read_bytes()
     blob = replace(parcel.blob, digest=hashlib.sha256(content).hexdigest(), size=len(content))
     return replace(parcel, blob=blob, headers=[])
@@ -111,7 +111,7 @@ def wrong_index(player: Player, _: RoundMessage) -> None:
 
 
 def twice(player: Player, _: RoundMessage) -> None:
-    """Client 0's honest reply; the stage sends the same once more."""
+    """Send client 0's honest reply; the stage sends the same reply again."""
     player.send(player.pack(0))
 
 

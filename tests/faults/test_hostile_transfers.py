@@ -1,4 +1,4 @@
-"""Chunks that are lost, shuffled, refused or far too many: replies count once all the same."""
+"""Chunks that are lost, shuffled, refused or far too many: each reply still counts once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_lost_chunks_are_asked_for_and_the_reply_counts_once(lost: set[int], sta
 
 
 def test_the_last_chunk_alone_asks_for_the_rest(stage: Stage, undisturbed: str) -> None:
-    """How an agent that has had no receipt finds out what became of its reply: now, or when the coordinator is back."""
+    """An agent without a receipt learns the outcome of its reply at once, or when the coordinator has restarted."""
 
     def probe(player: Player, _: RoundMessage) -> None:
         parcel = player.send(player.pack(0))
@@ -70,7 +70,7 @@ def test_the_last_chunk_alone_asks_for_the_rest(stage: Stage, undisturbed: str) 
 
 
 def test_who_asks_after_a_refused_reply_is_told_again(stage: Stage, undisturbed: str) -> None:
-    """The receipt may have been lost; without another the agent would wait for it with all its other replies."""
+    """If a receipt is lost, the agent needs another one: all its later replies wait for it."""
 
     def refused(player: Player, message: RoundMessage) -> None:
         if player.name == "pi" and message.round == 2:
@@ -86,7 +86,7 @@ def test_who_asks_after_a_refused_reply_is_told_again(stage: Stage, undisturbed:
 
 
 def test_many_transfers_at_once_cannot_fill_the_disk(stage: Stage, undisturbed: str) -> None:
-    """Of the unfinished transfers of a client only the newest few are kept."""
+    """The coordinator keeps only the newest few of a client's unfinished transfers."""
     most = 0
 
     def greedy(player: Player, message: RoundMessage) -> None:

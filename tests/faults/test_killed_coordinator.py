@@ -1,4 +1,4 @@
-"""A coordinator process on a real Mosquitto, killed with SIGKILL while replies are on their way, and started again."""
+"""A coordinator process on a real Mosquitto: killed with SIGKILL while replies arrive, and restarted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def start(stage: Stage, port: int) -> subprocess.Popen[bytes]:
 
 
 def connect(player: Player, port: int, clients: tuple[int, ...]) -> None:
-    """Put the player on the real broker, with its presence said once it is connected."""
+    """Connect the player to the real broker; it publishes its presence once it is connected."""
     connected: list[object] = []
 
     def deliver(incoming: object) -> None:
@@ -86,7 +86,7 @@ def test_killed_in_every_round_and_the_model_is_the_same(stage: Stage, undisturb
     kills: list[int] = []
 
     def kill_once(player: Player, message: RoundMessage) -> None:
-        """After half of client 1's reply, with client 0's reply under way or just counted."""
+        """Kill after half of client 1's reply, while client 0's reply is in transit or has just counted."""
         nonlocal process
         parcel = player.pack(1)
         player.sent[parcel.blob.digest] = parcel

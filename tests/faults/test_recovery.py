@@ -1,4 +1,4 @@
-"""The coordinator dies at every point where that makes a difference and starts again: nothing is lost or doubled."""
+"""The coordinator crashes at every point where it matters and restarts: no reply is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class DiedError(BaseException):
-    """As if the process had been killed: no handler of the program may see it as one of its errors."""
+    """A simulated kill: no error handler of the program may catch it."""
 
 
 class Reaper:
-    """Counts the points at which a crash makes a difference, and kills at the chosen one."""
+    """Counts the points at which a crash matters, and crashes at the chosen one."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -38,7 +38,7 @@ class Reaper:
             raise DiedError(name)
 
     def around(self, owner: Any, method: str, name: str | None = None) -> None:
-        """A point before and one after each call of a method."""
+        """Add a point before and one after each call of a method."""
         call = getattr(owner, method)
 
         def watched(*arguments: Any, **named: Any) -> Any:
@@ -52,7 +52,7 @@ class Reaper:
         setattr(owner, method, watched)
 
     def wrap(self, deliver: Deliver) -> Deliver:
-        """A point before and one after the acknowledgement of each message."""
+        """Add a point before and one after the acknowledgement of each message."""
 
         def watched(incoming: object) -> None:
             if isinstance(incoming, MqttMessage):
@@ -72,7 +72,7 @@ class Reaper:
 
 
 def attach(reaper: Reaper, coordinator: Coordinator, stage: Stage) -> None:
-    """Watch everything that a coordinator does for good."""
+    """Add points around every durable action of a coordinator."""
     run = coordinator.run
     reaper.around(run.folder.journal, "append")
     reaper.around(run.folder.journal, "save")
@@ -80,7 +80,7 @@ def attach(reaper: Reaper, coordinator: Coordinator, stage: Stage) -> None:
     reaper.around(run, "finish")
     reaper.around(run.folder, "close")
 
-    def die() -> None:  # the connection breaks, so that nothing more is said, not even goodbye
+    def die() -> None:  # the connection breaks, so that no further message is sent
         session = stage.broker.sessions["coordinator"]
         session.client = None
 
@@ -88,7 +88,7 @@ def attach(reaper: Reaper, coordinator: Coordinator, stage: Stage) -> None:
 
 
 def until_it_dies(stage: Stage, at: int) -> Reaper:
-    """Run with a crash at point ``at``; 0 is never reached."""
+    """Run with a crash at point ``at``; with 0 there is no crash."""
     reaper = Reaper(at)
     coordinator = stage.coordinator(reaper.wrap)
     attach(reaper, coordinator, stage)
@@ -112,7 +112,7 @@ def go_on(stage: Stage) -> None:
 
 @pytest.fixture(scope="module")
 def points(tmp_path_factory: pytest.TempPathFactory, make_stage: Callable[..., Stage]) -> list[str]:
-    """The points of a run without a crash."""
+    """Return the points of a run without a crash."""
     stage = make_stage(tmp_path_factory.mktemp("points"))
     stage.arrive()
     return until_it_dies(stage, 0).points

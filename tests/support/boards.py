@@ -20,18 +20,18 @@ PACKAGES = (
     "systemd,systemd-sysv,dbus,openssh-server,python3,ca-certificates,iproute2,sudo,cloud-init,locales,"
     "python3-cffi-backend,mosquitto"
 )
-"""Mosquitto is for the workstation; boards have no need of it, and the Internet is no part of the test."""
+"""Only the workstation needs Mosquitto; it is installed here because the tests do not use the Internet."""
 IMAGE = f"fedquilt-test-board:{zlib.crc32(PACKAGES.encode()):08x}"
 PATIENCE = 600.0
 STRANGERS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ControlMaster=auto -o ControlPersist=60s"
-"""Containers have new host keys each time, and addresses that others had before."""
+"""Containers have new host keys each time, and reuse the addresses of earlier ones."""
 
 
 def run(*command: str, check: bool = True, **more: Any) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **more)
     assert not check or done.returncode == 0, f"{command}: {done.stdout[-6000:]}{done.stderr[-3000:]}"
-    said: str = done.stdout
-    return said
+    output: str = done.stdout
+    return output
 
 
 def why_not() -> str:
@@ -47,7 +47,7 @@ def why_not() -> str:
 
 
 def build_image() -> None:
-    """A Debian with systemd, once; takes two minutes."""
+    """Build an image of Debian with systemd if it is missing; takes two minutes."""
     if subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, check=False).returncode == 0:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ class Machine:
         return run("docker", "exec", self.container, "sh", "-c", script, check=check)
 
     def wait(self, look: str, wanted: str, seconds: float) -> None:
-        """Until a command prints it."""
+        """Wait until the command ``look`` prints ``wanted``."""
         end = time.monotonic() + seconds
         while self.sh(look, check=False).strip() != wanted:
             assert time.monotonic() < end, self.sh("systemctl status; journalctl --no-pager | tail -50", check=False)
@@ -82,7 +82,7 @@ class Machine:
 
 
 def create(name: str) -> str:
-    """A container with systemd as process 1, switched off; its name."""
+    """Create a stopped container with systemd as process 1; returns its name."""
     container = f"fedquilt-test-{name}-{os.getpid()}"
     run(
         "docker", "create", "--name", container, "--hostname", name, "--cap-add", "SYS_ADMIN",
@@ -101,7 +101,7 @@ def switch_on(name: str, container: str) -> Machine:
 
 
 def start(name: str, key: Path) -> Machine:
-    """``key``: whose public half may log in as root."""
+    """Start a container in which the public half of ``key`` can log in as root."""
     machine = switch_on(name, create(name))
     public = key.with_suffix(".pub").read_text().strip()
     machine.sh(f"install -d -m 700 /root/.ssh; echo '{public}' > /root/.ssh/authorized_keys")
@@ -110,7 +110,7 @@ def start(name: str, key: Path) -> Machine:
 
 @dataclass(frozen=True)
 class Playbooks:
-    """Runs those of ``ansible/`` with the federation's own inventory, in which ``hub`` is the workstation."""
+    """Runs the playbooks of ``ansible/`` with the federation's own inventory, in which ``hub`` is the workstation."""
 
     federation: Path
     key: Path
@@ -126,7 +126,7 @@ class Playbooks:
         return path
 
     def play(self, name: str, *options: str, fails: bool = False, **variables: Any) -> str:
-        """What Ansible says."""
+        """Run a playbook; returns Ansible's output."""
         more = [word for key, value in variables.items() for word in ("-e", f"{key}={value}")]
         command = [str(Path(sys.executable).parent / "ansible-playbook"), f"{name}.yml", "-i", str(self.inventory())]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -1,4 +1,4 @@
-"""Images of cards, as they come from whoever makes them."""
+"""Makes images of SD cards like those that vendors publish."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECTOR = 512
 BOOT = (8192, 65536)
 """Start and length in sectors."""
 ROOT = 28 << 20
-"""Bytes behind it."""
+"""Bytes of the root partition."""
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 TOOLS = {name: shutil.which(name, path=PATH) for name in ("mcopy", "mkfs.vfat", "sfdisk")}
 TYPES = {"dos": ("c", "83"), "gpt": ("EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", "L")}
@@ -28,7 +28,7 @@ WHY_NOT = (
 def stock(
     path: Path, label: str = "dos", fat: bool = True, files: dict[str, str] | None = None, boot: tuple[int, int] = BOOT
 ) -> Path:
-    """An image as they come: a boot partition in FAT and one for the root file system."""
+    """Write an unmodified image: a boot partition in FAT and one for the root file system."""
     first, size = boot
     table = f"label: {label}\nstart={first}, size={size}, type={TYPES[label][0]}\ntype={TYPES[label][1]}\n"
     with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""What the tests know of ``docker-compose.yml``."""
+"""Reads ``docker-compose.yml`` for the tests."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ def compose_program() -> list[str]:
 
 
 def defaults(text: str) -> str:
-    """``${NAME:-word}`` -> ``word``, as Compose does where NAME is not set."""
+    """Replace ``${NAME:-word}`` with ``word``, as Compose does if NAME is not set."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
 def options(service: dict[str, Any]) -> dict[str, str]:
-    """The options of an agent's command."""
+    """Return the options of an agent's command."""
     words = service["command"].split()
     assert words[0] == "agent"
     return {name.removeprefix("--"): value for name, value in zip(words[1::2], words[2::2], strict=True)}
 
 
 def share(service: dict[str, Any], slot: int) -> tuple[int, ...]:
-    """The clients of the replica ``slot`` of an agent's service."""
-    told = options(service)
-    clients, each = parse_clients(told["clients"]), int(told["each"])
+    """Return the clients of the replica ``slot`` of an agent's service."""
+    values = options(service)
+    clients, each = parse_clients(values["clients"]), int(values["each"])
     return clients[slot * each : (slot + 1) * each]
 
 
 def memory_limit(service: dict[str, Any]) -> int:
-    """In bytes."""
+    """Return a service's memory limit in bytes."""
     return int(service["mem_limit"][:-1]) * SIZES[service["mem_limit"][-1]]
 
 
 def plain_environment() -> dict[str, str]:
-    """Ours without what changes the federation."""
+    """Return this process's environment without the variables that change the federation."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("FEDQUILT_", "COMPOSE_"))}

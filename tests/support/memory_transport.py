@@ -1,4 +1,4 @@
-"""A broker and its clients in one process, for tests that need no sockets; held to the same contract as MQTT's."""
+"""A broker and its clients in one process, for tests without sockets; it passes the same contract tests as MQTT."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class MemoryTransport:
             self._session.client = None
 
     def break_off(self) -> None:
-        """Lose the connection without a word, so that the will is published."""
+        """Break the connection without a DISCONNECT, so that the broker publishes the will."""
         if self._session is not None:
             self._session.client = None
             if self._will is not None:

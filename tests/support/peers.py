@@ -25,7 +25,7 @@ DELIVERED = (0x00, 0x10)  # to somebody; to nobody, which is no failure either
 
 @contextlib.contextmanager
 def running(command: list[str], port: int) -> Iterator[int]:
-    """A broker for the length of a test; what it logged is shown when the test fails."""
+    """Run a broker during a test; pytest shows its log if the test fails."""
     child = subprocess.Popen(command)
     try:
         wait_listening(HOST, port, timeout=10)
@@ -36,7 +36,7 @@ def running(command: list[str], port: int) -> Iterator[int]:
 
 
 class Peer:
-    """A small MQTT 5 client that remembers what it was sent."""
+    """A small MQTT 5 client that keeps the messages it received."""
 
     def __init__(
         self, port: int, name: str, *, secret: str = "", certs: Path | None = None, keep: bool = False
@@ -72,7 +72,7 @@ class Peer:
         self.wait(lambda: self.subscribed > before)
 
     def publish(self, topic: str, payload: bytes = b"x") -> int:
-        """The reason code of the broker's acknowledgement."""
+        """Publish a message; returns the reason code of the broker's acknowledgement."""
         number = self.client.publish(topic, payload, qos=1).mid
         self.wait(lambda: number in self.acks)
         code: int = self.acks[number].value

@@ -1,4 +1,4 @@
-"""Runs of ``fedquilt simulate`` as its users start it, what they leave, and an ear on their broker."""
+"""Runs ``fedquilt simulate`` as users start it, reads its files, and records the messages on its broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(experiment: Path, folder: Path, *options: str) -> list[str]:
 
 
 def simulate(experiment: Path, folder: Path, *options: str, **environment: str) -> dict[str, Any]:
-    """What it prints, which is what it leaves in its folder."""
+    """Run ``fedquilt simulate``; returns the result that it prints, the same as in its folder."""
     done = subprocess.run(
         command(experiment, folder, *options),
         capture_output=True, text=True, timeout=PATIENCE, check=False, env={**os.environ, **environment},
@@ -42,7 +42,7 @@ def simulate(experiment: Path, folder: Path, *options: str, **environment: str) 
 
 
 def await_round(folder: Path, number: int) -> None:
-    """Until so many rounds are in the results."""
+    """Wait until the results have ``number`` rounds."""
     end, path = time.monotonic() + PATIENCE, folder / "run" / "result.json"
     while not path.exists() or len(json.loads(path.read_text())["rounds"]) < number:
         assert time.monotonic() < end
@@ -50,26 +50,26 @@ def await_round(folder: Path, number: int) -> None:
 
 
 def kill(folder: Path, who: str) -> None:
-    """The coordinator, the broker or an agent, without a word."""
+    """Kill the coordinator, the broker or an agent with SIGKILL."""
     pids = json.loads((folder / "run" / "pids.json").read_text())
     os.kill(pids["agents"].get(who) or pids[who], signal.SIGKILL)
 
 
 def memories(folder: Path) -> list[tuple[int, int, Path]]:
-    """Client, round and file of what its agents keep for the clients."""
+    """Return client, round and file of each private memory that the agents keep."""
     agents = sorted((folder / "run" / "agents").iterdir())
     return [(kept.client, kept.round, kept.file) for agent in agents for kept in kept_memories(agent)]
 
 
 @contextlib.contextmanager
-def ear(folder: Path) -> Iterator[tuple[str, list[MqttMessage]]]:
-    """A broker's address, and all that anybody publishes there."""
-    heard: list[MqttMessage] = []
+def recording_broker(folder: Path) -> Iterator[tuple[str, list[MqttMessage]]]:
+    """Run a broker; yields its address and the list of all messages that it receives."""
+    messages: list[MqttMessage] = []
     connected, port = threading.Event(), free_port()
 
     def deliver(incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):
-            heard.append(incoming)
+            messages.append(incoming)
             incoming.ack()
         elif isinstance(incoming, Connected):
             connected.set()
@@ -77,11 +77,11 @@ def ear(folder: Path) -> Iterator[tuple[str, list[MqttMessage]]]:
     with subprocess.Popen(broker_command(folder, port)) as process:
         try:
             wait_listening("127.0.0.1", port, 10)
-            transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "ear", deliver)
+            transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "recorder", deliver)
             transport.connect()
             assert connected.wait(10)
             transport.subscribe(["#"])
-            yield f"mqtt://127.0.0.1:{port}", heard
+            yield f"mqtt://127.0.0.1:{port}", messages
             transport.close()
         finally:
             process.terminate()
