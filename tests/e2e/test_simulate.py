@@ -179,7 +179,7 @@ def test_an_interrupted_run_goes_on(undisturbed: tuple[Path, Done], tmp_path: Pa
         process.send_signal(signal.SIGTERM)
         done = finish(process)
     assert done.code == 128 + signal.SIGTERM
-    assert "same command goes on" in done.err
+    assert "Run the same command again to resume" in done.err
     assert len(family) >= 6  # simulate, broker, coordinator, two agents, at least one worker
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in family), "end of all processes")
     reached = rounds_done(tmp_path)
