@@ -1,0 +1,187 @@
+"""The folder of a federation: its boards, its names and its certificates, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.unit.server.provisioning.test_federation import Knock, board_context, broker_of
+
+from fedquilt_common.errors import ExperimentError, FederationError, FolderInUseError
+from fedquilt_common.experiment.agent_config import AgentConfig, read_agent_config
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_server.provisioning import federation as module
+from fedquilt_server.provisioning.authority import make_authority
+from fedquilt_server.provisioning.broker_files import reload_broker
+from fedquilt_server.provisioning.federation import Federation, make_federation
+from fedquilt_server.provisioning.record import read_record
+from fedquilt_server.simulate.mosquitto import free_port
+
+
+def test_boards_in_the_inventory(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["10.0.0.1", "box.local"], 9999)
+    federation.provision("kitchen", "pi4", host="10.0.0.7", user="me")
+    federation.provision("desk", "jetson-orin-nano", "4-6", workers=2, budget="256MiB")
+    federation.provision("gone", "pi3b")
+    federation.revoke("gone")
+    found = yaml.safe_load((federation.folder / "inventory.yml").read_text())["all"]
+    assert found["vars"] == {"fedquilt_federation": "lab", "fedquilt_broker": "mqtts://10.0.0.1:9999"}
+    assert found["children"]["agents"]["hosts"] == {
+        "kitchen": {"ansible_host": "10.0.0.7", "ansible_user": "me", "fedquilt_kind": "pi4", "fedquilt_clients": "0"},
+        "desk": {"ansible_host": "desk.local", "ansible_user": "ubuntu", "fedquilt_kind": "jetson-orin-nano",
+                 "fedquilt_clients": "4-6"},
+    }  # fmt: skip
+    assert list(found["children"]["jetsons"]["hosts"]) == ["desk"]
+    config = AgentConfig.model_validate(read_agent_config(federation.board_folder("desk") / "agent.yaml"))
+    assert (config.broker, config.workers, config.budget) == ("mqtts://10.0.0.1:9999", 2, 256 << 20)
+
+
+def test_no_client_is_given_to_two_boards(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    assert federation.provision("a", "pi4", "0-1,3").clients == "0-1,3"
+    assert [federation.provision(name, "pi4").clients for name in "bc"] == ["2", "4"]
+    with pytest.raises(FederationError, match="a already hosts client 3: choose other clients for d"):
+        federation.provision("d", "pi4", "3-5")
+    federation.revoke("a")
+    assert federation.provision("d", "pi4", "3").clients == "3"
+    with pytest.raises(FederationError, match="d already hosts client 3"):
+        federation.provision("a", "pi4")
+
+
+def test_what_cannot_be_provisioned_changes_nothing(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "pi4")
+    before = {path: path.read_bytes() for path in federation.folder.rglob("*") if path.is_file()}
+    cases: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: federation.provision("a", "pi4"), FederationError, "--renew"),
+        (lambda: federation.provision("coordinator", "pi4"), FederationError, "reserved name"),
+        (
+            lambda: federation.provision("Agents", "pi4"),
+            FederationError,
+            "reserved name of the broker or of Ansible",
+        ),
+        (lambda: federation.provision("A", "pi4"), FederationError, "host name would be 'a', the same as that of a:"),
+        (lambda: make_federation(tmp_path / "g", "l" * 60, ["y"]), FederationError, "room for 48 at most"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["10.0.0.1:8883"]), FederationError, "without a port"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["b\u00fcro.local"]), FederationError, "must be a host name"),
+        (lambda: federation.renew(["a b"]), FederationError, "must be a host name"),
+        (lambda: federation.provision("../x", "pi4"), FederationError, "cannot be used in a topic"),
+        (lambda: federation.provision("b", "pi 4"), ExperimentError, "board b: kind"),
+        (lambda: federation.provision("b", "pi4", "x"), ExperimentError, "write them as 0-3"),
+        (lambda: federation.provision("b", "pi4", workers=0), ExperimentError, "board b: workers"),
+        (lambda: federation.provision("b", "pi4", budget="much"), ExperimentError, "board b: budget"),
+        (lambda: federation.provision("b", "pi4", host="a b"), FederationError, "--host 'a b'"),
+        (lambda: federation.provision("b", "pi4", user="Me: x"), FederationError, "--user"),
+        (lambda: federation.provision("b", "pi4", renew=True), FederationError, "no board 'b' to renew"),
+        (lambda: make_federation(tmp_path / "g", "lab", ["192.168.1.300"]), FederationError, "must be a host name"),
+        (lambda: federation.revoke("b"), FederationError, r"no board 'b' .*boards: a"),
+        (lambda: make_federation(federation.folder, "x", ["y"]), FederationError, "holds the federation 'lab'"),
+        (lambda: make_federation(tmp_path / "g", "a/b", ["y"]), FederationError, "federation 'a/b'"),
+    ]
+    for act, error, words in cases:
+        with pytest.raises(error, match=words):
+            act()
+    assert {path: path.read_bytes() for path in federation.folder.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "g").exists()
+
+
+def test_renewing_withdraws_the_old_certificate(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    old = federation.provision("a", "pi4", "7")
+    new = federation.provision("a", "pi4", renew=True, days=30)
+    assert (new.clients, new.serial != old.serial) == ("7", True)
+    assert timedelta(days=29) < new.until - datetime.now(timezone.utc) <= timedelta(days=30)
+    assert [entry.serial for entry in federation.record.withdrawn] == [old.serial]
+
+
+def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None:
+    """For example the private profile, and keys that the user added."""
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "pi4", profile="private", workers=2, budget="64MiB")
+    path = federation.board_folder("a") / "agent.yaml"
+    path.write_text(path.read_text() + "allow-import: [mine]\n")
+    federation.provision("a", "pi5", renew=True, workers=3)
+    config = AgentConfig.model_validate(read_agent_config(path))
+    assert (config.kind, config.profile, config.workers, config.budget, config.allow_import) == (
+        "pi5", "private", 3, 64 << 20, ["mine"],
+    )  # fmt: skip
+
+
+def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> None:
+    """Ansible reads YAML 1.1, where ``on`` is true. Host names cannot have an underscore."""
+    federation = make_federation(tmp_path / "f", "no", ["localhost"])
+    for name in ("on", "living_room", "1_000"):
+        federation.provision(name, "pi4")
+    found = yaml.safe_load((federation.folder / "inventory.yml").read_text())["all"]
+    assert set(found["children"]["agents"]["hosts"]) == {"on", "living_room", "1_000"}
+    assert found["vars"]["fedquilt_federation"] == "no"
+    assert found["children"]["agents"]["hosts"]["living_room"]["ansible_host"] == "living-room.local"
+    with pytest.raises(FederationError, match="host name would be 'living-room', the same as that of living_room"):
+        federation.provision("living-room", "pi4")
+
+
+def test_a_folder_that_has_been_moved(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    assert (federation.folder / ".gitignore").read_text() == "*\n"
+    moved = Federation(federation.folder.rename(tmp_path / "g"))
+    moved.write_broker_config()
+    with broker_of(moved) as port:
+        assert Knock(port, board_context(moved.folder / "coordinator")).inside
+
+
+def test_the_broker_can_get_another_name(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    old = (federation.folder / "coordinator" / "tls.crt").read_text()
+    federation.renew(["box.local", "127.0.0.1"])
+    assert federation.record.url == f"mqtts://box.local:{federation.record.port}"
+    assert (federation.folder / "coordinator" / "tls.crt").read_text() != old
+    with broker_of(federation) as port:
+        assert Knock(port, board_context(federation.folder / "coordinator")).inside
+
+
+def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match="holds no federation"):
+        _ = Federation(tmp_path).record
+    assert not list(tmp_path.iterdir())
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    (federation.folder / "authority" / "ca.key").write_text("nothing")
+    with pytest.raises(FederationError, match="cannot read the certificate and its key"):
+        federation.provision("a", "pi4")
+    other = make_authority("lab", datetime.now(timezone.utc))
+    (federation.folder / "authority" / "ca.key").write_text(other.key_pem)
+    with pytest.raises(FederationError, match="the key does not belong to the certificate"):
+        federation.provision("a", "pi4")
+    (federation.folder / "authority" / "ca.key").unlink()
+    with pytest.raises(FederationError, match="cannot be read"):
+        federation.provision("a", "pi4")
+    for text, words in (("name: [1", "federation.yaml:"), ("name: x\n", "hosts: Field required")):
+        (federation.folder / "federation.yaml").write_text(text)
+        with pytest.raises(FederationError, match=words):
+            read_record(federation.folder)
+
+
+def test_one_command_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    monkeypatch.setattr(module, "lock_folder", lambda folder: lock_folder(folder, 0.1))
+    with lock_folder(federation.folder), pytest.raises(FolderInUseError):
+        federation.provision("a", "pi4")
+    assert federation.record.boards == {}
+
+
+def test_a_command_of_ones_own_reloads_the_broker(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], reload=f"touch '{done}'")
+    federation.provision("a", "pi4")
+    assert federation.revoke("a") == f"`touch '{done}'` succeeded"
+    assert done.exists()
+    record = federation.record
+    for command, words in (
+        ("false", "ended with exit code 1"),
+        ("no-such-program", "No such file"),
+        ("'", "quotation"),
+    ):
+        with pytest.raises(FederationError, match=words):
+            reload_broker(federation.broker_folder, record.model_copy(update={"reload": command}))
