@@ -95,7 +95,7 @@ class Peer:
     def _synced(self, topic: str, word: bytes) -> list[MqttMessage]:
         return [m for m in self.inbox.items if isinstance(m, MqttMessage) and (m.topic, m.payload) == (topic, word)]
 
-    def says(self, topic: str, payload: bytes = b"x", *, header: bytes = b"", retain: bool = False) -> None:
+    def publish(self, topic: str, payload: bytes = b"x", *, header: bytes = b"", retain: bool = False) -> None:
         """Publish, and return once the broker has acknowledged it."""
         assert self.transport.publish(topic, payload, header=header, retain=retain)
         assert self.transport.drain(20)

@@ -24,9 +24,9 @@ def test_connected_comes_first_and_tells_of_the_session(side: Side, at: At) -> N
 
 def test_what_is_retained_comes_with_the_subscription(side: Side, at: At) -> None:
     sender, reader = side.peer().connect(), side.peer().connect()
-    sender.says(at("kept"), b"old", retain=True)
-    sender.says(at("kept"), b"new", header=b"h", retain=True)
-    sender.says(at("passing"), b"gone")
+    sender.publish(at("kept"), b"old", retain=True)
+    sender.publish(at("kept"), b"new", header=b"h", retain=True)
+    sender.publish(at("passing"), b"gone")
     reader.subscribe(at("#"))
     assert [(m.topic, m.payload, m.header, m.retained) for m in reader.messages] == [(at("kept"), b"new", b"h", True)]
 
@@ -34,8 +34,8 @@ def test_what_is_retained_comes_with_the_subscription(side: Side, at: At) -> Non
 def test_what_comes_live_is_not_marked_retained(side: Side, at: At) -> None:
     sender, reader = side.peer().connect(), side.peer().connect()
     reader.subscribe(at("#"))
-    sender.says(at("kept"), b"1", retain=True)
-    sender.says(at("passing"), b"2")
+    sender.publish(at("kept"), b"1", retain=True)
+    sender.publish(at("passing"), b"2")
     reader.inbox.wait(lambda: len(reader.messages) == 2)
     assert [(m.payload, m.retained) for m in reader.messages] == [(b"1", False), (b"2", False)]
 
@@ -43,7 +43,7 @@ def test_what_comes_live_is_not_marked_retained(side: Side, at: At) -> None:
 def test_a_new_subscription_brings_what_is_retained_anew(side: Side, at: At) -> None:
     """This is how an agent requests missing chunks."""
     peer = side.peer().connect()
-    peer.says(at("kept"), b"1", retain=True)
+    peer.publish(at("kept"), b"1", retain=True)
     peer.subscribe(at("+"))
     peer.transport.unsubscribe([at("+")])
     peer.subscribe(at("kept"))
@@ -52,9 +52,9 @@ def test_a_new_subscription_brings_what_is_retained_anew(side: Side, at: At) -> 
 
 def test_an_empty_payload_clears_what_is_retained(side: Side, at: At) -> None:
     sender, early, late = (side.peer().connect() for _ in range(3))
-    sender.says(at("kept"), b"1", retain=True)
+    sender.publish(at("kept"), b"1", retain=True)
     early.subscribe(at("#"))
-    sender.says(at("kept"), b"", retain=True)
+    sender.publish(at("kept"), b"", retain=True)
     early.inbox.wait(lambda: early.payloads == [b"1", b""])
     late.subscribe(at("#"))
     assert late.messages == []
@@ -75,7 +75,7 @@ def test_order_per_topic(side: Side, at: At) -> None:
 def test_headers_and_payloads_pass_untouched(side: Side, at: At, header: bytes) -> None:
     sender, reader = side.peer().connect(), side.peer().connect()
     reader.subscribe(at("#"))
-    sender.says(at("x"), bytes(range(256)) * 40, header=header)
+    sender.publish(at("x"), bytes(range(256)) * 40, header=header)
     reader.inbox.wait(lambda: reader.messages)
     assert (reader.messages[0].payload, reader.messages[0].header) == (bytes(range(256)) * 40, header)
 
@@ -96,7 +96,7 @@ def test_filters(side: Side, at: At, wanted: str) -> None:
     sender, reader = side.peer().connect(), side.peer().connect()
     reader.subscribe(at(wanted), at("end"))
     for topic in ("a", "a/b", "a/c", "c/b", "a/b/d", "end"):
-        sender.says(at(topic))
+        sender.publish(at(topic))
     reader.inbox.wait(lambda: any(m.topic == at("end") for m in reader.messages))
     assert {m.topic for m in reader.messages} - {at("end")} == {at(topic) for topic in FILTERS[wanted]} - {at("end")}
 
@@ -104,12 +104,12 @@ def test_filters(side: Side, at: At, wanted: str) -> None:
 def test_nothing_comes_after_unsubscribe(side: Side, at: At) -> None:
     sender, reader = side.peer().connect(), side.peer().connect()
     reader.subscribe(at("a"), at("b"))
-    sender.says(at("a"), b"1")
+    sender.publish(at("a"), b"1")
     reader.inbox.wait(lambda: reader.messages)
     reader.transport.unsubscribe([at("a")])
     reader.settle()
-    sender.says(at("a"), b"2")
-    sender.says(at("b"), b"3")
+    sender.publish(at("a"), b"2")
+    sender.publish(at("b"), b"3")
     reader.inbox.wait(lambda: len(reader.messages) > 1)
     assert reader.payloads == [b"1", b"3"]
 
@@ -127,7 +127,7 @@ def test_only_what_was_acknowledged_is_done_with(side: Side, at: At) -> None:
     sender, reader = side.peer().connect(), side.peer(name, ack=False).connect()
     reader.subscribe(at("#"))
     for i in range(4):
-        sender.says(at("x"), b"%d" % i, header=b"h%d" % i)
+        sender.publish(at("x"), b"%d" % i, header=b"h%d" % i)
     reader.inbox.wait(lambda: len(reader.messages) == 4)
     for message in (reader.messages[2], reader.messages[0]):
         message.ack()
@@ -145,7 +145,7 @@ def test_what_is_sent_while_one_is_away_is_kept(side: Side, at: At) -> None:
     reader.subscribe(at("#"))
     reader.transport.close()
     for i in range(30):
-        sender.says(at("x"), b"%d" % i)
+        sender.publish(at("x"), b"%d" % i)
     again = side.peer(name).connect()
     again.inbox.wait(lambda: len(again.messages) >= 30)
     assert again.payloads == [b"%d" % i for i in range(30)]
@@ -160,7 +160,7 @@ def watched(side: Side, at: At) -> tuple[Peer, Peer]:
 
 def test_the_will_is_published_and_retained_after_a_break(side: Side, at: At) -> None:
     watcher, peer = watched(side, at)
-    peer.says(at("presence"), b"here", retain=True)
+    peer.publish(at("presence"), b"here", retain=True)
     side.break_off(peer)
     watcher.inbox.wait(lambda: watcher.payloads == [b"here", b"gone"])
     late = side.peer().connect()
@@ -171,15 +171,15 @@ def test_the_will_is_published_and_retained_after_a_break(side: Side, at: At) ->
 @pytest.mark.parametrize("last", [b"bye", None])
 def test_who_leaves_orderly_leaves_no_will(side: Side, at: At, last: bytes | None) -> None:
     watcher, peer = watched(side, at)
-    peer.says(at("presence"), b"here", retain=True)
+    peer.publish(at("presence"), b"here", retain=True)
     peer.transport.close(last=None if last is None else (at("presence"), last))
-    said = [b"here"] if last is None else [b"here", last]
-    side.peer().connect().says(at("end"), b"end")
+    expected = [b"here"] if last is None else [b"here", last]
+    side.peer().connect().publish(at("end"), b"end")
     watcher.inbox.wait(lambda: b"end" in watcher.payloads)
-    assert watcher.payloads == [*said, b"end"]
+    assert watcher.payloads == [*expected, b"end"]
     late = side.peer().connect()
     late.subscribe(at("presence"))
-    assert late.payloads == said[-1:]
+    assert late.payloads == expected[-1:]
 
 
 def test_publish_says_whether_there_is_a_connection(side: Side, at: At) -> None:
@@ -208,7 +208,7 @@ def test_the_largest_payload_passes(side: Side, at: At) -> None:
     sender, reader = side.peer().connect(), side.peer().connect()
     reader.subscribe(at("#"))
     largest = bytes(sender.transport.max_payload)
-    sender.says(at("x"), largest, header=bytes(49))
+    sender.publish(at("x"), largest, header=bytes(49))
     reader.inbox.wait(lambda: reader.messages)
     assert reader.payloads == [largest]
 
@@ -216,7 +216,7 @@ def test_the_largest_payload_passes(side: Side, at: At) -> None:
 def test_bytes_are_counted(side: Side, at: At) -> None:
     sender = side.peer().connect()
     before = sender.transport.bytes_sent
-    sender.says(at("x"), bytes(1000), header=bytes(49))
+    sender.publish(at("x"), bytes(1000), header=bytes(49))
     assert sender.transport.bytes_sent - before >= len(at("x")) + 1049
 
 

@@ -47,7 +47,7 @@ def test_it_connects_again_by_itself_when_the_broker_was_killed(start: Start, mq
     peer.inbox.wait(lambda: len(peer.connections) == 2)
     assert peer.connections[1] == Connected(session_present=False)
     peer.subscribe("#")
-    peer.says("x", b"again")
+    peer.publish("x", b"again")
     peer.inbox.wait(lambda: b"again" in peer.payloads)
     assert b"while away" not in peer.payloads
 
@@ -72,8 +72,8 @@ def test_unacknowledged_messages_come_again_on_a_new_connection(start: Start, mq
     side = mqtt(start())
     sender, reader = side.peer().connect(), side.peer(ack=False).connect()
     reader.subscribe("x")
-    sender.says("x", b"1")
-    sender.says("x", b"2")
+    sender.publish("x", b"1")
+    sender.publish("x", b"2")
     reader.inbox.wait(lambda: len(reader.messages) == 2)
     reader.messages[0].ack()
     reader.settle()
@@ -90,7 +90,7 @@ def test_an_old_acknowledgement_is_not_taken_for_another_message(start: Start, m
     name = "reader"
     reader = side.peer(name, ack=False).connect()
     reader.transport.subscribe(["x"])
-    side.peer().connect().says("x", b"old")
+    side.peer().connect().publish("x", b"old")
     reader.inbox.wait(lambda: reader.messages)
     broker.kill()
     reader.inbox.wait(lambda: reader.losses)
@@ -116,7 +116,7 @@ def test_no_more_than_the_window_comes_unacknowledged(start: Start, mqtt: Mqtt) 
     reader.inbox.wait(lambda: reader.messages)
     reader.messages[0].ack()
     for i in range(RECEIVE_MAXIMUM + 5):
-        sender.says("x", b"%d" % i)
+        sender.publish("x", b"%d" % i)
     reader.inbox.wait(lambda: len(reader.messages) == 1 + RECEIVE_MAXIMUM)
     side.peer().connect().settle()
     assert len(reader.messages) == 1 + RECEIVE_MAXIMUM
@@ -192,7 +192,7 @@ def test_bytes_are_those_of_the_packets(start: Start, mqtt: Mqtt, size: int, hea
         sender.transport.bytes_received,
         reader.transport.bytes_received,
     )
-    sender.says("a/b", bytes(size), header=header)
+    sender.publish("a/b", bytes(size), header=header)
     reader.inbox.wait(lambda: reader.messages)
     expected = publish_length("a/b", bytes(size), header)
     assert sender.transport.bytes_sent - sent == expected
@@ -208,7 +208,7 @@ def test_the_brokers_largest_packet_is_respected(start: Start, mqtt: Mqtt) -> No
     assert peer.transport.max_payload == 130_000 - PACKET_OVERHEAD
     topic = f"fedquilt/v1/{'f' * 64}/agents/{'a' * 64}/replies/999999/999999999.9/999999"
     peer.subscribe(topic)
-    peer.says(topic, bytes(peer.transport.max_payload), header=bytes(49))
+    peer.publish(topic, bytes(peer.transport.max_payload), header=bytes(49))
     peer.inbox.wait(lambda: peer.messages)
     assert peer.losses == []
 

@@ -53,7 +53,7 @@ def test_messages_pass_over_tls(start: Start, mqtt: Mqtt, certs: Path) -> None:
     broker, address = secure(start, certs)
     peer = mqtt(broker).peer(address=address.with_files(str(certs / "ca.crt"), "", "")).connect()
     peer.subscribe("x")
-    peer.says("x", bytes(300_000), header=b"h")
+    peer.publish("x", bytes(300_000), header=b"h")
     peer.inbox.wait(lambda: peer.messages)
     assert (peer.payloads, peer.messages[0].header) == ([bytes(300_000)], b"h")
 
