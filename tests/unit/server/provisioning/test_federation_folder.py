@@ -1,4 +1,4 @@
-"""The folder of a federation: its boards, its names and its certificates, without a broker."""
+"""The folder of a federation: its boards, its names and its certificates."""
 
 from __future__ import annotations
 
