@@ -93,7 +93,8 @@ def _module(name: str) -> ModuleType:
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean `fedquilt {near[0]}`?" if near else "see `fedquilt --help`"
-        print(f"fedquilt: there is no command {name!r}; {hint}", file=sys.stderr)
+        what = "option" if name.startswith("-") else "command"
+        print(f"fedquilt: there is no {what} {name!r}; {hint}", file=sys.stderr)
         sys.exit(2)
     module = COMMANDS[name][0]
     try:

@@ -152,6 +152,8 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
 def _error_text(detail: Mapping[str, Any]) -> str:
     if detail["type"] == "model_type":
         return "must be a section: keys with values"
+    if detail["type"] == "tuple_type":
+        return "must be a list"
     message: str = detail["msg"]
     return message.replace("Input should be", "must be")
 

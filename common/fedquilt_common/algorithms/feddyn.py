@@ -1,4 +1,4 @@
-"""FedDyn: a dynamic regularizer in each client's loss brings the clients' optima and the global one together.
+"""FedDyn: a dynamic regulariser in each client's loss brings the clients' optima and the global one together.
 
 Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, algorithm 1: client k minimises
 L_k(w) - <g_k, w> + alpha / 2 * ||w - theta||^2, then g_k -= alpha * (w_k - theta). The server keeps
@@ -23,17 +23,17 @@ from fedquilt_common.types import ClientId
 
 @dataclass(frozen=True)
 class FedDyn(FedAvg):
-    """FedAvg with a dynamic regularizer; the gradient memory g_k is private to the client.
+    """FedAvg with a dynamic regulariser; the gradient memory g_k is private to the client.
 
     Attributes:
-        alpha: weight of the regularizer, above 0; the FedReb thesis uses 0.01.
+        alpha: weight of the regulariser, above 0; the FedReb thesis uses 0.01.
     """
 
     alpha: float
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < float("inf"):
-            raise ValueError("alpha must be a positive number; without the regularizer use `name: fedavg`")
+            raise ValueError("alpha must be a positive number; without the regulariser use `name: fedavg`")
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
         return State(model, {name: np.zeros(model[name].shape, np.float32) for name in model if name in ctx.parameters})

@@ -1,4 +1,4 @@
-"""FedOPT: the server uses the clients' mean change as a gradient of an adaptive optimizer.
+"""FedOPT: the server uses the clients' mean change as a gradient of an adaptive optimiser.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, algorithm 2: FedAdagrad, FedAdam and FedYogi, without bias
 correction. The second moment begins at tau^2.
@@ -23,7 +23,7 @@ _Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FedOPT(FedAvg):
-    """FedAvg with an optimizer on the server. Buffers have no gradient; they are averaged as in FedAvg.
+    """FedAvg with an optimiser on the server. Buffers have no gradient; they are averaged as in FedAvg.
 
     Attributes:
         optimizer: the update rule of the second moment.

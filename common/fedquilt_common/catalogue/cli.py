@@ -56,7 +56,7 @@ def _show(kind: Kind, name: str | None, as_json: bool) -> None:
 
 def _short(entry: Entry, width: int) -> Iterator[str]:
     yield entry.name
-    yield from _wrapped(entry.summary, width)
+    yield from _wrapped(_plain(entry.summary), width)
     if entry.paper:
         yield from _wrapped(f"Paper: {entry.paper}", width)
     if entry.fields:
@@ -64,10 +64,15 @@ def _short(entry: Entry, width: int) -> Iterator[str]:
 
 
 def _full(entry: Entry) -> Iterator[str]:
-    yield from (entry.name, "", entry.description)
+    yield from (entry.name, "", _plain(entry.description))
     if entry.fields:
         yield from ("", "Fields:")
         yield from (f"    {_field(field)}  ({field.type})" for field in entry.fields)
+
+
+def _plain(docstring: str) -> str:
+    """Return the text with the single backticks that other output has."""
+    return docstring.replace("``", "`")
 
 
 def _field(field: EntryField) -> str:

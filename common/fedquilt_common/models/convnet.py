@@ -1,4 +1,4 @@
-"""FedDyn's CIFAR-10 network (Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021).
+"""FedDyn's CIFAR-10 network (Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021).
 
 Two 5 x 5 convolutions of 64 channels, each with ReLU and 2 x 2 max pooling, then linear layers of 384, 192
 and ``classes`` outputs: 797,962 parameters for 3 x 32 x 32 and ten classes, as in the code published with

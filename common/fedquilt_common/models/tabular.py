@@ -83,7 +83,7 @@ def build(
 
 
 def hars(input_shape: tuple[int, ...], classes: int, number: int) -> nn.Module:
-    """Build one of the FedAKD thesis's ten models for HARS: model ``number``, from 0 to 9, of Table 3.4.
+    """Build one of the FedAKD thesis's ten models for HARS: its number in Table 3.4, from 0 to 9.
 
     Input (n, *input_shape), output (n, classes).
 

@@ -123,7 +123,7 @@ def build(
 
 
 def harb(input_shape: tuple[int, ...], classes: int, number: int) -> nn.Module:
-    """Build one of the FedAKD thesis's ten models for HARB: model ``number``, from 0 to 9, of Table 3.3.
+    """Build one of the FedAKD thesis's ten models for HARB: its number in Table 3.3, from 0 to 9.
 
     Input (n, channels, times), output (n, classes).
 

@@ -96,6 +96,11 @@ def test_an_unknown_command_is_answered_with_advice(name: str, advice: str, caps
     assert advice in said.err
 
 
+def test_an_unknown_option_before_a_command_is_called_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--versio"]) == 2
+    assert capsys.readouterr().err == "fedquilt: there is no option '--versio'; see `fedquilt --help`\n"
+
+
 def test_an_unknown_option_is_answered_with_2(tmp_path: Path) -> None:
     done = fedquilt("simulate", str(EXPERIMENT), "--nonsense", where=tmp_path)
     assert done.returncode == 2

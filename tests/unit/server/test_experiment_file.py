@@ -95,6 +95,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("wire.chunk=true", "wire.chunk = True: must be a whole number of bytes"),
         ("wire.chunk=2000.5", "wire.chunk = 2000.5: must be a whole number of bytes"),
         ("data=digits", "data = 'digits': must be a section"),
+        ("fleet={kind: weak}", "fleet = {'kind': 'weak'}: must be a list"),
         ("data.partition.alpha=null", "data.partition.alpha: the scheme 'dirichlet' needs it"),
         ("data.partition.scheme=uniform", "the scheme 'uniform' does not use it"),
         ("data.clients=9", "fleet = '8 clients': its lines must add up to 9"),

@@ -51,7 +51,7 @@ def test_every_algorithm_has_its_paper() -> None:
     [
         ("model", "resnet18", 'He et al., "Deep Residual Learning for Image Recognition", CVPR 2016'),
         ("model", "mlp", ""),
-        ("model", "convnet", "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"),
+        ("model", "convnet", 'Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021'),
         ("data set", "cifar10", "Krizhevsky, 2009"),
         ("data set", "fashion-mnist", "Xiao, Rasul and Vollgraf, 2017"),
     ],
@@ -110,7 +110,8 @@ def test_the_list_and_one_entry_are_printed(command: str, capsys: pytest.Capture
     name = next(iter(table))
     assert cli.run([command, name]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{name}\n\n{find_entry(kind, name).description}\n")
+    description = find_entry(kind, name).description.replace("``", "`")
+    assert shown.startswith(f"{name}\n\n{description}\n")
 
 
 def test_fields_are_printed_as_an_experiment_has_them(capsys: pytest.CaptureFixture[str]) -> None:
