@@ -27,7 +27,7 @@ class StallDetector:
         A coordinator without a simulation waits instead: on a real board, a user can repair the cause.
 
         Raises:
-            RunFailedError: so many clients of the round failed that the remaining ones cannot reach the quorum.
+            RunFailedError: clients failed, and the remaining ones cannot reach the quorum.
         """
         progress = snapshot.round, snapshot.exchange, snapshot.replies, snapshot.failing
         quorum_possible = snapshot.tasks - snapshot.failing >= self.participation.quorum

@@ -255,3 +255,14 @@ def test_threads_are_limited(kit: Kit, seen: Path) -> None:
     assert isinstance(driver.next(), JobFinished)
     driver.pool.close()
     assert [path.name for path in seen.iterdir()] == ["33"]
+
+
+def test_the_cut_line_of_a_killed_process_is_ignored(driver: Driver, kit: Kit) -> None:
+    """A process that is killed in the middle of a line leaves half of it in the pipe."""
+    driver.pool.submit(kit.job(kit.run()))
+    driver.next()
+    process = driver.pool._slots[0].process
+    assert process is not None
+    driver.pool.close()
+    driver.pool._take_line(0, process, '{"number": 0, "eve')
+    assert driver.events == []
