@@ -31,16 +31,23 @@ class TopicRule:
         suffix: the levels below the federation; a level in angle brackets varies.
         writer: who publishes. The other side reads; below ``agents/<agent>`` only this agent and the coordinator do.
         retained: whether the broker retains the last message.
+        read_back: whether an agent that writes the topic may read it, too.
     """
 
     suffix: str
     writer: Literal["coordinator", "agent"]
     retained: bool
+    read_back: bool = False
 
     @property
     def per_agent(self) -> bool:
         """Whether each agent has topics of this row of its own."""
         return "<agent>" in self.suffix
+
+    @property
+    def agent_access(self) -> Literal["read", "write", "readwrite"]:
+        """What the broker allows an agent to do with the row's topics; below ``agents/`` with its own only."""
+        return "read" if self.writer == "coordinator" else "readwrite" if self.read_back else "write"
 
     @property
     def per_slot(self) -> bool:
@@ -60,7 +67,7 @@ TOPIC_RULES: Final[dict[TopicKind, TopicRule]] = {
     "slices": TopicRule("slices/<slot>/<chunk>", "coordinator", True),
     "soft-labels": TopicRule("soft-labels/<slot>/<chunk>", "coordinator", True),
     "end": TopicRule("end", "coordinator", True),
-    "presence": TopicRule("agents/<agent>/presence", "agent", True),
+    "presence": TopicRule("agents/<agent>/presence", "agent", True, read_back=True),
     "telemetry": TopicRule("agents/<agent>/telemetry", "agent", False),
     "replies": TopicRule("agents/<agent>/replies/<client>/<round>.<exchange>/<chunk>", "agent", False),
     "inbox": TopicRule("agents/<agent>/inbox", "coordinator", False),

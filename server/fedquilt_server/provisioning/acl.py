@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Literal
+from typing import Final
 
 from fedquilt_common.wire.topics import COORDINATOR, ROOT, TOPIC_RULES, WATCH
 
@@ -24,10 +24,8 @@ topic read {root}/#
 # Rules for agents; a pattern applies to all users, and %u is the user name.
 # Each agent reads what the coordinator publishes to all agents.
 {shared}
-# It writes its own topics.
+# It writes its own topics, reads its presence, and reads its inbox, but cannot write to the inbox.
 {own}
-# It reads its own inbox, but cannot write to it.
-{inbox}
 """
 
 
@@ -44,16 +42,14 @@ def make_acl(federation: str, revoked: Iterable[str]) -> str:
         coordinator=COORDINATOR,
         watch=WATCH,
         root=root,
-        shared="\n".join(_patterns(root, "read", per_agent=False)),
-        own="\n".join(_patterns(root, "write", per_agent=True)),
-        inbox="\n".join(_patterns(root, "read", per_agent=True)),
+        shared="\n".join(_patterns(root, per_agent=False)),
+        own="\n".join(_patterns(root, per_agent=True)),
     )
     denials = "".join(f"\nuser {board}\ntopic deny {ROOT}/#\n" for board in sorted(revoked))
     return rules + ("\n# Revoked:\n" + denials.lstrip("\n") if denials else "")
 
 
-def _patterns(root: str, access: Literal["read", "write"], *, per_agent: bool) -> Iterator[str]:
-    writer = "agent" if access == "write" else "coordinator"
+def _patterns(root: str, *, per_agent: bool) -> Iterator[str]:
     for rule in TOPIC_RULES.values():
-        if (rule.writer, rule.per_agent) == (writer, per_agent):
-            yield f"pattern {access} {root}/{rule.filter('%u')}"
+        if rule.per_agent == per_agent:
+            yield f"pattern {rule.agent_access} {root}/{rule.filter('%u')}"

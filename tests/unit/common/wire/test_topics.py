@@ -46,6 +46,12 @@ def test_the_table_has_every_kind_and_who_writes_it() -> None:
     assert fleeting == {"replies", "telemetry", "inbox"}
 
 
+def test_an_agent_reads_its_own_presence_and_else_only_what_the_coordinator_writes() -> None:
+    access = {kind: rule.agent_access for kind, rule in TOPIC_RULES.items()}
+    own = {"presence": "readwrite", "telemetry": "write", "replies": "write"}
+    assert access == {kind: own.get(kind, "read") for kind in TOPIC_RULES}
+
+
 @pytest.mark.parametrize("kind", TOPIC_RULES)
 def test_every_row_of_the_table_is_a_topic_of_its_kind(kind: str) -> None:
     suffix = TOPIC_RULES[kind].suffix  # type: ignore[index]  # mypy does not see that the keys are the kinds

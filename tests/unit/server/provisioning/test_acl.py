@@ -9,8 +9,7 @@ from fedquilt_server.provisioning.acl import make_acl
 def test_each_row_of_the_topic_table_has_its_line() -> None:
     lines = make_acl("lab", ()).splitlines()
     for rule in TOPIC_RULES.values():
-        access = "write" if rule.writer == "agent" else "read"
-        assert lines.count(f"pattern {access} fedquilt/v1/lab/{rule.filter('%u')}") == 1
+        assert lines.count(f"pattern {rule.agent_access} fedquilt/v1/lab/{rule.filter('%u')}") == 1
     assert sum(line.startswith("pattern ") for line in lines) == len(TOPIC_RULES)
 
 

@@ -109,8 +109,17 @@ def test_a_board_writes_only_below_its_own_name(made: Federation, port: int) -> 
 
 
 def test_a_board_reads_only_what_is_meant_for_it(made: Federation, port: int) -> None:
-    shared = ["coordinator", "run", "round", "slices/0/0", "soft-labels/0/0", "end", "agents/pi-1/inbox"]
-    private = ["agents/pi-2/inbox", "agents/pi-2/presence", f"agents/pi-2/{REPLY}"]
+    shared = [
+        "coordinator",
+        "run",
+        "round",
+        "slices/0/0",
+        "soft-labels/0/0",
+        "end",
+        "agents/pi-1/inbox",
+        "agents/pi-1/presence",
+    ]
+    private = ["agents/pi-2/inbox", "agents/pi-2/presence", f"agents/pi-2/{REPLY}", "agents/pi-1/telemetry"]
     with (
         peer(port, "one", certs=bundle(made, "pi-1")) as board,
         peer(port, "two", certs=bundle(made, "coordinator")) as coordinator,
