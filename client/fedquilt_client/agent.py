@@ -72,7 +72,8 @@ class Agent:
                 self._step()
         finally:
             self._jobs.close()
-            self._transport.close((self.topics.presence(self.settings.name), self._farewell))
+            farewell = self.topics.presence(self.settings.name), self._farewell
+            self._transport.close(farewell, end_session=self._ended and self.settings.once)
             self._store.release()
 
     def _step(self) -> None:

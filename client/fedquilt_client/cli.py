@@ -23,6 +23,7 @@ from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.process.watchdog import report_liveness
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
+from fedquilt_common.wire.client_id import agent_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MakeTransport, Transport, Will
@@ -126,7 +127,7 @@ def agent(
     own, slot = _take_slot(_agent_settings(settings), settings.each)
 
     def transport(deliver: Deliver, will: Will) -> Transport:
-        client_id = f"fedquilt-{own.federation}-{own.name}"
+        client_id = agent_client_id(own.federation, own.name, keep_suffix(own.state))
         transports.append(MqttTransport(address, client_id, deliver, will=will))
         return transports[-1]
 

@@ -15,9 +15,10 @@ import typer
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
-from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
+from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
+from fedquilt_common.wire.client_id import coordinator_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
-from fedquilt_common.wire.transport import Deliver, Transport, Will
+from fedquilt_common.wire.transport import MakeTransport
 from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
@@ -118,9 +119,6 @@ def coordinator(
         server.start()
     progress = ProgressDisplay(server.url if server else "", loaded.rounds, linger if server else 0.0)
 
-    def transport(deliver: Deliver, will: Will) -> Transport:
-        return MqttTransport(address, f"fedquilt-{federation}-coordinator", deliver, will=will)
-
     try:
         with progress, progress.follow(lambda: board.current):
             run = ActiveRun(loaded, out or Path("runs") / loaded.name, resume=resume)
@@ -128,7 +126,8 @@ def coordinator(
             if run.folder.closed:
                 show_finished(run, board)
             else:
-                Coordinator(run, federation, transport, board).execute(stop)
+                make_transport = _transport_maker(address, federation, run.folder.path)
+                Coordinator(run, federation, make_transport, board).execute(stop)
         if run.folder.finished:
             _print_finished(run, json_)
             _linger(linger if server else 0.0, stop)
@@ -136,6 +135,11 @@ def coordinator(
         if server is not None:
             server.stop()
     raise typer.Exit(0 if run.folder.finished else stop.exit_code)
+
+
+def _transport_maker(address: BrokerAddress, federation: str, folder: Path) -> MakeTransport:
+    client_id = coordinator_client_id(federation, keep_suffix(folder))
+    return lambda deliver, will: MqttTransport(address, client_id, deliver, will=will)
 
 
 def _print_finished(run: ActiveRun, as_json: bool) -> None:

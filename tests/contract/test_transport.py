@@ -151,6 +151,19 @@ def test_what_is_sent_while_one_is_away_is_kept(side: Side, at: At) -> None:
     assert again.payloads == [b"%d" % i for i in range(30)]
 
 
+@pytest.mark.parametrize("end_session", [True, False])
+def test_a_session_that_is_ended_is_not_kept(side: Side, at: At, end_session: bool) -> None:
+    name = at("reader").replace("/", "-")
+    sender, reader = side.peer().connect(), side.peer(name).connect()
+    reader.subscribe(at("#"))
+    reader.transport.close(end_session=end_session)
+    sender.publish(at("x"), b"while away")
+    again = side.peer(name).connect()
+    again.settle()
+    assert again.inbox.items[0] == Connected(session_present=not end_session)
+    assert again.payloads == ([] if end_session else [b"while away"])
+
+
 def watched(side: Side, at: At) -> tuple[Peer, Peer]:
     """Connect a peer that subscribes to everything, and a peer with a will."""
     watcher = side.peer().connect()

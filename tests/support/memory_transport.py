@@ -101,11 +101,13 @@ class MemoryTransport:
         if self._session is not None:
             self._session.filters.difference_update(filters)
 
-    def close(self, last: tuple[str, bytes] | None = None) -> None:
+    def close(self, last: tuple[str, bytes] | None = None, *, end_session: bool = False) -> None:
         if last is not None:
             self.publish(*last, retain=True)
         if self._session is not None:
             self._session.client = None
+            if end_session:
+                del self._broker.sessions[self._id]
 
     def break_off(self) -> None:
         """Break the connection without a DISCONNECT, so that the broker publishes the will."""

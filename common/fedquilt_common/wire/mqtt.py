@@ -92,7 +92,7 @@ class MqttTransport:
 
     Args:
         address: where the broker is and how to authenticate.
-        client_id: a stable name, so that the broker resumes the session.
+        client_id: a stable name, so that the broker resumes the session; see ``client_id.py``.
         deliver: called from the network thread for everything that arrives.
         will: published by the broker if the client disappears without disconnecting.
         session_expiry: seconds for which the broker keeps the session.
@@ -194,12 +194,15 @@ class MqttTransport:
         if names:
             self._client.unsubscribe(names)
 
-    def close(self, last: tuple[str, bytes] | None = None) -> None:
+    def close(self, last: tuple[str, bytes] | None = None, *, end_session: bool = False) -> None:
         reachable = self.drain(_FAREWELL)
         if reachable and last is not None and self.publish(*last, retain=True):
             reachable = self.drain(_FAREWELL)
         self._window.set_open(False)
-        self._client.disconnect()
+        properties = _properties(PacketTypes.DISCONNECT)
+        if end_session:
+            properties.SessionExpiryInterval = 0
+        self._client.disconnect(properties=properties)
         if not reachable:
             self._cut_connection()
         self._client.loop_stop()

@@ -261,10 +261,10 @@ class SlowLinkTransport:
         if names:
             self._up.carry(sum(map(len, names)) + FRAMING, 1, lambda: self._inner.unsubscribe(names))
 
-    def close(self, last: tuple[str, bytes] | None = None) -> None:
+    def close(self, last: tuple[str, bytes] | None = None, *, end_session: bool = False) -> None:
         """Discard what is queued, publish ``last`` at once and disconnect."""
         self._open = False
-        self._inner.close(last)
+        self._inner.close(last, end_session=end_session)
         self._up.end()
         self._down.end()
 

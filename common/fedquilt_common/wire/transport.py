@@ -124,11 +124,12 @@ class Transport(Protocol):
             filters: topic filters as they were subscribed.
         """
 
-    def close(self, last: tuple[str, bytes] | None = None) -> None:
+    def close(self, last: tuple[str, bytes] | None = None, *, end_session: bool = False) -> None:
         """Publish a farewell and disconnect; the broker does not publish the will.
 
         Args:
             last: topic and payload of a retained message, in place of the will; None: no farewell.
+            end_session: whether the broker deletes the session at once, because nobody resumes it.
         """
 
     @property

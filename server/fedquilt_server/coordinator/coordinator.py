@@ -104,7 +104,8 @@ class Coordinator:
             self._store.update(phase="failed", message=str(error))
             raise
         finally:
-            self._transport.close((self._topics.coordinator, self._farewell))
+            farewell = self._topics.coordinator, self._farewell
+            self._transport.close(farewell, end_session=run.folder.closed)
 
     def _await_broker(self) -> None:
         deadline = time.monotonic() + CONNECT_SECONDS

@@ -165,7 +165,8 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
     )
     found = agent(*words)
     assert (found.name, found.clients, found.state) == ("weak-0", (6, 7), tmp_path / "slot-0")
-    assert Recorded.transport._client._client_id == b"fedquilt-default-weak-0"
+    suffix = (tmp_path / "slot-0" / "mqtt-client").read_text()
+    assert Recorded.transport._client._client_id == f"fedquilt-default-weak-0-{suffix}".encode()
     with lock_folder(tmp_path / "slot-0", name=".slot"):
         assert agent(*words).clients == (20, 21)
 
