@@ -21,6 +21,7 @@ from fedquilt_client.store import AgentStore
 from fedquilt_client.worker import Job
 from fedquilt_common import __version__
 from fedquilt_common.errors import ProtocolError
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.wire.messages import (
     AgentPresence,
     CoordinatorPresence,
@@ -52,8 +53,9 @@ class Agent:
         self.topics = Topics(settings.federation)
         self._events: queue.SimpleQueue[Incoming | Callable[[], None]] = queue.SimpleQueue()
         name = check_name(settings.name, "agent")
-        self._store = AgentStore(settings.state)
-        self._boot = self._store.next_boot()
+        with report_disk_errors(settings.state):
+            self._store = AgentStore(settings.state)
+            self._boot = self._store.next_boot()
         self._farewell = AgentPresence(agent=name, online=False, boot=self._boot).encode()
         will = Will(self.topics.presence(name), self._farewell, WILL_DELAY)
         self._transport = make_transport(self._events.put, will)
@@ -65,16 +67,24 @@ class Agent:
         self._ended = False
 
     def execute(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Work until ``should_stop`` returns True, or until the run ends if the settings say ``once``."""
+        """Work until ``should_stop`` returns True, or until the run ends if the settings say ``once``.
+
+        Raises:
+            RunFolderError: the state folder is damaged, or cannot be written.
+        """
         self._transport.connect()
         try:
-            while not should_stop() and not (self._ended and self.settings.once):
-                self._step()
+            with report_disk_errors(self.settings.state):
+                self._work(should_stop)
         finally:
             self._jobs.close()
             farewell = self.topics.presence(self.settings.name), self._farewell
             self._transport.close(farewell, end_session=self._ended and self.settings.once)
             self._store.release()
+
+    def _work(self, should_stop: Callable[[], bool]) -> None:
+        while not should_stop() and not (self._ended and self.settings.once):
+            self._step()
 
     def _step(self) -> None:
         with contextlib.suppress(queue.Empty):

@@ -140,6 +140,14 @@ class Downloads:
         for patch in incomplete:
             self._request_again(patch)
 
+    def fetch_again(self, digest: str) -> None:
+        """Delete a damaged patch and request it again."""
+        self._store.patch(digest).unlink(missing_ok=True)
+        for patch in self._wanted.values():
+            if patch.digest == digest:
+                self._discard(patch.place)
+                self._request_again(patch)
+
     def _request_again(self, patch: PatchMessage) -> None:
         """Subscribe again, so that the broker resends the retained chunks: only the missing ones if they are few."""
         assembly = self._assemblies.get(patch.place)

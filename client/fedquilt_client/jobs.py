@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from fedquilt_client.capacity import lower_limit
 from fedquilt_client.downloads import Downloads
+from fedquilt_client.records import CheckedFile, StoredReply
 from fedquilt_client.reports import out_of_memory_message
 from fedquilt_client.settings import AgentSettings
-from fedquilt_client.store import AgentStore, RunStore, StoredReply
+from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker import Job
 from fedquilt_client.worker_pool import (
+    ATTEMPTS,
     JobEvent,
     JobFailed,
     JobFinished,
+    JobInputDamaged,
     JobOutOfMemory,
     JobProgress,
     Post,
     WorkerPool,
 )
-from fedquilt_common.errors import PayloadError
+from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.messages import (
     MissingMessage,
@@ -49,13 +54,21 @@ ReportFailure = Callable[[str, Job, str], None]
 
 @dataclass
 class _CurrentRun:
-    """The run that this board takes part in."""
+    """The run that this board takes part in.
+
+    Attributes:
+        given_up: tasks that failed or were stopped since the last manifest.
+        damages: how often a patch on disk was damaged, by digest.
+        may_go_back: the coordinator has restarted, so its next manifest may be of an earlier round.
+    """
 
     store: RunStore
     downloads: Downloads
     uploads: Uploads
     round: RoundMessage | None = None
     given_up: set[TaskId] = field(default_factory=set)
+    damages: Counter[str] = field(default_factory=Counter)
+    may_go_back: bool = False
 
     @property
     def id(self) -> str:
@@ -84,6 +97,7 @@ class Jobs:
         self._transport = transport
         self._topics = topics
         self._report_failure = report_failure
+        self._post = post
         self._pool = WorkerPool(settings.workers, settings.threads, post, self._take_event)
         self._run: _CurrentRun | None = None
         self._early_round: RoundMessage | None = None
@@ -121,7 +135,13 @@ class Jobs:
         store = self._store.open_run(message)
         downloads = Downloads(store, self._transport, self._topics, experiment.speedup)
         uploads = Uploads(
-            self._settings.name, self._transport, self._topics, store.blob, experiment.chunk, experiment.speedup
+            self._settings.name,
+            self._transport,
+            self._topics,
+            store.blob,
+            self._replace_reply,
+            experiment.chunk,
+            experiment.speedup,
         )
         self._run = _CurrentRun(store, downloads, uploads)
         if self._early_round is not None and self._early_round.run == message.run:
@@ -144,21 +164,29 @@ class Jobs:
         if run is None or run.id != message.run:
             self._early_round = message
             return
-        if run.round is not None and message.round < run.round.round:
-            return  # the broker has lost its newest messages; rounds never go back
-        before, run.round = run.round, message
+        if run.round is not None and message.round < run.round.round and not run.may_go_back:
+            return  # the broker has lost its newest messages; only a restarted coordinator goes back
+        before, run.round, run.may_go_back = run.round, message, False
         if before is None or _tasks_of(before) != _tasks_of(message):
             self._open_exchange(run, message)
+        self._review(run, message)
         self.plan()
 
     def _open_exchange(self, run: _CurrentRun, message: RoundMessage) -> None:
-        tasks = self._own_tasks(message)
-        task_ids = {(client, message.fingerprint(task, client)) for client, task in tasks}
+        task_ids = self._task_ids(message)
         self._pool.cancel(lambda job: (job.client, job.fingerprint) not in task_ids)
         self.progress = {job.client: self.progress.get(job.client, 0.0) for job in self._pool.jobs}
+        run.damages.clear()
+        run.downloads.want(_patches(message, [task for _, task in self._own_tasks(message)]))
+
+    def _review(self, run: _CurrentRun, message: RoundMessage) -> None:
+        """Retry failed tasks and offer settled replies again: no refusal of before need hold for this manifest."""
+        task_ids = self._task_ids(message)
         run.given_up.clear()
-        run.uploads.keep_only(lambda reply: (reply.client, reply.task) in task_ids)
-        run.downloads.want(_patches(message, [task for _, task in tasks]))
+        run.uploads.review(lambda reply: (reply.client, reply.task) in task_ids)
+
+    def _task_ids(self, message: RoundMessage) -> set[TaskId]:
+        return {(client, message.fingerprint(task, client)) for client, task in self._own_tasks(message)}
 
     def _own_tasks(self, message: RoundMessage) -> list[tuple[int, TaskMessage]]:
         own = set(self._settings.clients)
@@ -179,7 +207,7 @@ class Jobs:
 
     def _take_receipt(self, run: _CurrentRun, receipt: ReceiptMessage) -> None:
         reply = run.uploads.take_receipt(receipt)
-        if reply is not None and receipt.outcome != "accepted":
+        if reply is not None and receipt.outcome not in ("accepted", "duplicate"):
             log.warning("client %d, round %d: %s: %s", reply.client, reply.round, receipt.outcome, receipt.reason)
 
     def _stop(self, run: _CurrentRun, stop: StopMessage) -> None:
@@ -233,7 +261,7 @@ class Jobs:
             fingerprint=message.fingerprint(task, client),
             since=message.memory_of(client),
             labels=task.labels,
-            patches=[store.patch(message.patches[i].digest) for i in task.patches],
+            patches=[_checked(store, message.patches[i]) for i in task.patches],
             slices=slices,
             slice=own,
             memory=store.memory(client, message.memory_of(client)),
@@ -254,16 +282,51 @@ class Jobs:
                 self.progress[job.client] = value
             case JobFinished():
                 self.progress.pop(job.client, None)
-                run.uploads.offer(_commit(run.store, event))
+                run.uploads.offer(_commit(run.store, event), intact=True)
             case JobOutOfMemory(_, need):
                 limit = lower_limit(run.store.limit, need)
                 log.warning("%s", out_of_memory_message(job, need, limit))
                 self._pool.submit(job)
+            case JobInputDamaged(_, path):
+                self._replace_input(run, job, path)
             case JobFailed(_, reason):
-                self.progress.pop(job.client, None)
-                run.given_up.add((job.client, job.fingerprint))
-                log.error("client %d, round %d: %s", job.client, job.round, reason)
-                self._report_failure(run.id, job, reason)
+                self._give_up(run, job, reason)
+
+    def _give_up(self, run: _CurrentRun, job: Job, reason: str) -> None:
+        """Report a failed task; the next manifest retries it."""
+        self.progress.pop(job.client, None)
+        run.given_up.add((job.client, job.fingerprint))
+        log.error("client %d, round %d: %s", job.client, job.round, reason)
+        self._report_failure(run.id, job, reason)
+
+    def _replace_input(self, run: _CurrentRun, job: Job, path: Path) -> None:
+        """Download a damaged patch again, and give up if the disk damages it each time.
+
+        Raises:
+            RunFolderError: the damaged file is the client's private memory, which exists nowhere else.
+        """
+        if job.memory is not None and job.memory.path == path:
+            raise RunFolderError(
+                f"{path}, the private memory of client {job.client}, is damaged: restore the file from a backup, or "
+                f"delete the folder {path.parent}; then the client starts without memory"
+            )
+        run.damages[path.name] += 1
+        if run.damages[path.name] >= ATTEMPTS:
+            self._give_up(run, job, f"this board's disk damaged a patch {ATTEMPTS} times: check the disk")
+            return
+        log.warning("%s is damaged or missing: downloading it again", path)
+        run.downloads.fetch_again(path.name)
+        self.plan()  # another client's job may have replaced the patch already
+
+    def _replace_reply(self, reply: StoredReply) -> None:
+        """Train a reply again whose file is damaged, from the memory that its task names: the same bits come out."""
+        if self._run is None:
+            return
+        log.warning(
+            "client %d, round %d: its stored reply is damaged; training it again", reply.client, reply.round
+        )  # fmt: skip
+        self._run.store.forget(reply)
+        self._post(self.plan)
 
     # -- connection ----------------------------------------------------------------------------
 
@@ -274,8 +337,9 @@ class Jobs:
             self._run.uploads.probe_now()
 
     def greet_coordinator(self) -> None:
-        """Ask the coordinator for the missing receipt, because it has restarted."""
+        """Ask the coordinator for the missing receipt, because it has restarted, and follow it if it went back."""
         if self._run is not None:
+            self._run.may_go_back = True
             self._run.uploads.probe_now()
 
     def repair(self, *, connected: bool) -> None:
@@ -292,6 +356,10 @@ def _experiment(message: RunMessage) -> Experiment:
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
         raise PayloadError(f"run {message.run}: its experiment is not valid here: {reason}") from None
+
+
+def _checked(store: RunStore, patch: PatchMessage) -> CheckedFile:
+    return CheckedFile(store.patch(patch.digest), patch.digest)
 
 
 def _commit(store: RunStore, finished: JobFinished) -> StoredReply:

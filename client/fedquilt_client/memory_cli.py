@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt_client.cli import default_state
+from fedquilt_client.records import CheckedFile
 from fedquilt_client.store import Damaged, KeptMemory, kept_memories
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
 from fedquilt_common.wire.codec import FileArrays, write_arrays
@@ -121,6 +122,8 @@ def _describe(memory: KeptMemory) -> dict[str, Any]:
         RunFolderError: its file is damaged or missing.
     """
     try:
+        if not CheckedFile(memory.file, memory.digest).is_intact():
+            raise PayloadError("it does not have the digest with which it was written")
         arrays = FileArrays(memory.file)
     except (PayloadError, OSError) as error:
         raise RunFolderError(f"{memory.file}, of client {memory.client}: is damaged or missing: {error}") from None

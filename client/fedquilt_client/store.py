@@ -5,15 +5,23 @@ One small file per client commits both its memory and its replies, so that they 
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Final
 
+from fedquilt_client.records import (
+    COMMITTED,
+    CheckedFile,
+    ClientRecord,
+    StoredMemory,
+    StoredReply,
+    read_record,
+    write_record,
+)
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
@@ -25,25 +33,8 @@ from fedquilt_common.wire.topics import check_name
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class StoredReply:
-    """A finished reply on disk.
-
-    Attributes:
-        task: fingerprint of the task that it answers.
-        file: name below the client's folder.
-        head: length in bytes of the head of soft labels.
-    """
-
-    run: str
-    client: int
-    round: int
-    exchange: int
-    task: str
-    file: str
-    digest: str
-    size: int
-    head: int = 0
+LARGEST_BOOT: Final = 1 << 62
+"""Boot numbers stay below this limit of the protocol."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class AgentStore:
             last = int(path.read_text())
         except (FileNotFoundError, ValueError):
             last = 0
-        boot = max(last + 1, int(time.time()))
+        boot = max(last + 1 if 0 <= last < LARGEST_BOOT else 0, int(time.time()))  # a damaged file counts as absent
         write_durably(path, str(boot))
         return boot
 
@@ -130,30 +121,38 @@ class RunStore:
         stem = f"{client}-{round}.{exchange}"
         return Drafts(folder / f"{stem}.reply", folder / f"{stem}.memory")
 
-    def commit(self, reply: StoredReply, drafts: Drafts, since: ExchangeId | None, *, memory: bool) -> StoredReply:
+    def commit(
+        self, reply: StoredReply, drafts: Drafts, since: ExchangeId | None, *, memory: str | None
+    ) -> StoredReply:
         """Commit a reply together with the client's private memory after it.
 
         Args:
             since: the client's last reply that counts; the client started from the memory after it.
-            memory: whether the drafts hold new private memory.
+            memory: SHA-256 of the draft of new private memory; None if the memory is unchanged.
+
+        Raises:
+            RunFolderError: the client's record is damaged.
         """
         home = self._home(reply.client)
         home.mkdir(parents=True, exist_ok=True)
         drafts.reply.replace(home / reply.file)
+        exchange = reply.round, reply.exchange
         before = self._read(reply.client)
-        after = _memory_file(before, since)
-        if memory:
-            after = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
-            drafts.memory.replace(home / after)
-        record = _record_reply(before, reply, since, after)
-        write_durably(home / "committed.json", json.dumps(record))
-        self._tidy(home, record)
+        after = replace(before.memory_after(since) or StoredMemory(exchange), after=exchange)
+        if memory is not None:
+            name = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
+            drafts.memory.replace(home / name)
+            after = StoredMemory(exchange, name, memory)
+        self._write(home, before.add(reply, since, after))
         return reply
 
     def reply(self, client: int, round: int, exchange: int, task: str) -> StoredReply | None:
-        """Return the committed reply to exactly this task; None if there is none."""
-        for fields in self._read(client)["replies"]:
-            stored = StoredReply(**fields)
+        """Return the committed reply to exactly this task; None if there is none.
+
+        Raises:
+            RunFolderError: the client's record is damaged.
+        """
+        for stored in self._read(client).replies:
             if (stored.round, stored.exchange, stored.task) == (round, exchange, task):
                 return stored
         return None
@@ -162,30 +161,53 @@ class RunStore:
         """Return the bytes of a reply."""
         return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size, reply.head)
 
-    def memory(self, client: int, since: ExchangeId | None) -> Path | None:
-        """Return the client's private memory as it was after the reply ``since``; None if it had none."""
-        record = self._read(client)
-        if since is not None and list(since) not in [version[:2] for version in record["memories"]]:
+    def forget(self, reply: StoredReply) -> None:
+        """Delete a damaged reply; training it again from the memory that its task names gives the same bytes."""
+        home = self._home(reply.client)
+        self._write(home, self._read(reply.client).without(reply))
+
+    def memory(self, client: int, since: ExchangeId | None) -> CheckedFile | None:
+        """Return the client's private memory as it was after the reply ``since``; None if it had none.
+
+        Raises:
+            RunFolderError: the client's record is damaged.
+        """
+        memory = self._read(client).memory_after(since)
+        if since is not None and memory is None:
             log.warning(
                 "client %d: its private memory after round %d is missing; it starts without memory", client, since[0]
             )
-        name = _memory_file(record, since)
-        return self._home(client) / name if name else None
+        if memory is None or memory.file is None:
+            return None
+        return CheckedFile(self._home(client) / memory.file, memory.digest)
 
     def _home(self, client: int) -> Path:
         return self.folder / "clients" / str(client)
 
-    def _read(self, client: int) -> dict[str, Any]:
-        try:
-            record: dict[str, Any] = json.loads((self._home(client) / "committed.json").read_text())
-        except FileNotFoundError:
-            return {"replies": [], "memories": [], "before": None}
-        return record
+    def _read(self, client: int) -> ClientRecord:
+        """Return the client's record; without private memory, a damaged one is replaced by an empty one.
 
-    def _tidy(self, home: Path, record: dict[str, Any]) -> None:
-        keep = {"committed.json", *(r["file"] for r in record["replies"]), *(m[2] for m in record["memories"])}
+        Raises:
+            RunFolderError: the record is damaged, and the client has private memory that it names.
+        """
+        home = self._home(client)
+        try:
+            return read_record(home)
+        except RunFolderError as error:
+            if any(home.glob("memory-*")):
+                raise RunFolderError(
+                    f"{error}. It names the private memory of client {client}: restore the file from a backup, or "
+                    f"delete the folder {home}; then the client starts without memory"
+                ) from None
+            log.warning("%s: it held replies only, which client %d trains again", error, client)
+            self._write(home, ClientRecord())
+            return ClientRecord()
+
+    def _write(self, home: Path, record: ClientRecord) -> None:
+        """Write the record, then delete the files that it no longer names."""
+        write_record(home, record)
         for path in home.iterdir():
-            if path.name not in keep:
+            if path.name not in record.files:
                 path.unlink()
 
 
@@ -198,6 +220,7 @@ class KeptMemory:
     client: int
     round: int
     file: Path
+    digest: str | None
 
 
 Damaged = Callable[[RunFolderError], None]
@@ -224,41 +247,14 @@ def _list_run(home: Path, damaged: Damaged) -> Iterator[KeptMemory]:
     except (OSError, ValueError):
         return damaged(RunFolderError(f"{home / 'run.json'}: cannot be read; is this the state folder of an agent?"))
     algorithm = str(run.experiment.get("algorithm", {}).get("name", ""))
-    files = [file for file in home.glob("clients/*/committed.json") if file.parent.name.isdigit()]
-    for file in sorted(files, key=lambda path: int(path.parent.name)):
-        client = file.parent.name
+    clients = [file.parent for file in home.glob(f"clients/*/{COMMITTED}") if file.parent.name.isdigit()]
+    for client in sorted(clients, key=lambda path: int(path.name)):
         try:
-            memories = [m for m in json.loads(file.read_text())["memories"] if m[2]]
-            for number, _, name in memories[-1:]:
-                yield KeptMemory(run.run, algorithm, int(client), int(number), file.parent / name)
-        except (OSError, ValueError, TypeError, LookupError):
-            damaged(RunFolderError(f"{file}: cannot be read, so the private memory of client {client} is unknown"))
-
-
-def _memory_file(record: Mapping[str, Any], since: ExchangeId | None) -> str | None:
-    """Return the file of the memory after the reply ``since``."""
-    return next((file for *version, file in record["memories"] if since is not None and version == list(since)), None)
-
-
-def _record_reply(
-    record: Mapping[str, Any], reply: StoredReply, since: ExchangeId | None, after: str | None
-) -> dict[str, Any]:
-    """Return the content of ``committed.json`` after ``reply``, given the content before it.
-
-    It keeps the memories of the reply's round and the one from which that round started: the coordinator may restart
-    the round.
-    """
-    start = _as_list(record["before"] if since is not None and since[0] == reply.round else since)
-    exchange = [reply.round, reply.exchange]
-    memories = [m for m in record["memories"] if m[:2] != exchange and (m[0] == reply.round or m[:2] == start)]
-    replies = [r for r in record["replies"] if (r["round"], r["exchange"]) >= (reply.round - 1, 0)]
-    return {
-        "replies": [r for r in replies if r["file"] != reply.file] + [asdict(reply)],
-        "memories": [*memories, [*exchange, after]],
-        "before": start,
-    }
-
-
-def _as_list(exchange: Sequence[int] | None) -> list[int] | None:
-    """Return an exchange as JSON stores it."""
-    return None if exchange is None else list(exchange)
+            newest = [memory for memory in read_record(client).memories if memory.file is not None][-1:]
+        except RunFolderError as error:
+            damaged(RunFolderError(f"{error}; so the private memory of client {client.name} is unknown"))
+            continue
+        for memory in newest:
+            file = client / str(memory.file)
+            yield KeptMemory(run.run, algorithm, int(client.name), memory.after[0], file, memory.digest)
+    return None

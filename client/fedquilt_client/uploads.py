@@ -1,15 +1,15 @@
-"""Sends replies to the coordinator, one at a time, each until its receipt arrives."""
+"""Sends replies to the coordinator, one at a time, each until a receipt settles it."""
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from fedquilt_client.store import StoredReply
+from fedquilt_client.records import CheckedFile, StoredReply
 from fedquilt_common.wire.bitmaps import decode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, publish_chunks
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage
@@ -22,18 +22,26 @@ FIRST_PROBE_SECONDS: Final = 3.0
 SHORTEST_PROBE_SECONDS: Final = 0.2
 LAST_PROBE_SECONDS: Final = 60.0
 DAMAGES: Final = 3
-"""Limit of retries of a reply that arrives damaged."""
+"""How often a reply that arrives damaged is sent again at once."""
 
 
-@dataclass
-class _Sending:
+@dataclass(eq=False)
+class _Offer:
+    """A reply that is not settled.
+
+    Attributes:
+        sent: the whole reply was sent once, so its last chunk is enough to ask for the receipt.
+        due: monotonic time in seconds from which a waiting reply may be sent.
+        retry_pause: seconds until the next offer after a refusal that is not final.
+    """
+
     reply: StoredReply
-    blob: Blob
-    headers: list[ChunkHeader]
     pause: float
     sent: bool = False
-    probe_at: float = 0.0
+    due: float = 0.0
+    retry_pause: float = SHORTEST_PROBE_SECONDS
     damages: int = 0
+    headers: list[ChunkHeader] = field(default_factory=list)
 
 
 class Uploads:
@@ -42,6 +50,7 @@ class Uploads:
     Args:
         agent: name of this agent.
         blob_of: returns the bytes of a reply.
+        on_damaged: called with a reply whose file does not have its digest; it is not offered again.
         chunk: largest chunk in bytes.
         speedup: how much faster time passes on a simulated link.
     """
@@ -52,6 +61,7 @@ class Uploads:
         transport: Transport,
         topics: Topics,
         blob_of: Callable[[StoredReply], Blob],
+        on_damaged: Callable[[StoredReply], None],
         chunk: int,
         speedup: float = 1.0,
     ) -> None:
@@ -60,58 +70,84 @@ class Uploads:
         self._transport = transport
         self._topics = topics
         self._blob_of = blob_of
+        self._on_damaged = on_damaged
         self._chunk = chunk
-        self._waiting: collections.deque[StoredReply] = collections.deque()
-        self._current: _Sending | None = None
-        self._settled: set[str] = set()
+        self._waiting: list[_Offer] = []
+        self._current: _Offer | None = None
+        self._settled: dict[str, StoredReply] = {}
+        self._delivered: dict[str, StoredReply] = {}
+        self._intact: set[str] = set()
 
     @property
     def busy(self) -> bool:
         """Whether a reply waits for its receipt."""
         return self._current is not None or bool(self._waiting)
 
-    def offer(self, reply: StoredReply) -> None:
-        """Send a reply, unless it is settled or under way."""
-        current = self._current.reply if self._current else None
-        if reply.digest not in self._settled and reply not in (current, *self._waiting):
-            self._waiting.append(reply)
-            self.advance()
+    @property
+    def _offers(self) -> list[_Offer]:
+        return [*([self._current] if self._current else []), *self._waiting]
+
+    def offer(self, reply: StoredReply, *, intact: bool = False) -> None:
+        """Send a reply, unless it is settled or under way.
+
+        Args:
+            intact: the file was written a moment ago; otherwise its digest is checked before it is sent.
+        """
+        if reply.digest in self._settled or any(offer.reply == reply for offer in self._offers):
+            return
+        if intact:
+            self._intact.add(reply.digest)
+        self._waiting.append(_Offer(reply, self._first_pause, sent=reply.digest in self._delivered))
+        self.advance()
 
     def advance(self) -> None:
-        """Start the next reply, or ask for a receipt that is overdue."""
-        if self._current is None and self._waiting:
-            self._start(self._waiting.popleft())
+        """Start the next reply that is due, or ask for a receipt that is overdue."""
+        now = time.monotonic()
+        while self._current is None and (offer := next((o for o in self._waiting if o.due <= now), None)):
+            self._waiting.remove(offer)
+            self._start(offer)
         current = self._current
-        if current is None or time.monotonic() < current.probe_at:
+        if current is None or now < current.due:
             return
         if current.sent and not self._transport.drain(0.0):
             return  # on a slow link, chunks of the reply are still in the queue
         if current.sent:
-            log.info("client %d, round %d: no receipt yet; asking for it", current.reply.client, current.reply.round)
+            log.info("client %d, round %d: asking for its receipt", current.reply.client, current.reply.round)
             self._send(current, current.headers[-1:])
         else:
             current.sent = self._send(current, current.headers)
-        current.probe_at = time.monotonic() + current.pause
+        current.due = time.monotonic() + current.pause
         current.pause = min(2 * current.pause, LAST_PROBE_SECONDS)
 
-    def _start(self, reply: StoredReply) -> None:
-        blob = self._blob_of(reply)
-        headers = blob.headers(min(self._chunk, self._transport.max_payload))
-        self._current = _Sending(reply, blob, headers, self._first_pause)
+    def _start(self, offer: _Offer) -> None:
+        if not self._is_intact(offer.reply):
+            self._on_damaged(offer.reply)
+            return
+        offer.headers = self._blob_of(offer.reply).headers(min(self._chunk, self._transport.max_payload))
+        offer.due, offer.pause = 0.0, self._first_pause
+        self._current = offer
+
+    def _is_intact(self, reply: StoredReply) -> bool:
+        if reply.digest not in self._intact and CheckedFile(self._blob_of(reply).path, reply.digest).is_intact():
+            self._intact.add(reply.digest)
+        return reply.digest in self._intact
 
     def probe_now(self) -> None:
         """Ask for the missing receipt at once: the coordinator or the broker is back."""
         if self._current is not None:
-            self._current.probe_at, self._current.pause = 0.0, self._first_pause
+            self._current.due, self._current.pause = 0.0, self._first_pause
             self.advance()
 
-    def _send(self, sending: _Sending, headers: Iterable[ChunkHeader]) -> bool:
-        reply = sending.reply
+    def _send(self, offer: _Offer, headers: Iterable[ChunkHeader]) -> bool:
+        """Publish chunks; returns False if the connection was lost, or the file cannot be read."""
+        reply = offer.reply
 
         def topic_of(index: int) -> str:
             return self._topics.reply_chunk(self._agent, reply.client, reply.round, reply.exchange, index)
 
-        return publish_chunks(self._transport, sending.blob, headers, topic_of)
+        with contextlib.suppress(OSError):  # the probe leads to a receipt that leads to a check of the file
+            return publish_chunks(self._transport, self._blob_of(reply), headers, topic_of)
+        return False
 
     def send_missing(self, request: MissingMessage) -> None:
         """Send the chunks that have not arrived at the coordinator."""
@@ -121,10 +157,10 @@ class Uploads:
         missing = decode_bitmap(request.bitmap, len(current.headers))
         self._send(current, [current.headers[i] for i in missing])
         current.sent, current.pause = True, self._first_pause
-        current.probe_at = time.monotonic() + current.pause
+        current.due = time.monotonic() + current.pause
 
     def take_receipt(self, receipt: ReceiptMessage) -> StoredReply | None:
-        """Handle a receipt. A damaged reply is sent again, at most ``DAMAGES`` times.
+        """Handle a receipt. A reply that arrived damaged is sent again; one that is refused for now waits.
 
         Returns:
             The reply that the receipt settles; None if it settles none.
@@ -132,21 +168,51 @@ class Uploads:
         current = self._current
         if current is None or receipt.digest != current.reply.digest:
             return None
-        if receipt.damaged and current.damages < DAMAGES:
-            current.damages += 1
-            current.sent, current.probe_at = False, 0.0
-            self.advance()
-            return None
-        self._settled.add(receipt.digest)
-        self._current = None
+        if receipt.damaged:
+            self._repeat(current)
+        elif receipt.final:
+            self._settled[receipt.digest] = current.reply
+            self._intact.discard(receipt.digest)
+            self._current = None
+        else:
+            log.info("client %d, round %d: %s; offering it again", receipt.client, receipt.round, receipt.reason)
+            self._postpone(current)
         self.advance()
-        return current.reply
+        return current.reply if receipt.final and not receipt.damaged else None
 
-    def keep_only(self, is_asked: Callable[[StoredReply], bool]) -> None:
-        """Drop waiting replies that a new exchange does not ask for; one that is sent stays until its receipt."""
-        self._settled.clear()  # a round that restarts may ask for the same replies
-        self._waiting = collections.deque(reply for reply in self._waiting if is_asked(reply))
+    def _repeat(self, offer: _Offer) -> None:
+        """Send a reply that arrived damaged again, if its file is whole."""
+        self._intact.discard(offer.reply.digest)
+        if not self._is_intact(offer.reply):
+            self._current = None
+            self._on_damaged(offer.reply)
+        elif offer.damages < DAMAGES:
+            offer.damages += 1
+            offer.sent, offer.due = False, 0.0
+        else:
+            self._postpone(offer)
+
+    def _postpone(self, offer: _Offer) -> None:
+        """Offer a reply again later, by its last chunk, and let other replies pass."""
+        self._current = None
+        offer.damages, offer.due = 0, time.monotonic() + offer.retry_pause
+        offer.retry_pause = min(2 * offer.retry_pause, LAST_PROBE_SECONDS)
+        self._waiting.append(offer)
+
+    def review(self, is_asked: Callable[[StoredReply], bool]) -> None:
+        """Prepare for a manifest: nothing is settled any more, and what it does not ask for is dropped.
+
+        A reply that was refused, or even accepted, may be needed now: the host of its client has changed, or the
+        coordinator has lost it. A reply that is being sent stays until its receipt.
+        """
+        known = {**self._delivered, **self._settled}
+        self._delivered = {digest: reply for digest, reply in known.items() if is_asked(reply)}
+        self._settled.clear()
+        self._waiting = [offer for offer in self._waiting if is_asked(offer.reply)]
+        for offer in self._waiting:
+            offer.due, offer.retry_pause = 0.0, SHORTEST_PROBE_SECONDS
         current = self._current
         if current is not None and not current.sent and not is_asked(current.reply):
             self._current = None
-            self.advance()
+        self._intact &= {offer.reply.digest for offer in self._offers}
+        self.advance()

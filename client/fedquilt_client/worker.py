@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_client.capacity import free_capacity, read_limit
+from fedquilt_client.records import CheckedFile
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import FedquiltError, SliceError
 from fedquilt_common.experiment.experiment import Experiment
@@ -69,10 +70,10 @@ class Job(BaseModel):
     fingerprint: str
     since: ExchangeId | None = None
     labels: bool = False
-    patches: list[Path]
+    patches: list[CheckedFile]
     slices: list[SliceMessage] = Field(default_factory=list)
     slice: int | None = None
-    memory: Path | None
+    memory: CheckedFile | None
     reply: Path
     memory_out: Path
     allowed: list[str]
@@ -85,6 +86,10 @@ class _CancelledError(Exception):
     """The agent has cancelled the job; raised between two training steps."""
 
 
+class _DamagedInputError(Exception):
+    """A patch or a private memory on disk does not have its digest."""
+
+
 class Worker:
     """Does jobs one after another; keeps the data set and torch loaded between them."""
 
@@ -93,6 +98,7 @@ class Worker:
         self._threads = threads
         self._board: Any = None
         self._run_file: tuple[Path, int] | None = None
+        self._intact: set[tuple[Path, int]] = set()
         self.cancelled: set[int] = set()
 
     def do(self, job: Job) -> None:
@@ -119,6 +125,7 @@ class Worker:
             return_freed_memory(TRAINING)
         else:
             keep_freed_memory()
+        self._check_inputs(job)
         board = self._board_for(job)
         seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
         ctx = TaskContext(
@@ -126,7 +133,7 @@ class Worker:
             job.client,
             job.round,
             seed,
-            job.memory,
+            job.memory.path if job.memory else None,
             lambda: _capacity(job),
             self._progress(job.number),
             lambda need: self._emit(job.number, "training", need=need),
@@ -135,13 +142,24 @@ class Worker:
             _ = board.public  # raises if the public set differs from the coordinator's
         task = _task(job, board)
         reply = board.algorithm.work(task, ctx)
+        memory: str | None = None
         if ctx.memory_changed:
-            write_arrays(job.memory_out, ctx.memory)
+            memory = write_arrays(job.memory_out, ctx.memory).digest
             sync(job.memory_out)
         header = _header(job, board.run, reply)
         blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, header, labels=job.labels)
         sync(job.reply)
-        return {"digest": blob.digest, "size": blob.size, "memory": ctx.memory_changed, "head": blob.head}
+        return {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
+
+    def _check_inputs(self, job: Job) -> None:
+        """Check the digests of the job's files; a patch that many clients share is read once."""
+        kept = set()
+        for file in (*job.patches, *([job.memory] if job.memory else [])):
+            version = file.path, _modified(file.path)
+            if version not in self._intact and not file.is_intact():
+                raise _DamagedInputError(str(file.path))
+            kept.add(version)
+        self._intact = kept
 
     def _board_for(self, job: Job) -> Any:
         from fedquilt_client.context import BoardRun
@@ -180,9 +198,18 @@ def _is_scarce(job: Job) -> bool:
     return limited or free_capacity(None, job.sharing) < PLENTY
 
 
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _failure(error: Exception) -> dict[str, str]:
     """Return the event that reports an error to the agent."""
-    if isinstance(error, FedquiltError):
+    if isinstance(error, _DamagedInputError):
+        return {"event": "damaged", "path": str(error)}
+    if isinstance(error, FedquiltError | OSError):
         return {"event": "failed", "reason": str(error)}
     if is_out_of_memory(error):
         return {"event": "memory"}
@@ -193,10 +220,10 @@ def _failure(error: Exception) -> dict[str, str]:
 def _task(job: Job, board: Any) -> Task:
     """Return the task with the received arrays: a container, or the patches of a sub-model."""
     if job.slice is None:
-        return Task(job.kind, FileArrays(job.patches[0]) if job.patches else {}, job.scalars)
+        return Task(job.kind, FileArrays(job.patches[0].path) if job.patches else {}, job.scalars)
     slices = [_slice(board.anatomy, message) for message in job.slices]
     own = slices[job.slice]
-    arrays = AssembledArrays(own, slices, job.patches, board.experiment.wire.down)
+    arrays = AssembledArrays(own, slices, [patch.path for patch in job.patches], board.experiment.wire.down)
     return Task(job.kind, arrays, job.scalars, slice=own)
 
 

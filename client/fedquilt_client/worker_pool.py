@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from fedquilt_client.capacity import oom_kills
@@ -39,14 +40,14 @@ class JobFinished:
 
     Attributes:
         digest: SHA-256 of the reply, which has ``size`` bytes.
-        memory: whether the client has new private memory.
+        memory: SHA-256 of the client's new private memory; None if the memory is unchanged.
         head: bytes of the reply that are the head of soft labels.
     """
 
     job: Job
     digest: str
     size: int
-    memory: bool
+    memory: str | None
     head: int = 0
 
 
@@ -66,7 +67,15 @@ class JobOutOfMemory:
     need: int
 
 
-JobEvent = JobProgress | JobFinished | JobFailed | JobOutOfMemory
+@dataclass(frozen=True)
+class JobInputDamaged:
+    """A job was not begun: a patch or a private memory at ``path`` does not have its digest."""
+
+    job: Job
+    path: Path
+
+
+JobEvent = JobProgress | JobFinished | JobFailed | JobOutOfMemory | JobInputDamaged
 Post = Callable[[Callable[[], None]], None]
 """Runs a callable in the agent's thread."""
 
@@ -243,6 +252,8 @@ def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
         return JobFinished(job, message["digest"], message["size"], message["memory"], message["head"])
     if message["event"] == "memory":
         return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
+    if message["event"] == "damaged":
+        return JobInputDamaged(job, Path(message["path"]))
     return JobFailed(job, str(message["reason"]))
 
 

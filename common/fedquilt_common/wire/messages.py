@@ -243,7 +243,12 @@ Outcome = Literal["accepted", "duplicate", "late", "rejected"]
 
 
 class ReceiptMessage(WireMessage):
-    """Inbox: the outcome of a reply. ``damaged``: bytes were lost or changed on the way; send the reply again."""
+    """Inbox: the outcome of a reply.
+
+    Attributes:
+        damaged: bytes were lost or changed on the way; send the reply again.
+        final: False if the same reply may be accepted later; keep it and offer it again.
+    """
 
     type: Literal["receipt"] = "receipt"
     run: Name
@@ -254,6 +259,7 @@ class ReceiptMessage(WireMessage):
     outcome: Outcome
     reason: Text = ""
     damaged: bool = False
+    final: bool = True
 
 
 class MissingMessage(WireMessage):

@@ -33,6 +33,7 @@ class ReceiptPublisher:
             outcome=receipt.outcome,
             reason=receipt.reason[:REASON_LENGTH],
             damaged=receipt.damaged,
+            final=receipt.final,
         )
         self._transport.publish(self._topics.inbox(receipt.agent), message.encode())
 

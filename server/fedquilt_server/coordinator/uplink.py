@@ -42,12 +42,13 @@ class Transfer:
 
 
 class _RefusalError(Exception):
-    """A transfer that cannot count, with its outcome and reason."""
+    """A transfer that cannot count, with its outcome and reason; ``final`` is False if it may count later."""
 
-    def __init__(self, outcome: Outcome, reason: str) -> None:
+    def __init__(self, outcome: Outcome, reason: str, *, final: bool = True) -> None:
         super().__init__(reason)
         self.outcome = outcome
         self.reason = reason
+        self.final = final
 
 
 class Uplink:
@@ -69,6 +70,7 @@ class Uplink:
         self._expected: dict[ClientId, ExpectedReply] = {}
         self._transfers: dict[TransferId, Transfer] = {}
         self._refused: dict[TransferId, str] = {}
+        self._postponed: set[TransferId] = set()
         self._payload_bytes: Counter[ClientId] = Counter()
         self._serial = 0
 
@@ -87,6 +89,7 @@ class Uplink:
             transfer.assembly.discard()
         self._transfers.clear()
         self._refused.clear()
+        self._postponed.clear()
         self._payload_bytes.clear()
         self._expected = {}
 
@@ -101,9 +104,9 @@ class Uplink:
             self._take_chunk(address, header, message.payload)
         except _RefusalError as refusal:
             if header.index == header.count - 1:  # once per transfer, not once per chunk
-                self._refuse(address, header.digest, refusal.outcome, refusal.reason)
+                self._answer_refusal(address, header.digest, refusal)
         except DamagedTransferError as error:
-            self._refuse(address, header.digest, "rejected", str(error), damaged=True)
+            self._refuse(address, header.digest, "rejected", str(error), damaged=True, final=False)
         except ProtocolError as error:
             self._drop_refused(address, header.digest, str(error))
             self._refuse(address, header.digest, "rejected", str(error))
@@ -123,10 +126,11 @@ class Uplink:
         """Return the client's expected reply; without one the machine judges the chunk, which then cannot count."""
         machine, client = self._run.machine, address.client
         if machine.host_of.get(client) != address.agent:
-            raise _RefusalError("rejected", f"agent {address.agent} does not host client {client}")
+            raise _RefusalError("rejected", f"agent {address.agent} does not host client {client}", final=False)
         expected = self._expected.get(client)
         if expected is None or expected.exchange != (address.round, address.exchange):
-            raise _RefusalError(*machine.judge(client, address.round, address.exchange))
+            outcome, reason = machine.judge(client, address.round, address.exchange)
+            raise _RefusalError(outcome, reason, final=outcome != "rejected")  # the exchange may open later
         return expected
 
     def _accept(self, address: Address, blob: Blob, expected: ExpectedReply) -> None:
@@ -148,15 +152,34 @@ class Uplink:
 
     # -- refusals ------------------------------------------------------------------------------
 
-    def _refuse(self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False) -> None:
-        if self._refusals.add(address.agent, address.client, address.round, reason, outcome):
-            self._send_receipt(address, digest, outcome, reason, damaged=damaged)
+    def _answer_refusal(self, address: Address, digest: str, refusal: _RefusalError) -> None:
+        """Answer a transfer that cannot count now; one that may count later is offered often, but journaled once."""
+        key = address.agent, address.client, digest
+        if refusal.final:
+            self._refuse(address, digest, refusal.outcome, refusal.reason)
+        elif key in self._postponed:
+            self._send_receipt(address, digest, refusal.outcome, refusal.reason, final=False)
+        elif self._refuse(address, digest, refusal.outcome, refusal.reason, final=False):
+            self._postpone(key)
+
+    def _postpone(self, key: TransferId) -> None:
+        if len(self._postponed) < REFUSED_KEPT:
+            self._postponed.add(key)
+
+    def _refuse(
+        self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False, final: bool = True
+    ) -> bool:
+        """Journal and answer a refusal; an agent beyond its limit gets no answer, and the result is False."""
+        if not self._refusals.add(address.agent, address.client, address.round, reason, outcome):
+            return False
+        self._send_receipt(address, digest, outcome, reason, damaged=damaged, final=final)
+        return True
 
     def _send_receipt(
-        self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False
+        self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False, final: bool = True
     ) -> None:
         ids = address.agent, address.client, address.round, address.exchange
-        self._receipts.send_receipt(Receipt(*ids, digest, outcome, reason, damaged))
+        self._receipts.send_receipt(Receipt(*ids, digest, outcome, reason, damaged, final))
 
     def _drop_refused(self, address: Address, digest: str, reason: str) -> None:
         """Ignore the rest of a refused transfer."""

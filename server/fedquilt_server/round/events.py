@@ -120,7 +120,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Send an agent the outcome of a reply."""
+    """Send an agent the outcome of a reply; ``final`` is False if the same reply may be accepted later."""
 
     agent: str
     client: ClientId
@@ -130,6 +130,7 @@ class Receipt:
     outcome: Outcome
     reason: str = ""
     damaged: bool = False
+    final: bool = True
 
 
 @dataclass(frozen=True)

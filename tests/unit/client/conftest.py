@@ -18,12 +18,13 @@ import pytest
 from numpy.typing import NDArray
 
 from fedquilt_client.agent import Agent
+from fedquilt_client.records import CheckedFile
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.worker import Job
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.types import Scalar
 from fedquilt_common.wire.broker_url import parse_broker_url
-from fedquilt_common.wire.chunks import Blob, ChunkHeader
+from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import (
     PatchMessage,
@@ -260,7 +261,7 @@ class Kit:
         return write_arrays(self.folder / f"{name}.safetensors", arrays)
 
     def job(self, run: RunMessage, client: int = 0, patches: list[Path] | None = None, **changes: Any) -> Job:
-        """Return a job with paths of its own."""
+        """Return a job with paths of its own, and the digests of its patches."""
         number = next(self.numbers)
         run_file = self.folder / f"{run.run}.json"
         if not run_file.exists():
@@ -269,7 +270,7 @@ class Kit:
         fields = {
             "number": number, "run_file": run_file, "client": client, "round": 1, "exchange": 0, "kind": "train",
             "scalars": scalars, "fingerprint": "f" * 16, "memory": None, "allowed": [],
-            "patches": [self.blob().path] if patches is None else patches,
+            "patches": [CheckedFile(path, digest_file(path)) for path in patches or [self.blob().path]],
             "reply": self.folder / f"{number}.reply", "memory_out": self.folder / f"{number}.memory", **changes,
         }  # fmt: skip
         return Job.model_validate(fields)

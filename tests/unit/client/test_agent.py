@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -136,17 +137,101 @@ def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_fo
         assert peer.chunks(0, 1)[-1] == sent[-1]
 
 
-def test_a_client_that_cannot_do_its_task_says_why_once(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+def refuse(peer: Peer, client: int, *, final: bool) -> None:
+    digest = peer.chunks(client, 1)[0][0].digest
+    fields = {"run": "run-1", "client": client, "round": 1, "exchange": 0, "digest": digest, "outcome": "rejected"}
+    peer.send_to("board", ReceiptMessage.model_validate({**fields, "final": final}))
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_a_refused_reply_is_offered_again_for_each_manifest(
+    final: bool, peer: Peer, host: Host, kit: Kit, wait_for: Wait
+) -> None:
+    peer.publish(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0, 1])
+    with host():
+        peer.reply(0, 1, accept=False)
+        refuse(peer, 0, final=final)
+        peer.reply(1, 1)  # the refused one does not hold others up
+        if not final:
+            wait_for(lambda: len(peer.chunks(0, 1)) > peer.chunks(0, 1)[0][0].count, "the reply again, by itself")
+        before = len(peer.chunks(0, 1))
+        peer.open("run-1", 1, kit.blob(), [0, 1])
+        wait_for(lambda: len(peer.chunks(0, 1)) > before, "the reply again")
+        last = peer.chunks(0, 1)[-1][0]
+        assert last.index == last.count - 1
+
+
+def test_a_coordinator_that_has_restarted_may_go_back(peer: Peer, host: Host, kit: Kit) -> None:
+    """Its run folder was restored from a backup."""
+    peer.publish(peer.topics.run, kit.run())
+    peer.publish(peer.topics.coordinator, CoordinatorPresence(online=True, epoch=1, run="run-1"))
+    peer.open("run-1", 5, kit.blob(), [0])
+    with host():
+        peer.reply(0, 5)
+        peer.publish(peer.topics.coordinator, CoordinatorPresence(online=True, epoch=2, run="run-1"))
+        peer.open("run-1", 3, kit.blob(), [0])
+        peer.reply(0, 3)
+
+
+def reply_files(peer: Peer) -> list[Path]:
+    return list((peer.folder / "state").glob("runs/run-1/clients/*/reply-*"))
+
+
+def test_a_stored_reply_that_is_damaged_is_trained_again(
+    peer: Peer, host: Host, kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer.publish(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host():
+        peer.reply(0, 1, accept=False)
+    before, peer.received = peer.chunks(0, 1), []
+    (file,) = reply_files(peer)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+    with host():
+        peer.reply(0, 1)
+    # train_seconds in the header differs, so the digests do, but not the arrays
+    assert {header.index for header, _ in peer.chunks(0, 1)} == {header.index for header, _ in before}
+    assert "its stored reply is damaged; training it again" in caplog.text
+
+
+def test_a_damaged_patch_is_downloaded_again(
+    peer: Peer, host: Host, kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit = WorkerPool.submit
+    spoilt: list[Job] = []
+
+    def spoil(pool: WorkerPool, job: Job) -> None:
+        """Damage the first job's patch before its process reads it."""
+        if not spoilt:
+            spoilt.append(job)
+            job.patches[0].path.write_bytes(b"rotten")
+        submit(pool, job)
+
+    kit.monkeypatch.setattr(WorkerPool, "submit", spoil)
+    peer.publish(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host():
+        assert same(peer.reply(0, 1), plus(0.5, kit))
+    assert "is damaged or missing: downloading it again" in caplog.text
+
+
+def test_a_client_that_cannot_do_its_task_reports_why_for_each_manifest(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait
+) -> None:
     peer.publish(peer.topics.run, kit.run(algorithm={"name": "nonsense:Algorithm"}))
     peer.open("run-1", 1, kit.blob(), [1])
     with host():
         failure = wait_for(lambda: failures(peer))[0]
         assert (failure.client, failure.round, failure.agent) == (1, 1, "board")
         assert "--allow-import nonsense" in failure.reason
-        peer.open("run-1", 1, kit.blob(), [1], deadline=9.0)
-        peer.open("run-1", 2, kit.blob(), [0])
+        peer.open("run-1", 1, kit.blob(), [1], deadline=9.0)  # as after a restart: the task may succeed now
         wait_for(lambda: failures(peer)[1:])
-    assert [(failure.client, failure.round) for failure in failures(peer)] == [(1, 1), (0, 2)]
+        peer.open("run-1", 2, kit.blob(), [0])
+        wait_for(lambda: failures(peer)[2:])
+    assert [(failure.client, failure.round) for failure in failures(peer)] == [(1, 1), (1, 1), (0, 2)]
 
 
 def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:

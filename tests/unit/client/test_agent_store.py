@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedquilt_client import store as module
-from fedquilt_client.store import AgentStore, RunStore, StoredReply
-from fedquilt_common.errors import FolderInUseError
+from fedquilt_client.records import StoredReply
+from fedquilt_client.store import AgentStore, RunStore
+from fedquilt_common.errors import FolderInUseError, RunFolderError
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.types import ExchangeId
@@ -90,7 +92,7 @@ def commit(
     size = drafts.reply.stat().st_size
     name = f"reply-{number}.0-{digest[:16]}"
     reply = StoredReply(store.run.run, CLIENT, number, 0, f"task-{number}", name, digest, size)
-    return store.commit(reply, drafts, since, memory=memory)
+    return store.commit(reply, drafts, since, memory=digest_file(drafts.memory) if memory else None)
 
 
 def known(store: RunStore, number: int) -> StoredReply | None:
@@ -98,8 +100,9 @@ def known(store: RunStore, number: int) -> StoredReply | None:
 
 
 def memory(store: RunStore, number: int) -> str | None:
-    path = store.memory(CLIENT, (number, 0))
-    return path.read_text() if path else None
+    kept = store.memory(CLIENT, (number, 0))
+    assert kept is None or kept.is_intact()
+    return kept.path.read_text() if kept else None
 
 
 def steps_of_a_commit(folder: Path) -> int:
@@ -202,9 +205,9 @@ def test_a_round_that_is_begun_again_begins_from_the_same_memory(tmp_path: Path)
     drafts = store.drafts(CLIENT, 2, 1)
     drafts.reply.write_text("reply")
     drafts.memory.write_text("memory 2.1")
-    store.commit(second, drafts, (2, 0), memory=True)
+    store.commit(second, drafts, (2, 0), memory=digest_file(drafts.memory))
     found = {moment: store.memory(CLIENT, moment) for moment in ((1, 0), (2, 0), (2, 1))}
-    assert [path and path.read_text() for path in found.values()] == ["memory 1", "memory 2", "memory 2.1"]
+    assert [kept and kept.path.read_text() for kept in found.values()] == ["memory 1", "memory 2", "memory 2.1"]
     commit(store, 2, (1, 0), text="again")
     assert memory(store, 1) == "memory 1"
 
@@ -232,7 +235,7 @@ def test_old_files_go(tmp_path: Path) -> None:
     replies = {number: commit(store, number) for number in range(1, 6)}
     names = {path.name for path in (store.folder / "clients" / str(CLIENT)).iterdir()}
     files = [store.memory(CLIENT, (number, 0)) for number in (4, 5)]
-    assert names == {"committed.json", *(path.name for path in files if path), replies[4].file, replies[5].file}
+    assert names == {"committed.json", *(kept.path.name for kept in files if kept), replies[4].file, replies[5].file}
     assert None not in files
     assert list((store.folder / "drafts").iterdir()) == []
 
@@ -257,6 +260,8 @@ def test_boot_grows_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.
     assert boots == [3, 4, 5, 1_700_000_000, 1_700_000_001, 1_700_000_002, 1_700_000_003]
     (tmp_path / "boot").write_text("torn\0")
     clock.time = lambda: 1.8e9
+    assert next_boot(tmp_path) == 1_800_000_000
+    (tmp_path / "boot").write_text("9" * 30)
     assert next_boot(tmp_path) == 1_800_000_000
 
 
@@ -330,3 +335,73 @@ def test_an_interrupted_run_keeps_its_replies_for_when_it_is_resumed(tmp_path: P
     again = open_store(tmp_path, "run-1")
     assert known(again, 1) == reply
     assert again.blob(reply).path.read_text() == "reply 1"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The folder of a client with two replies, and memory after each."""
+    store = open_store(tmp_path)
+    commit(store, 1)
+    commit(store, 2)
+    return store.folder / "clients" / str(CLIENT)
+
+
+def flip(path: Path, place: float) -> None:
+    """Flip one bit; ``place`` is a fraction of the file."""
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("place", [number / 40 for number in range(41)])
+def test_a_flipped_bit_in_the_record_never_passes(home: Path, tmp_path: Path, place: float) -> None:
+    flip(home / "committed.json", place)
+    with pytest.raises(RunFolderError, match=r"committed\.json is damaged.*delete the folder"):
+        known(open_store(tmp_path), 2)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"\xff", b'{"sha256": "x", "record": {}}', b"[" * 100_000]
+)
+def test_a_damaged_record_with_memory_is_named(home: Path, tmp_path: Path, content: bytes) -> None:
+    (home / "committed.json").write_bytes(content)
+    store = open_store(tmp_path)
+    for use in (lambda: known(store, 2), lambda: commit(store, 3), lambda: memory(store, 2)):
+        with pytest.raises(RunFolderError, match=r"committed\.json is damaged"):
+            use()
+
+
+def test_a_damaged_record_of_a_client_without_memory_is_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path)
+    commit(store, 1, memory=False)
+    record = store.folder / "clients" / str(CLIENT) / "committed.json"
+    record.write_text(record.read_text()[:50])
+    assert known(store, 1) is None
+    assert "it held replies only, which client 3 trains again" in caplog.text
+    reply = commit(store, 1, memory=False)
+    assert known(open_store(tmp_path), 1) == reply
+
+
+def test_a_record_of_an_earlier_version_is_read(home: Path, tmp_path: Path) -> None:
+    record = json.loads((home / "committed.json").read_text())["record"]
+    old = [[*memory["after"], memory["file"]] for memory in record["memories"]]
+    (home / "committed.json").write_text(json.dumps({**record, "memories": old}))
+    store = open_store(tmp_path)
+    assert known(store, 2) is not None
+    assert memory(store, 2) == "memory 2"
+    commit(store, 3)
+    assert check_whole(open_store(tmp_path)) == 3
+
+
+def test_a_forgotten_reply_leaves_the_memory(home: Path, tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    reply = known(store, 2)
+    assert reply is not None
+    store.forget(reply)
+    assert known(store, 2) is None
+    assert not (home / reply.file).exists()
+    assert memory(store, 1) == "memory 1"
+    assert commit(store, 2) == reply
+    assert memory(store, 2) == "memory 2"

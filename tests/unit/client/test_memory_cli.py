@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedquilt_client.store import AgentStore, StoredReply
+from fedquilt_client.records import StoredReply
+from fedquilt_client.store import AgentStore
 from fedquilt_common.cli import run
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import RunMessage
@@ -20,9 +21,9 @@ def keep(folder: Path, name: str, client: int, round: int, *, memory: bool = Tru
     drafts = store.drafts(client, round, 0)
     drafts.reply.write_text("reply")
     head = {"fc2.weight": np.full((2, 3), round, np.float32), "fc2.bias": np.zeros(2, np.float32)}
-    write_arrays(drafts.memory, head)
+    digest = write_arrays(drafts.memory, head).digest
     reply = StoredReply(name, client, round, 0, "task", f"reply-{round}.0-x", "0" * 64, 5)
-    store.commit(reply, drafts, (round - 1, 0), memory=memory)
+    store.commit(reply, drafts, (round - 1, 0), memory=digest if memory else None)
     agent.release()
 
 
@@ -112,7 +113,8 @@ def test_a_damaged_record_hides_nobody_elses(text: str, state: Path, capsys: pyt
     assert run(["memory", "list", "--state", str(state), "--json"]) == 6
     output = capsys.readouterr()
     assert [(row["run"], row["client"]) for row in json.loads(output.out)] == [("first-run", 3), ("second-run", 3)]
-    assert f"{place}: cannot be read, so the private memory of client 10 is unknown" in output.err
+    assert f"{place} is damaged: " in output.err
+    assert "so the private memory of client 10 is unknown" in output.err
     out = state.parent / "own"
     words = ["memory", "export", "--state", str(state), "--run", "first-run", "--out", str(out), "--client"]
     assert run([*words, "3"]) == 0
@@ -121,7 +123,8 @@ def test_a_damaged_record_hides_nobody_elses(text: str, state: Path, capsys: pyt
 
 def test_a_damaged_memory_is_named(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (file,) = (state / "runs" / "first-run" / "clients" / "10").glob("memory-*")
-    for content in (b"", file.read_bytes()[:20]):
+    whole = file.read_bytes()
+    for content in (b"", whole[:20], whole[:-1] + b"x"):
         file.write_bytes(content)
         assert run(["memory", "list", "--state", str(state), "--json"]) == 6
         output = capsys.readouterr()

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedquilt_client import uploads as module
-from fedquilt_client.store import StoredReply
-from fedquilt_client.uploads import DAMAGES, FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS, Uploads
+from fedquilt_client.records import StoredReply
+from fedquilt_client.uploads import DAMAGES, FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS, SHORTEST_PROBE_SECONDS, Uploads
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file
@@ -64,7 +64,8 @@ class Bench:
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.line = Line()
         as_transport: MqttTransport = self.line  # type: ignore[assignment]  # the part of it that is used
-        self.uploads = Uploads("board", as_transport, TOPICS, self.blob, 10**6)
+        self.lost: list[StoredReply] = []
+        self.uploads = Uploads("board", as_transport, TOPICS, self.blob, self.lost.append, 10**6)
 
     def blob(self, reply: StoredReply) -> Blob:
         return Blob(self.folder / reply.file, reply.digest, reply.size)
@@ -75,12 +76,12 @@ class Bench:
         task = f"task-{number}"
         return StoredReply("run", client, number, 0, task, path.name, digest_file(path), path.stat().st_size)
 
-    def receipt(self, reply: StoredReply, outcome: Outcome = "accepted") -> StoredReply | None:
-        return self.uploads.take_receipt(
-            ReceiptMessage(
-                run="run", client=reply.client, round=reply.round, exchange=0, digest=reply.digest, outcome=outcome
-            )
-        )
+    def receipt(
+        self, reply: StoredReply, outcome: Outcome = "accepted", *, damaged: bool = False, final: bool = True
+    ) -> StoredReply | None:
+        ids = {"run": "run", "client": reply.client, "round": reply.round, "exchange": 0, "digest": reply.digest}
+        receipt = {**ids, "outcome": outcome, "damaged": damaged, "final": final}
+        return self.uploads.take_receipt(ReceiptMessage.model_validate(receipt))
 
     def missing(self, reply: StoredReply, indices: set[int]) -> None:
         self.miss(reply, encode_bitmap(indices, CHUNKS))
@@ -217,7 +218,7 @@ def test_a_new_exchange_drops_what_has_not_been_sent(bench: Bench) -> None:
     for client in range(3):
         bench.uploads.offer(bench.reply(client))
     bench.line.take()
-    bench.uploads.keep_only(lambda reply: reply.round == 2)
+    bench.uploads.review(lambda reply: reply.round == 2)
     bench.line.room = 100
     assert not bench.uploads.busy
     assert bench.later(1000) == []
@@ -230,7 +231,7 @@ def test_a_new_exchange_still_asks_what_became_of_a_sent_reply(bench: Bench) -> 
     for reply in (sent, dropped, kept):
         bench.uploads.offer(reply)
     bench.line.take()
-    bench.uploads.keep_only(lambda reply: reply.round == 2)
+    bench.uploads.review(lambda reply: reply.round == 2)
     assert bench.later(FIRST_PROBE_SECONDS) == [CHUNKS - 1]
     assert bench.receipt(sent, "late") == sent
     assert bench.line.sent == [(2, 2, 0, chunk) for chunk in range(CHUNKS)]
@@ -241,7 +242,7 @@ def test_an_unsent_reply_gives_way_to_the_next(bench: Bench) -> None:
     bench.uploads.offer(bench.reply(0, 1))
     bench.uploads.offer(bench.reply(0, 2))
     bench.line.room = 100
-    bench.uploads.keep_only(lambda reply: reply.round == 2)
+    bench.uploads.review(lambda reply: reply.round == 2)
     assert bench.line.sent == [(0, 2, 0, chunk) for chunk in range(CHUNKS)]
 
 
@@ -251,25 +252,91 @@ def test_chunks_fit_the_broker_and_the_experiment(bench: Bench) -> None:
     assert len(bench.line.take()) == -(-bench.reply().size // 500)
 
 
-def test_a_damaged_reply_is_sent_again_but_not_for_ever(bench: Bench) -> None:
-    reply = bench.reply()
+def test_a_reply_that_arrives_damaged_is_sent_again_at_once_and_then_in_turn(bench: Bench) -> None:
+    reply, other = bench.reply(0), bench.reply(1)
     bench.uploads.offer(reply)
+    bench.uploads.offer(other)
     bench.line.take()
-    hurt = ReceiptMessage(
-        run="run", client=0, round=1, exchange=0, digest=reply.digest, outcome="rejected", reason="cut", damaged=True
-    )
     for _ in range(DAMAGES):
-        assert bench.uploads.take_receipt(hurt) is None
+        assert bench.receipt(reply, "rejected", damaged=True, final=False) is None
         assert bench.line.take() == list(range(CHUNKS))
-    assert bench.uploads.take_receipt(hurt) == reply
-    assert (bench.line.take(), bench.uploads.busy) == ([], False)
+    assert bench.receipt(reply, "rejected", damaged=True, final=False) is None
+    assert bench.line.sent == [(1, 1, 0, chunk) for chunk in range(CHUNKS)]
+    bench.receipt(other)
+    bench.line.take()
+    assert bench.later(SHORTEST_PROBE_SECONDS) == [CHUNKS - 1]
+    assert bench.receipt(reply) == reply
 
 
-def test_a_round_that_begins_anew_may_ask_for_a_settled_reply_again(bench: Bench) -> None:
+def test_a_reply_that_is_damaged_on_the_disk_is_not_sent_again(bench: Bench) -> None:
+    reply = bench.reply()
+    bench.uploads.offer(reply, intact=True)
+    bench.line.take()
+    (bench.folder / reply.file).write_bytes(b"rotten")
+    bench.receipt(reply, "rejected", damaged=True, final=False)
+    assert (bench.lost, bench.line.take(), bench.uploads.busy) == ([reply], [], False)
+
+
+def test_a_stored_reply_is_checked_before_it_is_sent(bench: Bench) -> None:
+    damaged, deleted, whole = bench.reply(0), bench.reply(1), bench.reply(2)
+    (bench.folder / damaged.file).write_bytes(b"rotten")
+    (bench.folder / deleted.file).unlink()
+    for reply in (damaged, deleted, whole):
+        bench.uploads.offer(reply)
+    assert bench.lost == [damaged, deleted]
+    assert bench.line.sent == [(2, 1, 0, chunk) for chunk in range(CHUNKS)]
+
+
+def test_a_refusal_that_is_not_final_is_asked_about_again(bench: Bench) -> None:
     reply = bench.reply()
     bench.uploads.offer(reply)
-    bench.receipt(reply)
     bench.line.take()
-    bench.uploads.keep_only(lambda _: True)
+    pause = SHORTEST_PROBE_SECONDS
+    for _ in range(12):
+        assert bench.receipt(reply, "rejected", final=False) is None
+        assert bench.uploads.busy
+        assert bench.later(0.99 * pause) == []
+        assert bench.later(0.02 * pause) == [CHUNKS - 1]
+        pause = min(2 * pause, LAST_PROBE_SECONDS)
+    bench.missing(reply, {0, 1, 2})
+    assert bench.line.take() == [0, 1, 2]
+    assert bench.receipt(reply) == reply
+
+
+def test_a_reply_that_is_refused_for_now_lets_others_pass(bench: Bench) -> None:
+    refused, other = bench.reply(0), bench.reply(1)
+    bench.uploads.offer(refused)
+    bench.uploads.offer(other)
+    bench.line.take()
+    bench.receipt(refused, "rejected", final=False)
+    assert bench.line.sent == [(1, 1, 0, chunk) for chunk in range(CHUNKS)]
+
+
+def test_a_manifest_makes_a_refused_reply_due(bench: Bench) -> None:
+    reply = bench.reply()
     bench.uploads.offer(reply)
-    assert bench.line.take() == list(range(CHUNKS))
+    for _ in range(8):
+        bench.receipt(reply, "rejected", final=False)
+        bench.later(LAST_PROBE_SECONDS)
+    bench.receipt(reply, "rejected", final=False)
+    bench.line.take()
+    bench.uploads.review(lambda _: True)
+    assert bench.line.take() == [CHUNKS - 1]
+    bench.receipt(reply, "rejected", final=False)
+    bench.uploads.review(lambda _: False)
+    assert not bench.uploads.busy
+
+
+@pytest.mark.parametrize("outcome", ["accepted", "rejected"])
+def test_a_manifest_makes_a_settled_reply_an_open_question(bench: Bench, outcome: Outcome) -> None:
+    """The coordinator may have lost it; its last chunk is enough to find out."""
+    reply = bench.reply()
+    bench.uploads.offer(reply)
+    bench.receipt(reply, outcome)
+    bench.line.take()
+    bench.uploads.review(lambda _: True)
+    bench.uploads.offer(reply)
+    assert bench.line.take() == [CHUNKS - 1]
+    bench.missing(reply, {0, 1, 2})
+    assert bench.line.take() == [0, 1, 2]
+    assert bench.receipt(reply) == reply

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
+from fedquilt_client.records import CheckedFile
 from fedquilt_client.worker import Job, Worker
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.datasets import load_dataset
@@ -80,7 +81,7 @@ def test_a_fedavg_job_is_the_learners_work_on_the_clients_share(kit: Kit, model:
     run = kit.run(seed=11, **FEDAVG)
     job = kit.job(run, 2, [model], round=5, exchange=1)
     told = done(job)
-    assert (told.digest, told.size, told.memory) == (digest_file(job.reply), job.reply.stat().st_size, False)
+    assert (told.digest, told.size, told.memory) == (digest_file(job.reply), job.reply.stat().st_size, None)
     data = load_dataset("digits")
     own = data.train.take(shares(experiment_of(run), data)[2].train)
     expected = learner(run).train(FileArrays(model), own, seed=derive_seed(11, 5, 1, 2))
@@ -132,7 +133,7 @@ def test_private_memory_is_handed_on(kit: Kit) -> None:
     run = kit.run(algorithm={"name": kit.package("remembering", code)})
     first = kit.job(run, allowed=["remembering"])
     assert done(first).memory
-    second = kit.job(run, allowed=["remembering"], memory=first.memory_out)
+    second = kit.job(run, allowed=["remembering"], memory=CheckedFile(first.memory_out, None))
     assert done(second).memory
     assert [FileArrays(job.memory_out)["count"].tolist() for job in (first, second)] == [[1.0], [2.0]]
 
@@ -221,7 +222,7 @@ def test_another_run_in_the_same_file_is_noticed(kit: Kit) -> None:
     job.run_file.write_text(kit.run(algorithm={"name": "echo", "step": 2.0}).model_dump_json())
     os.utime(job.run_file, ns=(1, 1))
     worker.do(job)
-    given = FileArrays(job.patches[0])
+    given = FileArrays(job.patches[0].path)
     assert np.array_equal(FileArrays(job.reply)["bias"], given["bias"] + np.float32(2.0))
 
 

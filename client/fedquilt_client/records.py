@@ -1,0 +1,160 @@
+"""The record of a client on this board: its replies and the private memory after each, in one checked file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.durable import write_durably
+from fedquilt_common.types import ExchangeId
+from fedquilt_common.wire.chunks import digest_file
+
+COMMITTED: Final = "committed.json"
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A file and the SHA-256 that its content must have, in hex; None if it is unknown."""
+
+    path: Path
+    digest: str | None
+
+    def is_intact(self) -> bool:
+        """Whether the file exists and has its digest."""
+        try:
+            return self.digest is None or digest_file(self.path) == self.digest
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True)
+class StoredReply:
+    """A finished reply on disk.
+
+    Attributes:
+        task: fingerprint of the task that it answers.
+        file: name below the client's folder.
+        digest: SHA-256 of the file, in hex.
+        size: bytes of the file.
+        head: length in bytes of the head of soft labels.
+    """
+
+    run: str
+    client: int
+    round: int
+    exchange: int
+    task: str
+    file: str
+    digest: str
+    size: int
+    head: int = 0
+
+
+@dataclass(frozen=True)
+class StoredMemory:
+    """The private memory of a client after one of its replies.
+
+    Attributes:
+        after: round and exchange of the reply.
+        file: name below the client's folder; None if the client has no memory.
+        digest: SHA-256 of the file, in hex; None if an earlier version of fedquilt wrote it.
+    """
+
+    after: ExchangeId
+    file: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """What a client has committed.
+
+    Attributes:
+        replies: of the newest round and the one before.
+        memories: after each reply of the newest round, and at its start.
+        before: the reply after which the newest round started; None if it started without memory.
+    """
+
+    replies: tuple[StoredReply, ...] = ()
+    memories: tuple[StoredMemory, ...] = ()
+    before: ExchangeId | None = None
+
+    def memory_after(self, exchange: ExchangeId | None) -> StoredMemory | None:
+        """Return the memory after a reply; None if the record does not have it."""
+        return next((m for m in self.memories if exchange is not None and m.after == tuple(exchange)), None)
+
+    def add(self, reply: StoredReply, since: ExchangeId | None, memory: StoredMemory) -> ClientRecord:
+        """Return the record with one more reply and the memory after it.
+
+        It keeps the memories of the reply's round and the one from which that round started: the coordinator may
+        restart the round.
+        """
+        start = self.before if since is not None and since[0] == reply.round else since
+        kept = [m for m in self.memories if m.after != memory.after and (m.after[0] == reply.round or m.after == start)]
+        replies = [r for r in self.replies if (r.round, r.exchange) >= (reply.round - 1, 0) and r.file != reply.file]
+        return ClientRecord((*replies, reply), (*kept, memory), start)
+
+    def without(self, reply: StoredReply) -> ClientRecord:
+        """Return the record without a reply; its memory stays, because the same task gives the same memory again."""
+        return replace(self, replies=tuple(r for r in self.replies if r.file != reply.file))
+
+    @property
+    def files(self) -> set[str]:
+        """Names of the files that the record needs."""
+        return {COMMITTED, *(r.file for r in self.replies), *(m.file for m in self.memories if m.file)}
+
+
+def read_record(home: Path) -> ClientRecord:
+    """Read the record in a client's folder; an empty one if the client has none.
+
+    Raises:
+        RunFolderError: the file cannot be read, or is damaged.
+    """
+    path = home / COMMITTED
+    try:
+        return _decode(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return ClientRecord()
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged: {error}") from None
+
+
+def write_record(home: Path, record: ClientRecord) -> None:
+    """Replace the record in a client's folder durably, with its checksum."""
+    fields = asdict(record)
+    write_durably(home / COMMITTED, json.dumps({"sha256": _checksum(fields), "record": fields}))
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _decode(content: dict[str, Any]) -> ClientRecord:
+    """Decode the content of the file; one without a checksum is from an earlier version of fedquilt."""
+    if "sha256" not in content:
+        return _record(content["replies"], [_old_memory(*m) for m in content["memories"]], content["before"])
+    fields = content["record"]
+    if content["sha256"] != _checksum(fields):
+        raise ValueError("its content does not have the checksum that it names")
+    memories = [StoredMemory(_exchange(m["after"]), m["file"], m["digest"]) for m in fields["memories"]]
+    return _record(fields["replies"], memories, fields["before"])
+
+
+def _record(replies: list[dict[str, Any]], memories: list[StoredMemory], before: list[int] | None) -> ClientRecord:
+    return ClientRecord(
+        tuple(StoredReply(**reply) for reply in replies), tuple(memories), None if before is None else _exchange(before)
+    )
+
+
+def _old_memory(round: int, exchange: int, file: str | None) -> StoredMemory:
+    return StoredMemory(_exchange([round, exchange]), file)
+
+
+def _exchange(numbers: list[int]) -> ExchangeId:
+    round, exchange = numbers
+    return int(round), int(exchange)

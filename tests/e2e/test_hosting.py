@@ -1,0 +1,151 @@
+"""A reply that is refused because its agent does not host the client counts later; real broker, agent, coordinator."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fedquilt_client.agent import Agent
+from fedquilt_client.settings import AgentSettings
+from fedquilt_common.wire.broker_url import parse_broker_url
+from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Connected, Deliver, Incoming, MakeTransport, Transport, Will
+from fedquilt_server.coordinator.coordinator import Coordinator
+from fedquilt_server.runs.run import ActiveRun
+from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
+from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.tools.bench import bench_experiment
+
+TOPICS = Topics("hosting")
+
+
+class Squatter:
+    """A peer that claims clients and never replies."""
+
+    def __init__(self, port: int) -> None:
+        self._connected = threading.Event()
+        self._transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "squatter", self._take)
+        self._transport.connect()
+        assert self._connected.wait(20)
+
+    def _take(self, incoming: Incoming) -> None:
+        if isinstance(incoming, Connected):
+            self._connected.set()
+
+    def claim(self, clients: list[int], *, online: bool = True) -> None:
+        here = AgentPresence(agent="squatter", online=online, boot=1, clients=clients)
+        self._transport.publish(TOPICS.presence("squatter"), here.encode(), retain=True)
+        assert self._transport.drain(20)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+@contextmanager
+def running(execute: Callable[[Callable[[], bool]], None]) -> Iterator[threading.Thread]:
+    """Run a coordinator or an agent in a thread, and stop it at the end of the block."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            execute(stop.is_set)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join(20)
+        assert (thread.is_alive(), errors) == (False, [])
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    free = free_port()
+    with subprocess.Popen(broker_command(tmp_path_factory.mktemp("broker"), free)) as child:
+        try:
+            wait_listening("127.0.0.1", free, 10)
+            yield free
+        finally:
+            child.terminate()
+
+
+def connection(port: int, client_id: str) -> MakeTransport:
+    address = parse_broker_url(f"127.0.0.1:{port}")
+
+    def transport(deliver: Deliver, will: Will) -> Transport:
+        return MqttTransport(address, client_id, deliver, will=will)
+
+    return transport
+
+
+def agent(port: int, folder: Path, name: str, clients: tuple[int, ...]) -> AbstractContextManager[threading.Thread]:
+    settings = AgentSettings(name, clients, federation=TOPICS.federation, state=folder / name)
+    return running(Agent(settings, connection(port, name)).execute)
+
+
+@dataclass
+class Lab:
+    """A coordinator of two clients and two rounds, without training, in a thread of its own."""
+
+    port: int
+    folder: Path
+    status: StatusStore = field(default_factory=StatusStore)
+
+    def execute(self, should_stop: Callable[[], bool]) -> None:
+        run = ActiveRun(bench_experiment(1, 2, 0.01, 2), self.folder / "run", resume=True)
+        Coordinator(run, TOPICS.federation, connection(self.port, "coordinator"), self.status).execute(should_stop)
+        run.folder.release()
+
+    @property
+    def refusals(self) -> list[str]:
+        return [shown.reason for shown in self.status.current.rejections if "does not host" in shown.reason]
+
+
+@pytest.fixture
+def lab(port: int, tmp_path: Path) -> Lab:
+    return Lab(port, tmp_path)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_reply_counts_once_another_agent_gives_up_its_claim(port: int, tmp_path: Path, lab: Lab) -> None:
+    with closing(Squatter(port)) as squatter, running(lab.execute) as work:
+        squatter.claim([0])
+        with agent(port, tmp_path, "board", (0, 1)):
+            wait_for(lambda: lab.refusals and lab.status.current.replies)
+            squatter.claim([])
+            work.join(30)
+            assert lab.status.current.phase == "finished"
+    assert lab.refusals[-1] == "agent board does not host client 0"
+
+
+def test_boards_that_swap_their_clients_finish_the_run(port: int, tmp_path: Path, lab: Lab) -> None:
+    """Client 1's old board is off, but its claim lives for a while: nobody has published its will yet."""
+    with closing(Squatter(port)) as squatter, running(lab.execute) as work:
+        with agent(port, tmp_path, "one", (0,)):
+            squatter.claim([1])
+            wait_for(lambda: lab.status.current.replies)
+        with agent(port, tmp_path, "one", (1,)), agent(port, tmp_path, "two", (0,)):
+            wait_for(lambda: lab.refusals)
+            squatter.claim([], online=False)
+            work.join(30)
+            assert lab.status.current.phase == "finished"
