@@ -369,15 +369,18 @@ class Machine:
 
     def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:
         """Handle a deadline that passed without a quorum: keep waiting, or restart the round with other clients."""
-        silent = set(exchange.tasks) - set(exchange.replies)
+        missing = set(exchange.tasks) - set(exchange.replies)
         if self.policy.shortfall == "wait" or self.policy.deadline is None:
             exchange.deadline = None
-        elif len(set(self._fleet()) - silent) < self.policy.quorum:
+            return []
+        enough = min(self.policy.quorum, len(exchange.tasks))
+        stuck = len(exchange.replies) + len(missing & set(self.host_of)) < enough  # so the silent ones are needed again
+        others = set(self.host_of if stuck else self._fleet()) - missing
+        if len(others) < self.policy.quorum:
             exchange.deadline = at + self.policy.deadline
-        else:
-            self._silent |= silent
-            return self._restart_round(exchange, at)
-        return []
+            return []
+        self._silent = missing if stuck else self._silent | missing
+        return self._restart_round(exchange, at)
 
     def _restart_round(self, before: Exchange, at: float) -> list[Command]:
         """Restart the round; replies to exactly the same task still count."""

@@ -50,7 +50,9 @@ TRANSITIONS: Final = (
         "complete, the round has another exchange",
         ("Stop", "Send"),
     ),
-    Transition(RunState.OPEN, RunState.OPEN, ("Ticked",), "deadline without quorum, shortfall replace", ("Send",)),
+    Transition(
+        RunState.OPEN, RunState.OPEN, ("Replied", "Ticked"), "deadline without quorum, shortfall replace", ("Send",)
+    ),
     Transition(RunState.OPEN, RunState.OPEN, ("Resumed",), "", ("Send",)),
     Transition(
         RunState.OPEN, RunState.CLOSED, ("Replied", "Ticked"), "complete, the round is over", ("Stop", "Checkpoint")

@@ -202,6 +202,32 @@ def test_a_round_that_begins_anew_keeps_its_time() -> None:
     assert (done.tally.opened_at, done.tally.train_seconds) == (0, 45.0)
 
 
+def test_a_silent_client_is_asked_again_if_those_with_a_task_have_left() -> None:
+    """It has no task, so it could never show a sign of life, and the run would wait forever."""
+    subject = machine(Policy(1, 3, 2, 60.0, "replace"), FedAvg(), 2)
+    play(subject, *(Joined(0, f"pi-{client}", 1, (client,)) for client in range(3)))
+    assert subject.exchange is not None
+    first, slow = sorted(subject.exchange.tasks)
+    (gone,) = {0, 1, 2} - {first, slow}
+    play(subject, reply(50, first), Ticked(60))
+    assert subject.awaited == [gone]
+    play(subject, Left(61, f"pi-{gone}", 1), Ticked(120))
+    assert subject.awaited == [slow]
+    assert any(isinstance(command, Checkpoint) for command in play(subject, reply(121, slow)))
+
+
+def test_a_slow_client_with_a_task_keeps_it_while_the_others_are_silent() -> None:
+    """It can still complete the quorum; replacing it by a client that was silent before would stop its training."""
+    subject = machine(Policy(1, 3, 2, 60.0, "replace"), FedAvg(), 2)
+    play(subject, *(Joined(0, f"pi-{client}", 1, (client,)) for client in range(3)))
+    assert subject.exchange is not None
+    first, silent = sorted(subject.exchange.tasks)
+    (slow,) = {0, 1, 2} - {first, silent}
+    assert play(subject, reply(50, first), Ticked(60), Ticked(120)) == []
+    assert subject.awaited == [slow]
+    assert subject.wake_at == 180
+
+
 @pytest.mark.parametrize("algorithm", [FedAvg(), TwoSteps()])
 def test_a_snapshot_goes_on_as_the_machine_did(algorithm: Algorithm) -> None:
     policy = Policy(3, 4, 1, 60.0, "replace")
