@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs bench wheelhouse clean
+.PHONY: help setup demo test explore check format docs bench wheelhouse clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ demo: $(VENV)/.has-server ## Run a small federation on this machine, with the st
 
 test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" selects some of them)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+explore: $(VENV)/.has-dev ## Visit every state of the machine in small worlds (many minutes)
+	$(BIN)/python -m tests.exploration.explore --jobs $(JOBS)
 
 check: $(VENV)/.has-dev ## Check lint, formatting, types and playbooks; changes nothing
 	$(BIN)/ruff check .
