@@ -5,7 +5,10 @@ Files are read through memory maps, one tensor or one block of a tensor at a tim
 
 from __future__ import annotations
 
+import errno
 import math
+import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -148,6 +151,7 @@ def write_arrays(
 
     Raises:
         PayloadError: a dtype cannot be sent, or a number does not fit the precision.
+        OSError: the file cannot be written.
     """
     if sys.byteorder != "little":  # pragma: no cover - no supported board is big endian
         raise PayloadError("this machine is big-endian; fedquilt runs on little-endian machines only")
@@ -160,8 +164,18 @@ def write_arrays(
             dtype=_spec_dtype(dtype), shape=list(x.shape), data_ptr=numbers.ctypes.data, data_len=numbers.nbytes
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    safetensors.serialize_file(specs, str(path), dict(metadata) if metadata else None)
+    try:
+        safetensors.serialize_file(specs, str(path), dict(metadata) if metadata else None)
+    except safetensors.SafetensorError as error:
+        raise _disk_error(error, path) from None
     return Blob(path, digest_file(path), path.stat().st_size, _data_start(path) if labels else 0)
+
+
+def _disk_error(error: safetensors.SafetensorError, path: Path) -> OSError:
+    """Return the disk's error that safetensors reports as text, such as a full disk."""
+    number = re.search(r"os error (\d+)", str(error))
+    code = int(number[1]) if number else errno.EIO
+    return OSError(code, os.strerror(code), str(path))
 
 
 class FileArrays(Mapping[str, NDArray[Any]]):
