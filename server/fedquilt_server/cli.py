@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
@@ -26,6 +27,8 @@ from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.simulate.simulate import make_plan, new_run_folder, run_with_progress
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay, print_message, print_table
+from fedquilt_server.web.connections import connection_limit
+from fedquilt_server.web.hosts import host_name
 from fedquilt_server.web.server import PageServer
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -38,6 +41,24 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
 JsonResult = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
 Broker = Annotated[str | None, typer.Option(help="URL of a broker to use; by default the command starts a Mosquitto.")]
+
+
+def _check_host_names(names: list[str] | None) -> list[str] | None:
+    for name in names or ():
+        if not name or host_name(name) != name.lower():
+            raise typer.BadParameter(f"{name!r} is not a host name: give a name such as lab.example.org")
+    return names
+
+
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="NAME",
+        callback=_check_host_names,
+        help="Another host name for the status page; repeatable. IP addresses and local names always work.",
+    ),
+]
 
 
 @app.command()
@@ -97,6 +118,7 @@ def coordinator(
     federation: Annotated[str, typer.Option(help="Name space at the broker.")] = "default",
     host: Annotated[str, typer.Option(help="Address of the status page.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 8080,
+    allow_host: AllowHost = None,
     page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
@@ -114,7 +136,8 @@ def coordinator(
     return_freed_memory()
     board = StatusStore()
     stop = StopSignal()
-    server = PageServer(board, host, port) if page else None
+    connections = connection_limit(raise_file_limit())
+    server = PageServer(board, host, port, allow_host or (), connections) if page else None
     if server is not None:
         server.start()
     progress = ProgressDisplay(server.url if server else "", loaded.rounds, linger if server else 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +19,12 @@ from fedquilt_common import __version__
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web import view
+from fedquilt_server.web.connections import MOST_CONNECTIONS
 from fedquilt_server.web.fragments import Renderer
 from fedquilt_server.web.headers import SecurityHeaders
+from fedquilt_server.web.hosts import HostCheck, HostNames
 from fedquilt_server.web.metrics import create_registry
-from fedquilt_server.web.stream import stream_updates
+from fedquilt_server.web.stream import BoundedEventStream, EventStreams, stream_updates
 
 DESCRIPTION = "The state of a fedquilt run. Each response comes from one snapshot. No request changes the run."
 
@@ -36,8 +39,14 @@ class HealthReport(BaseModel):
     broker: bool = Field(description="whether the coordinator is connected to the broker")
 
 
-def create_app(store: StatusStore) -> FastAPI:
-    """Create the application for one run. Set the event ``app.state.closing`` to end its event streams."""
+def create_app(store: StatusStore, hosts: Container[str] | None = None, connections: int = MOST_CONNECTIONS) -> FastAPI:
+    """Create the application for one run. Set the event ``app.state.closing`` to end its event streams.
+
+    Args:
+        store: where the coordinator writes the snapshots.
+        hosts: names with a dot to which the page answers; None for this machine's own.
+        connections: how many connections the server holds; half of them may be event streams.
+    """
     app = FastAPI(
         title="fedquilt coordinator",
         version=__version__,
@@ -47,16 +56,18 @@ def create_app(store: StatusStore) -> FastAPI:
         redoc_url=None,
     )
     app.state.closing = threading.Event()
+    app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
-    app.include_router(_page_routes(store, Renderer(), app.state.closing))
+    app.include_router(_page_routes(store, app.state.closing, EventStreams(connections // 2)))
     app.include_router(_api_routes(store))
     app.include_router(_monitoring_routes(store))
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     return app
 
 
-def _page_routes(store: StatusStore, renderer: Renderer, closing: threading.Event) -> APIRouter:
+def _page_routes(store: StatusStore, closing: threading.Event, streams: EventStreams) -> APIRouter:
     router = APIRouter(tags=["page"])
+    renderer = Renderer()
 
     @router.get("/", response_class=HTMLResponse, summary="The status page")
     async def page() -> HTMLResponse:
@@ -66,14 +77,17 @@ def _page_routes(store: StatusStore, renderer: Renderer, closing: threading.Even
         "/events",
         summary="The status page's event stream",
         response_class=EventSourceResponse,
-        responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events, without end."}},
+        responses={
+            200: {"content": {"text/event-stream": {}}, "description": "Server-sent events, without end."},
+            503: {"description": "Too many pages are open."},
+        },
     )
     async def events() -> EventSourceResponse:
         """Send the parts of the page that changed, `history` (new points of the curves) and `clock` (a heartbeat).
 
         The id of an event is the version of its snapshot. A new reader receives all parts.
         """
-        return EventSourceResponse(stream_updates(store, renderer, closing))
+        return BoundedEventStream(stream_updates(store, renderer, closing), streams)
 
     return router
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import threading
 import time
+from collections.abc import Iterable
 
 import uvicorn
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web.app import create_app
+from fedquilt_server.web.connections import MOST_CONNECTIONS, PageConnection, accept_backlog
+from fedquilt_server.web.hosts import HostNames
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
+WAITING_CONNECTIONS = 1024
+KEEP_ALIVE_SECONDS = 5
+"""Seconds for which an idle connection stays open for the next request."""
+_log = logging.getLogger(__name__)
 _OPEN_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
@@ -27,17 +35,32 @@ class PageAddressError(FedquiltError):
 
 
 class PageServer:
-    """Serves the page on ``host`` and ``port`` (0: any free port) until ``stop``. It is also a context manager.
+    """Serves the page until ``stop``. It is also a context manager.
+
+    Args:
+        store: where the coordinator writes the snapshots.
+        host: the address to listen on.
+        port: the port to listen on; 0 for any free one.
+        allowed_hosts: more names under which visitors may reach the page, see ``is_trusted``.
+        connections: how many connections the page may hold, see ``connection_limit``.
 
     Attributes:
         url: the address for a browser on this machine; empty before ``start``.
     """
 
-    def __init__(self, store: StatusStore, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        store: StatusStore,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        allowed_hosts: Iterable[str] = (),
+        connections: int = MOST_CONNECTIONS,
+    ) -> None:
         self.url = ""
-        self._app = create_app(store)
         self._host, self._port = host, port
-        self._server = uvicorn.Server(_config(self._app))
+        self._names = HostNames(allowed_hosts)
+        self._app = create_app(store, self._names, connections)
+        self._server = uvicorn.Server(_config(self._app, connections))
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -52,7 +75,10 @@ class PageServer:
         self.url = _url(self._host, listener.getsockname()[1])
         self._thread = threading.Thread(target=self._run, args=(listener,), name="status-page", daemon=True)
         self._thread.start()
+        self._names.look_up()
         self._wait_started()
+        # asyncio accepts as many connections at a time as its backlog. More may wait, so that the kernel drops none.
+        listener.listen(WAITING_CONNECTIONS)
 
     def stop(self) -> None:
         """Close the event streams and the port. It does nothing if the server is not running."""
@@ -70,8 +96,11 @@ class PageServer:
         self.stop()
 
     def _run(self, listener: socket.socket) -> None:
-        with listener:
-            self._server.run(sockets=[listener])
+        try:
+            with listener:
+                self._server.run(sockets=[listener])
+        except Exception:
+            _log.exception("The status page failed. The run continues without it; restart the coordinator to see it")
 
     def _wait_started(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -81,16 +110,21 @@ class PageServer:
             time.sleep(0.01)
 
 
-def _config(app: object) -> uvicorn.Config:
-    """Configure uvicorn: warnings only, and at most two seconds for open requests when the run ends."""
+def _config(app: object, connections: int) -> uvicorn.Config:
+    """Configure uvicorn: bounded connections, and at most two seconds for open requests when the run ends."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        log_level="warning",
+        http=PageConnection,
+        ws="none",
+        # No warnings: every invalid request would be one, so that a visitor could fill the disk with them.
+        log_level="error",
         access_log=False,
         server_header=False,
         lifespan="off",
         timeout_graceful_shutdown=2,
-        limit_concurrency=256,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        limit_concurrency=connections,
+        backlog=accept_backlog(connections),
     )
 
 

@@ -155,7 +155,14 @@ def test_long_lists_are_cut_and_say_so() -> None:
 
 
 def sent_events(reader: Reader, now: Snapshot, at: float = 0.0) -> dict[str, str]:
-    return {event.event or "": event.data or "" for event in reader.events(now, at)}
+    return dict(map(parse_event, reader.events(now, at)))
+
+
+def parse_event(event: bytes) -> tuple[str, str]:
+    """Return an event's name and data."""
+    fields = [line.partition(": ") for line in event.decode().split("\r\n")]
+    (name,) = (value for field, _, value in fields if field == "event")
+    return name, "\n".join(value for field, _, value in fields if field == "data")
 
 
 def test_a_new_reader_is_sent_everything() -> None:
