@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test explore check format docs bench wheelhouse clean
+.PHONY: help setup demo test explore soak check format docs bench wheelhouse clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,13 @@ test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" selects some of them)
 
 explore: $(VENV)/.has-dev ## Visit every state of the machine in small worlds (many minutes)
 	$(BIN)/python -m tests.exploration.explore --jobs $(JOBS)
+
+# Without SEED, seeds are drawn and printed. SEED=7 replays one scenario alone, SEED="7 9" two of them.
+MINUTES ?= 10
+SEED ?=
+SOAK_OUT ?= runs/soak
+soak: $(VENV)/.has-dev ## Hunt with random faults for MINUTES=10; SEED=n replays one failing scenario
+	$(BIN)/python -m tests.soak $(SEED) --minutes $(MINUTES) --out "$(SOAK_OUT)" $(ARGS)
 
 check: $(VENV)/.has-dev ## Check lint, formatting, types and playbooks; changes nothing
 	$(BIN)/ruff check .

@@ -114,8 +114,11 @@ class Worker:
                 self._emit(job.number, **_failure(error))
 
     def _emit(self, number: int, event: str, **fields: object) -> None:
-        self._out.write(json.dumps({"number": number, "event": event, **fields}) + "\n")
-        self._out.flush()
+        try:
+            self._out.write(json.dumps({"number": number, "event": event, **fields}) + "\n")
+            self._out.flush()
+        except BrokenPipeError:
+            os._exit(1)  # the agent has ended, so there is nobody to report this to either
 
     def _work(self, job: Job) -> dict[str, object]:
         """Do one job; returns the fields of ``JobFinished`` beside the job."""
@@ -281,6 +284,8 @@ def main() -> None:
 def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], cancelled: set[int]) -> None:
     """Read lines: a line is a job, or ``{"cancel": number}`` about an earlier one; None ends the jobs."""
     for line in lines:
+        if not line.endswith("\n"):
+            break  # the agent was killed while it wrote
         message = json.loads(line)
         if "cancel" in message:
             cancelled.add(message["cancel"])

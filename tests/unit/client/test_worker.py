@@ -267,3 +267,18 @@ def test_a_worker_leaves_with_its_agent(
     assert psutil.Process(worker).ppid() == parent
     os.kill(parent, signal.SIGKILL)
     wait_for(lambda: not psutil.pid_exists(worker), "the worker's end", seconds=10)
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["cut line", "closed pipe"])
+def test_a_worker_whose_agent_was_killed_prints_nothing(kit: Kit, reads: bool) -> None:
+    """The agent dies while it writes a line; or before it reads one."""
+    job = kit.job(kit.run()).model_copy(update={"run": kit.folder / "missing"}).model_dump_json()
+    reader, writer = os.pipe()
+    if not reads:
+        os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedquilt_client.worker"],
+        input="\n".join(['{"cancel": 1}', job, job[:20]]),
+        stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stderr, done.returncode) == ("", 0 if reads else 1)

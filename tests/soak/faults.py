@@ -1,0 +1,129 @@
+"""How each class of faults is done to the processes of a scenario."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.soak.federation import POLL, Federation, parent_of, send
+from tests.soak.scenario import Fault
+
+STOPPED: Final = frozenset({-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM})
+"""Exit codes of a command that a fault has stopped from outside."""
+TRACE: Final = "strace"
+TRACER_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What a fault did.
+
+    Attributes:
+        fault: the fault.
+        struck: whether it happened; it does not if the run ends before, or its target never does what it waits for.
+        skipped: why this machine cannot do it; empty if it can.
+        damaged: files that it changed.
+    """
+
+    fault: Fault
+    struck: bool = True
+    skipped: str = ""
+    damaged: tuple[str, ...] = ()
+
+
+def excuses(fault: Fault) -> frozenset[int]:
+    """Return the exit codes with which the command may end once the fault has begun; it is then given again."""
+    return STOPPED if fault.target == "simulate" else frozenset()
+
+
+def kill(federation: Federation, fault: Fault) -> Blow:
+    """Kill a process with SIGKILL."""
+    return _signal(federation, fault, signal.SIGKILL)
+
+
+def terminate(federation: Federation, fault: Fault) -> Blow:
+    """Ask a process to end, as systemd does."""
+    return _signal(federation, fault, signal.SIGTERM)
+
+
+def _signal(federation: Federation, fault: Fault, number: signal.Signals) -> Blow:
+    pid = federation.find(fault.target, fault.number)
+    return Blow(fault, pid is not None and send(pid, number))
+
+
+def stop(federation: Federation, fault: Fault) -> Blow:
+    """Freeze a process for some seconds."""
+    pid = federation.find(fault.target, fault.number)
+    if pid is None or not send(pid, signal.SIGSTOP):
+        return Blow(fault, struck=False)
+    try:
+        time.sleep(fault.seconds)
+    finally:
+        send(pid, signal.SIGCONT)
+    return Blow(fault)
+
+
+def syscall(federation: Federation, fault: Fault) -> Blow:
+    """Kill a process at its Nth system call of one kind, before the call takes effect."""
+    if reason := why_no_trace():
+        return Blow(fault, struck=False, skipped=reason)
+    pid = federation.find(fault.target, fault.number)
+    if pid is None:
+        return Blow(fault, struck=False)
+    with tracing(pid, f"{fault.detail}:signal=KILL:when={fault.number}"):
+        struck = _wait_dead(pid, fault.seconds)
+    return Blow(fault, struck)
+
+
+@contextlib.contextmanager
+def tracing(pid: int, injection: str) -> Iterator[None]:
+    """Inject a fault into the system calls of a process and all its threads, until the end of the block."""
+    call = injection.partition(":")[0]
+    argv = [TRACE, "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e", f"inject={injection}", "-p", str(pid)]
+    tracer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        _end_tracer(tracer)
+
+
+def _end_tracer(tracer: subprocess.Popen[bytes]) -> None:
+    """End strace, which lets go of its process. It sometimes waits for ever if the process has died meanwhile."""
+    tracer.terminate()
+    try:
+        tracer.wait(TRACER_SECONDS)
+    except subprocess.TimeoutExpired:
+        tracer.kill()
+        tracer.wait()
+
+
+def why_no_trace() -> str:
+    """Return why no system calls can be traced here; empty if they can."""
+    if shutil.which(TRACE) is None:
+        return "strace is not installed: apt-get install strace"
+    done = subprocess.run([TRACE, "-qq", "-o", os.devnull, "true"], capture_output=True, text=True, check=False)
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
+def _wait_dead(pid: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while parent_of(pid) is not None:
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL)
+    return True
+
+
+STRIKES: Final[Mapping[str, Callable[[Federation, Fault], Blow]]] = {
+    "kill": kill,
+    "stop": stop,
+    "terminate": terminate,
+    "syscall": syscall,
+}

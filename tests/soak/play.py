@@ -1,0 +1,113 @@
+"""Play one scenario: give the command, let the faults strike at their times, give the command again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.soak.evidence import Evidence, collect
+from tests.soak.experiments import experiment
+from tests.soak.faults import STRIKES, Blow, excuses
+from tests.soak.federation import Federation, federation
+from tests.soak.oracle import Outcome
+from tests.soak.scenario import Fault, Scenario
+
+PATIENCE: Final = 60.0
+"""Seconds that a scenario may take beyond what its parts take."""
+TIMES: Final = 6.0
+"""How many times the undisturbed run's seconds it may take."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """A scenario that was played."""
+
+    scenario: Scenario
+    outcome: Outcome
+    blows: tuple[Blow, ...]
+
+
+@dataclass
+class _Stage:
+    """What the threads of one scenario share."""
+
+    federation: Federation
+    total: int
+    over: threading.Event = field(default_factory=threading.Event)
+    begun: list[Fault] = field(default_factory=list)
+    blows: list[Blow] = field(default_factory=list)
+    runs: set[str] = field(default_factory=set)
+
+
+def play_undisturbed(name: str, folder: Path) -> Evidence:
+    """Run an experiment without faults."""
+    with federation(folder, experiment(name)) as made:
+        began = time.monotonic()
+        made.start()
+        code = made.wait(10 * PATIENCE)
+        return collect(made, (code,), time.monotonic() - began, frozenset())
+
+
+def play(scenario: Scenario, undisturbed: Evidence, folder: Path) -> Play:
+    """Play a scenario in ``folder``; nothing runs any more afterwards."""
+    raw = experiment(scenario.experiment, scenario.policy, scenario.link)
+    with federation(folder, raw) as made:
+        stage = _Stage(made, len(undisturbed.replies))
+        began = time.monotonic()
+        codes = _drive(stage, scenario, began + _limit(scenario, undisturbed))
+        evidence = collect(made, codes, time.monotonic() - began, frozenset(stage.runs))
+    damaged = tuple(file for blow in stage.blows for file in blow.damaged)
+    outcome = Outcome(evidence, damaged, same_repliers=scenario.policy == "wait")
+    return Play(scenario, outcome, tuple(stage.blows))
+
+
+def _limit(scenario: Scenario, undisturbed: Evidence) -> float:
+    lasting = sum(fault.delay + fault.seconds for fault in scenario.faults)
+    return PATIENCE + TIMES * undisturbed.seconds + lasting
+
+
+def _drive(stage: _Stage, scenario: Scenario, end: float) -> tuple[int | None, ...]:
+    """Give the command until it ends without an excuse, or the time is over; returns its exit codes."""
+    codes: list[int | None] = []
+    stage.federation.start()
+    with ThreadPoolExecutor(max(1, len(scenario.faults))) as pool:
+        strikes = [pool.submit(_strike, stage, fault) for fault in scenario.faults]
+        try:
+            while _goes_on(stage, codes, end):
+                with stage.federation.paused:
+                    stage.federation.start()
+        finally:
+            stage.over.set()
+            stage.blows[:] = [strike.result() for strike in strikes]
+    return tuple(codes)
+
+
+def _goes_on(stage: _Stage, codes: list[int | None], end: float) -> bool:
+    """Wait until the command ends; returns whether it has to be given again."""
+    code = stage.federation.wait(end - time.monotonic())
+    codes.append(code)
+    if run := stage.federation.run_id():
+        stage.runs.add(run)
+    if code in (None, 0):
+        return False
+    return any(code in excuses(fault) for fault in stage.begun) and len(codes) <= 2 * len(stage.begun) + 1
+
+
+def _strike(stage: _Stage, fault: Fault) -> Blow:
+    """Wait for the fault's time and do it. It is noted before, because it may end the command at once."""
+    if not _await_time(stage, fault):
+        return Blow(fault, struck=False)
+    stage.begun.append(fault)
+    return STRIKES[fault.kind](stage.federation, fault)
+
+
+def _await_time(stage: _Stage, fault: Fault) -> bool:
+    wanted = int(fault.after * stage.total)
+    reached = stage.federation.wait_until(
+        lambda: wanted == 0 or stage.federation.replies() >= wanted, stage.over.is_set
+    )
+    return reached and not stage.over.wait(fault.delay)

@@ -1,0 +1,123 @@
+"""What one scenario does: a seed gives the experiment, the faults and their times, and nothing else does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.soak.experiments import LINKS, NAMES, POLICIES
+
+MOST_FAULTS: Final = 5
+WORKER_KILLS: Final = 2
+"""An agent gives a task up after three dead workers, by design."""
+SYSCALLS: Final = ("write,pwrite64", "fsync,fdatasync", "rename,unlink,mkdir", "openat", "%file", "%desc", "sendto")
+"""What is counted until a process is killed: names of system calls, or classes of them as strace names them."""
+
+
+@dataclass(frozen=True)
+class FaultClass:
+    """A class of faults.
+
+    Attributes:
+        targets: what it can strike.
+        weight: how often it is drawn, in relation to the others of its theme.
+        seconds: shortest and longest duration.
+        details: further choices, one of which is drawn.
+    """
+
+    targets: tuple[str, ...]
+    weight: float = 1.0
+    seconds: tuple[float, float] = (0.0, 0.0)
+    details: tuple[str, ...] = ("",)
+
+
+PROCESSES: Final = ("coordinator", "agent", "worker", "broker", "simulate")
+FAULTS: Final[Mapping[str, Mapping[str, FaultClass]]] = {
+    "processes": {
+        "kill": FaultClass(PROCESSES, 3.0),
+        "stop": FaultClass(PROCESSES, 2.0, (0.2, 6.0)),
+        "terminate": FaultClass(PROCESSES),
+        "syscall": FaultClass(("coordinator", "agent", "worker", "simulate"), 3.0, (8.0, 8.0), SYSCALLS),
+    },
+}
+"""The classes of faults, by theme. A scenario has one theme."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        kind: a key of a theme in ``FAULTS``.
+        target: what it strikes.
+        after: when, as a part of all the run's replies, from 0 to 1.
+        delay: seconds that pass then.
+        seconds: how long it lasts.
+        number: any number of 1 or more: which agent, which system call, which byte.
+        detail: what exactly it does.
+    """
+
+    kind: str
+    target: str
+    after: float
+    delay: float
+    seconds: float = 0.0
+    number: int = 1
+    detail: str = ""
+
+    @property
+    def label(self) -> str:
+        """The fault's row in the report."""
+        return f"{self.kind} {self.target}"
+
+    def __str__(self) -> str:
+        lasts = f" for {self.seconds:.1f} s" if self.seconds else ""
+        return f"{self.label} {self.detail} #{self.number} at {self.after:.0%} + {self.delay:.2f} s{lasts}"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is run and what goes wrong. ``str`` gives a description in one line."""
+
+    seed: int
+    theme: str
+    experiment: str
+    policy: str
+    link: str
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        faults = "; ".join(map(str, self.faults))
+        return f"{self.experiment} ({self.policy}, {self.link} link, {self.theme}): {faults}"
+
+
+def plan(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
+    draw = random.Random(f"soak {seed}")  # text is hashed alike in all versions of Python
+    theme = draw.choice(sorted(FAULTS))
+    name = draw.choice(NAMES)
+    policy = draw.choices(list(POLICIES), (3, 1, 1))[0]
+    link = draw.choices(list(LINKS), (4, 1, 1))[0]
+    faults = sorted((_fault(draw, theme) for _ in range(draw.randint(1, MOST_FAULTS))), key=lambda fault: fault.after)
+    return Scenario(seed, theme, name, policy, link, tuple(_without_surplus(faults)))
+
+
+def _fault(draw: random.Random, theme: str) -> Fault:
+    classes = FAULTS[theme]
+    kind = draw.choices(list(classes), [each.weight for each in classes.values()])[0]
+    chosen = classes[kind]
+    after = draw.choice((0.0, draw.random()))
+    delay = draw.uniform(0, 6) if after == 0 else draw.choice((0.0, draw.uniform(0, 0.5)))
+    number = int(10 ** draw.uniform(0, 2))
+    return Fault(
+        kind, draw.choice(chosen.targets), after, delay, draw.uniform(*chosen.seconds), number,
+        draw.choice(chosen.details),
+    )  # fmt: skip
+
+
+def _without_surplus(faults: list[Fault]) -> list[Fault]:
+    """Drop faults that would kill a third worker."""
+    deadly = [fault for fault in faults if fault.target == "worker" and fault.kind != "stop"]
+    return [fault for fault in faults if fault not in deadly[WORKER_KILLS:]]
