@@ -8,7 +8,9 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test explore soak check format docs bench wheelhouse clean
+.PHONY: help setup demo test explore soak fuzz check format docs bench wheelhouse clean
+=======
+.PHONY: help setup demo test explore fuzz check format docs bench wheelhouse clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +48,10 @@ SEED ?=
 SOAK_OUT ?= runs/soak
 soak: $(VENV)/.has-dev ## Hunt with random faults for MINUTES=10; SEED=n replays one failing scenario
 	$(BIN)/python -m tests.soak $(SEED) --minutes $(MINUTES) --out "$(SOAK_OUT)" $(ARGS)
+
+# With atheris (pip install atheris; Linux) the inputs follow the code's coverage, otherwise they are random changes.
+fuzz: $(VENV)/.has-dev ## Fuzz everything that is read from others (MINUTES=10, ARGS="--target yaml")
+	$(BIN)/python -m tests.fuzz.fuzz --minutes $(MINUTES) --jobs $(JOBS) $(ARGS)
 
 check: $(VENV)/.has-dev ## Check lint, formatting, types and playbooks; changes nothing
 	$(BIN)/ruff check .

@@ -120,7 +120,7 @@ def read_record(home: Path) -> ClientRecord:
         return _decode(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return ClientRecord()
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {error}") from None
 
 
