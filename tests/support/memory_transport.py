@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from paho.mqtt.client import topic_matches_sub
@@ -100,6 +100,9 @@ class MemoryTransport:
     def unsubscribe(self, filters: Iterable[str]) -> None:
         if self._session is not None:
             self._session.filters.difference_update(filters)
+
+    def ignore(self, ignores: Callable[[str], bool]) -> None:
+        """Drop nothing: this is allowed."""
 
     def close(self, last: tuple[str, bytes] | None = None, *, end_session: bool = False) -> None:
         if last is not None:

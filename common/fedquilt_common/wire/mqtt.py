@@ -9,7 +9,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from paho.mqtt.client import (
     MQTTMessage,
     MQTTv5,
 )
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MessageType
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -29,7 +29,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.wire.broker_url import BrokerAddress
-from fedquilt_common.wire.transport import Connected, Deliver, Disconnected, MqttMessage, Will
+from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
+from fedquilt_common.wire.transport import SMALLEST_PAYLOAD, Connected, Deliver, Disconnected, MqttMessage, Will
 from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
 
 log = logging.getLogger(__name__)
@@ -44,10 +45,12 @@ RECEIVE_MAXIMUM: Final = 16
 """Messages that the broker may send before the client acknowledges one."""
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Largest packet that the broker may send, in bytes."""
-SMALLEST_PACKET: Final = 16 * 1024
-"""Smallest Maximum Packet Size of a broker that suffices for the control messages, in bytes."""
+FILTERS_PER_PACKET: Final = 64
+"""Most filters of one packet; a filter of two names has less than 200 bytes."""
 PACKET_OVERHEAD: Final = 1024
 """Bytes of a packet reserved for topic, properties and framing."""
+SMALLEST_PACKET: Final = SMALLEST_PAYLOAD + PACKET_OVERHEAD
+"""Smallest Maximum Packet Size of a broker that suffices for the control messages, in bytes."""
 MESSAGE_EXPIRY: Final = 600
 """Seconds for which the broker keeps a message that is not retained; the protocol sends what still matters again."""
 _TRUST: Final = "Check the CA, the broker's name and this machine's clock, or run `fedquilt doctor`"
@@ -72,14 +75,27 @@ class _CountingClient(Client):
     bytes_sent = 0
     bytes_received = 0
     is_full: Callable[[], bool] = staticmethod(lambda: False)
+    ignores: Ignores | None = None
+
+    def _create_socket(self) -> Any:
+        return ReadAhead(super()._create_socket(), self._count_received)
+
+    def _count_received(self, size: int) -> None:
+        self.bytes_received += size
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if self.is_full():
             time.sleep(_BRAKE_SECONDS)  # the socket stays readable: without a pause the loop would spin
             raise BlockingIOError
-        data = super()._sock_recv(bufsize)
-        self.bytes_received += len(data)
-        return data
+        if self.ignores is not None and not self._in_packet["command"]:  # between two packets
+            self._drop_ignored(self.ignores)
+        return super()._sock_recv(bufsize)
+
+    def _drop_ignored(self, ignores: Ignores) -> None:
+        connection: Any = self._sock
+        with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError, AttributeError):
+            if dropped := connection.drop(ignores):
+                self._packet_queue(MessageType.PUBACK, b"".join(b"\x40\x02" + mid for mid in dropped), 0, 0)
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         sent = super()._sock_send(buf)
@@ -185,14 +201,15 @@ class MqttTransport:
         return self._window.drain(timeout)
 
     def subscribe(self, filters: Iterable[str]) -> None:
-        names = [(name, SubscribeOptions(qos=1)) for name in filters]
-        if names:
-            self._client.subscribe(names)
+        for names in _in_packets(filters):
+            self._client.subscribe([(name, SubscribeOptions(qos=1)) for name in names])
 
     def unsubscribe(self, filters: Iterable[str]) -> None:
-        names = list(filters)
-        if names:
+        for names in _in_packets(filters):
             self._client.unsubscribe(names)
+
+    def ignore(self, ignores: Ignores) -> None:
+        self._client.ignores = ignores
 
     def close(self, last: tuple[str, bytes] | None = None, *, end_session: bool = False) -> None:
         reachable = self.drain(_FAREWELL)
@@ -301,7 +318,15 @@ class MqttTransport:
             if qos and session == self._session:  # a new session reuses the numbers
                 client.ack(mid, qos)
 
-        self._deliver(MqttMessage(message.topic, bytes(message.payload), header, message.retain, acknowledge))
+        self._deliver(MqttMessage(message.topic, bytes(message.payload), header, message.retain, acknowledge, qos))
+
+
+def _in_packets(filters: Iterable[str]) -> Iterator[list[str]]:
+    """Divide filters so that each packet of them is smaller than ``SMALLEST_PACKET``."""
+    left = list(filters)
+    while left:
+        yield left[:FILTERS_PER_PACKET]
+        del left[:FILTERS_PER_PACKET]
 
 
 def _properties(packet: int) -> Any:

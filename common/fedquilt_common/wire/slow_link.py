@@ -261,6 +261,9 @@ class SlowLinkTransport:
         if names:
             self._up.carry(sum(map(len, names)) + FRAMING, 1, lambda: self._inner.unsubscribe(names))
 
+    def ignore(self, ignores: Callable[[str], bool]) -> None:
+        self._inner.ignore(ignores)
+
     def close(self, last: tuple[str, bytes] | None = None, *, end_session: bool = False) -> None:
         """Discard what is queued, publish ``last`` at once and disconnect."""
         self._open = False

@@ -169,9 +169,14 @@ class Topics:
         """Topic of one chunk of a client's reply."""
         return self._topic("replies", agent=agent, client=client, round=round, exchange=exchange, chunk=chunk)
 
-    def coordinator_filters(self) -> list[str]:
-        """Filters that the coordinator subscribes to: all that agents write."""
-        return [self._below(rule.filter()) for rule in TOPIC_RULES.values() if rule.writer == "agent"]
+    def coordinator_filters(self, agent: str = "+") -> list[str]:
+        """Filters for all that ``agent`` writes (default: all agents), which the coordinator subscribes to."""
+        return [self._below(rule.filter(agent)) for rule in TOPIC_RULES.values() if rule.writer == "agent"]
+
+    def origin(self, topic: str) -> tuple[str, str]:
+        """Return the agent and the next level of a topic that an agent writes, unchecked; "" for what is missing."""
+        _, agent, kind, *_ = [*topic[len(self._below("")) :].split("/", 3), "", "", ""]
+        return agent, kind
 
     def agent_filters(self, agent: str) -> list[str]:
         """Filters that an agent subscribes to before it has a task, its inbox first."""

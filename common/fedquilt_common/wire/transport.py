@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+SMALLEST_PAYLOAD: Final = 15 * 1024
+"""Bytes of payload that every broker accepts; one that accepts less cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class MqttMessage:
         header: the Correlation Data of MQTT 5; empty if there is none.
         retained: whether the broker had stored the message before the subscription.
         ack: acknowledges the message. Call it once, from any thread, when the message is processed.
+        qos: the quality of service with which it arrived, 0 or 1.
     """
 
     topic: str
@@ -29,6 +33,7 @@ class MqttMessage:
     header: bytes
     retained: bool
     ack: Callable[[], None]
+    qos: int = 1
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,15 @@ class Transport(Protocol):
 
         Args:
             filters: topic filters as they were subscribed.
+        """
+
+    def ignore(self, ignores: Callable[[str], bool]) -> None:
+        """Drop and acknowledge what arrives on some topics as early as possible; retained messages still arrive.
+
+        Some ignored messages may arrive too.
+
+        Args:
+            ignores: whether messages on a topic are dropped; called in any thread.
         """
 
     def close(self, last: tuple[str, bytes] | None = None, *, end_session: bool = False) -> None:

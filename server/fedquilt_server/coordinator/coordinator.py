@@ -17,15 +17,18 @@ from fedquilt_common.types import ClientId
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MakeTransport, MqttMessage, Will
+from fedquilt_server.coordinator.admission import Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
+from fedquilt_server.coordinator.flood_guard import FloodGuard
+from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.coordinator.uplink import Uplink
-from fedquilt_server.round.events import Event, Ticked
+from fedquilt_server.round.events import Event, Joined, Rejected, Ticked
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
@@ -53,10 +56,13 @@ class Coordinator:
         self._inbox: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
         folder = run.folder
         self._farewell = CoordinatorPresence(online=False, epoch=folder.epoch, run=folder.run).encode()
-        self._transport = make_transport(self._inbox.put, Will(self._topics.coordinator, self._farewell))
+        self._transport = make_transport(self._deliver, Will(self._topics.coordinator, self._farewell))
         self._agents = AgentList()
         self._display = StatusUpdater(store, self._agents)
         self._connected = False
+        guard = FloodGuard(run.experiment.data.clients)
+        self._admission = Admission(self._transport, self._topics, guard)
+        self._ledger = Ledger(self.machine, self._admission)
         self._wire()
 
     def _wire(self) -> None:
@@ -73,10 +79,15 @@ class Coordinator:
         self._agent_messages = AgentMessages(
             folder.run, self.machine, self._agents, self._store, limit, self._refusals, record
         )
-        self._driver = Driver(run, transport, self._downlink, self._uplink, receipts, self._display, limit)
+        self._driver = Driver(
+            run, transport, self._downlink, self._uplink, receipts, self._display, limit, self._ledger
+        )
 
     def _record(self, event: Event) -> None:
+        self._ledger.book(event)
         self._driver.record(event)
+        if isinstance(event, Joined):
+            self._admission.know([event.agent])
 
     # -- the life of a run ---------------------------------------------------------------------
 
@@ -96,6 +107,7 @@ class Coordinator:
         run.folder.begin()
         try:
             self._driver.recover()
+            self._admission.start(self.machine.agents)
             while not self.machine.finished and not should_stop():
                 self._step()
             while self.machine.finished and not run.folder.closed and not should_stop():
@@ -126,6 +138,8 @@ class Coordinator:
         wake = self.machine.wake_at
         self._take_next(STEP_SECONDS if wake is None else min(STEP_SECONDS, max(0.0, wake - clock.now())))
         now = clock.now()
+        for mute in self._admission.advance():
+            self._driver.record(Rejected(now, mute.agent or "?", None, self.machine.round, describe(mute)))
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._driver.record(Ticked(now))
 
@@ -142,6 +156,13 @@ class Coordinator:
             self._take_next(1.0)
 
     # -- messages ------------------------------------------------------------------------------
+
+    def _deliver(self, incoming: Incoming) -> None:
+        """Take what the transport delivers, in its thread: what is not admitted is dropped here."""
+        if isinstance(incoming, MqttMessage) and not self._admission.admits(incoming):
+            incoming.ack()
+        else:
+            self._inbox.put(incoming)
 
     def _take_next(self, wait: float) -> None:
         with contextlib.suppress(queue.Empty):
@@ -163,7 +184,7 @@ class Coordinator:
     def _announce(self) -> None:
         """Publish everything that the broker must retain: it may have lost it."""
         folder = self.run.folder
-        self._transport.subscribe(self._topics.coordinator_filters())
+        self._admission.connect()
         online = CoordinatorPresence(online=True, epoch=folder.epoch, run=folder.run)
         self._transport.publish(self._topics.coordinator, online.encode(), retain=True)
         self._transport.publish(self._topics.end, b"", retain=True)
@@ -177,6 +198,7 @@ class Coordinator:
             address = self._topics.parse(message.topic)
             agent, client = address.agent, address.client if address.client >= 0 else None
             if address.kind == "replies":
+                self._ledger.take(address, len(message.payload))
                 self._uplink.take(address, message)
             elif message.payload:
                 self._agent_messages.take(address, message)

@@ -9,7 +9,8 @@ from fedquilt_common.errors import PayloadError, RunFailedError
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
-from fedquilt_server.coordinator.expected_replies import expected_replies
+from fedquilt_server.coordinator.expected_replies import expected_replies, largest_reply_units
+from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.publications import plan_publications
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
@@ -48,6 +49,7 @@ class Driver:
         receipts: ReceiptPublisher,
         display: StatusUpdater,
         limit: RateLimit,
+        ledger: Ledger,
     ) -> None:
         self._run = run
         self._machine = run.machine
@@ -57,6 +59,7 @@ class Driver:
         self._receipts = receipts
         self._display = display
         self._limit = limit
+        self._ledger = ledger
 
     def record(self, event: Event) -> None:
         """Journal an event, pass it to the machine, and execute its commands, in this order.
@@ -126,6 +129,7 @@ class Driver:
         with run.watch.time("sending"):
             message = self._downlink.publish(run.folder.run, send, plan_publications(send.tasks))
             expected = expected_replies(message, send.tasks, run.experiment.wire.up, run.public_digest)
+            self._ledger.open(largest_reply_units(expected, run.experiment.chunk))
             awaited = set(self._machine.awaited)
             self._uplink.open({client: reply for client, reply in expected.items() if client in awaited})
             self._transport.drain(DRAIN_SECONDS)

@@ -18,6 +18,8 @@ from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId, ExchangeId, Precision, Shapes
 from fedquilt_common.wire.codec import BLOCK, DTYPES, FileArrays, wire_dtype
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, parse
+from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
+from fedquilt_server.coordinator.flood_guard import chunk_units
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Array name -> (wire dtype, shape)."""
@@ -45,6 +47,13 @@ class ExpectedReply:
     def limit(self) -> int:
         """The largest reply in bytes: its numbers, and room for the container's header."""
         return max(_content_size(layout) + 8192 + 256 * len(layout) for layout in self.layouts)
+
+
+def largest_reply_units(expected: Mapping[ClientId, ExpectedReply], chunk: int) -> float:
+    """Return the units of the largest of the expected replies, in chunks of at most ``chunk`` bytes."""
+    size = min(chunk, SMALLEST_PAYLOAD)
+    limits = {id(reply.layouts): reply for reply in expected.values()}
+    return max((-(-reply.limit // size) * chunk_units(size) for reply in limits.values()), default=0.0)
 
 
 def expected_replies(

@@ -1,0 +1,156 @@
+"""Decides which agents flood: a leaky bucket for each agent, and a mute whose length doubles.
+
+Every message that arrives fills its agent's bucket. A reply that counts takes its messages out again, and the bucket
+leaks at a constant rate. An agent whose bucket overflows is muted. All times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+LEAK_PER_SECOND: Final = 100.0
+"""Units that leave a bucket in a second."""
+BURST: Final = 500.0
+"""Units that an agent may have in its bucket besides those of its replies."""
+REPLIES: Final = 4
+"""Replies of the largest expected size for which a bucket has room: one, and three damaged ones before it."""
+RECORD_UNITS: Final = 10.0
+"""Units of a message that causes an entry in the journal."""
+FIRST_MUTE: Final = 10.0
+LONGEST_MUTE: Final = 600.0
+"""A calm of this length also ends the doubling."""
+MOST_ACCOUNTS: Final = 10_000
+STRANGERS: Final = ""
+"""Holder of the bucket that the first message of each new name fills."""
+NEVER: Final = float("-inf")
+_CHUNK_BYTES: Final = 32 * 1024
+_CONTROL_BYTES: Final = 1024
+
+
+def chunk_units(size: int) -> float:
+    """Units of a chunk of ``size`` bytes. One unit is about 0.1 ms of the coordinator's time."""
+    return 1.0 + size // _CHUNK_BYTES
+
+
+def control_units(size: int) -> float:
+    """Units of a presence or telemetry of ``size`` bytes; parsing JSON costs more than storing a chunk."""
+    return 1.0 + size // _CONTROL_BYTES
+
+
+@dataclass(frozen=True)
+class Mute:
+    """An agent that is muted from now on, for ``seconds``; the agent ``STRANGERS`` stands for all new names."""
+
+    agent: str
+    seconds: float
+
+
+@dataclass
+class _Account:
+    level: float = 0.0
+    at: float = 0.0
+    muted_until: float = NEVER
+    heard_again: float = NEVER
+    mutes: int = 0
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether a mute has begun and has not been ended."""
+        return self.muted_until > NEVER
+
+    def drain(self, now: float) -> None:
+        """Let the bucket leak up to ``now``."""
+        self.level = max(0.0, self.level - LEAK_PER_SECOND * (now - self.at))
+        self.at = now
+
+    def mute(self, now: float) -> float:
+        """Mute the agent and return for how many seconds: twice as long as before, unless it was calm since."""
+        if now - self.heard_again >= LONGEST_MUTE:
+            self.mutes = 0
+        seconds = min(FIRST_MUTE * float(2**self.mutes), LONGEST_MUTE)
+        self.mutes += 1
+        self.muted_until = now + seconds
+        return seconds
+
+    def end_mute(self, now: float) -> None:
+        """Start again with an empty bucket."""
+        self.level, self.at, self.heard_again, self.muted_until = 0.0, now, now, NEVER
+
+
+class FloodGuard:
+    """The buckets of all agents. The network thread fills them, the coordinator's thread does the rest.
+
+    Args:
+        clients: clients of the experiment; so many agents may appear at once.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._lock = threading.Lock()
+        self._accounts: dict[str, _Account] = {STRANGERS: _Account()}
+        self._muted: frozenset[str] = frozenset()
+        self._room_of_strangers = BURST + 2 * RECORD_UNITS * clients
+        self._room = BURST
+
+    @property
+    def muted(self) -> frozenset[str]:
+        """The agents that are muted; with ``STRANGERS``, every new name is."""
+        return self._muted
+
+    def expect(self, reply_units: float) -> None:
+        """Make room for replies whose largest one has ``reply_units``."""
+        self._room = BURST + REPLIES * reply_units
+
+    def is_muted(self, agent: str) -> bool:
+        """Whether messages of ``agent`` are ignored."""
+        return agent in self._muted or (STRANGERS in self._muted and agent not in self._accounts)
+
+    def charge(self, agent: str, units: float, now: float) -> Mute | None:
+        """Fill an agent's bucket; returns its mute if the bucket overflows."""
+        with self._lock:
+            account = self._accounts.get(agent)
+            if account is None:
+                account = self._open(agent, now)
+                if mute := self._fill(STRANGERS, RECORD_UNITS, self._room_of_strangers, now):
+                    return mute
+            return self._fill(agent, units, self._room, now)
+
+    def refund(self, agent: str, units: float) -> None:
+        """Take units of messages that were of use out of an agent's bucket."""
+        with self._lock:
+            if account := self._accounts.get(agent):
+                account.level = max(0.0, account.level - units)
+
+    def end_mutes(self, now: float) -> list[str]:
+        """End the mutes whose time is over; returns their agents."""
+        with self._lock:
+            ended = [name for name in self._muted if self._accounts[name].muted_until <= now]
+            for name in ended:
+                self._accounts[name].end_mute(now)
+            self._muted -= frozenset(ended)
+        return ended
+
+    def _open(self, agent: str, now: float) -> _Account:
+        if len(self._accounts) > MOST_ACCOUNTS:
+            self._forget(now)
+        account = self._accounts[agent] = _Account(at=now)
+        return account
+
+    def _forget(self, now: float) -> None:
+        """Drop the accounts of agents that are calm; if all are busy, drop those that are not muted."""
+        for account in self._accounts.values():
+            account.drain(now)
+        quiet = [name for name, account in self._accounts.items() if name != STRANGERS and not account.is_muted]
+        calm = [name for name in quiet if not self._accounts[name].level and not self._accounts[name].mutes]
+        for name in calm or quiet:
+            del self._accounts[name]
+
+    def _fill(self, agent: str, units: float, room: float, now: float) -> Mute | None:
+        account = self._accounts[agent]
+        account.drain(now)
+        account.level += units
+        if account.level <= room or account.is_muted:
+            return None
+        self._muted |= {agent}
+        return Mute(agent, account.mute(now))

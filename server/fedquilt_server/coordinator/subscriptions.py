@@ -1,0 +1,76 @@
+"""The coordinator's subscriptions: all that agents publish, except the messages of muted agents.
+
+MQTT cannot exclude one topic from a wildcard. So while an agent is muted, the coordinator subscribes to the topics of
+each known agent instead, and now and then it fetches what the broker retains of all presences, to find new agents.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Transport
+
+
+class Subscriptions:
+    """What the coordinator is subscribed to. The network thread mutes, the coordinator's thread does the rest."""
+
+    def __init__(self, transport: Transport, topics: Topics) -> None:
+        self._transport = transport
+        self._topics = topics
+        self._lock = threading.RLock()  # a broker in memory delivers while it subscribes
+        self._known: set[str] = set()
+        self._muted: set[str] = set()
+
+    def renew(self) -> None:
+        """Subscribe again after a connection, and cancel what the session still has of earlier subscriptions."""
+        with self._lock:
+            wide, named = self._topics.coordinator_filters(), self._of(self._known - self._muted)
+            self._transport.subscribe(named if self._muted else wide)
+            self._transport.unsubscribe([*wide, *self._of(self._muted)] if self._muted else named)
+
+    def inherit(self, agents: Iterable[str]) -> None:
+        """Cancel what an earlier process, which knew these agents, may have subscribed to."""
+        with self._lock:
+            self._known |= set(agents)
+            if not self._muted:
+                self._transport.unsubscribe(self._of(self._known))
+
+    def know(self, agents: Iterable[str]) -> None:
+        """Subscribe to agents by their names while another one is muted."""
+        with self._lock:
+            new = set(agents) - self._known
+            self._known |= new
+            if self._muted:
+                self._transport.subscribe(self._of(new - self._muted))
+
+    def mute(self, agent: str) -> None:
+        """Stop receiving what ``agent`` publishes, and the topics of unknown agents."""
+        with self._lock:
+            first = not self._muted
+            self._muted.add(agent)
+            if first:
+                self._transport.subscribe(self._of(self._known - self._muted))
+                self._transport.unsubscribe(self._topics.coordinator_filters())
+            self._transport.unsubscribe(self._of({agent} & self._known))
+
+    def unmute(self, agents: Iterable[str]) -> None:
+        """Receive what ``agents`` publish again."""
+        with self._lock:
+            ended = set(agents) & self._muted
+            self._muted -= ended
+            if not self._muted:
+                self._transport.subscribe(self._topics.coordinator_filters())
+                self._transport.unsubscribe(self._of(self._known))
+            else:
+                self._transport.subscribe(self._of(ended & self._known))
+
+    def look_around(self) -> None:
+        """Fetch what the broker retains of all presences."""
+        presences = [self._topics.presence("+")]
+        self._transport.subscribe(presences)
+        self._transport.unsubscribe(presences)
+
+    def _of(self, agents: Iterable[str]) -> list[str]:
+        return [name for agent in sorted(agents) for name in self._topics.coordinator_filters(agent)]
