@@ -30,6 +30,7 @@ from fedquilt_common.wire.messages import (
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
 from fedquilt_server.coordinator.coordinator import Coordinator
+from fedquilt_server.round.events import Event, Rejected
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.tools.bench import bench_experiment
@@ -246,6 +247,15 @@ class Stage:
             assert coordinator.run.folder.finished
         for player in self.players.values():
             player.listen()
+
+    def events(self) -> list[Event]:
+        """Return what the journal holds."""
+        with self.closing(self.coordinator()) as coordinator:
+            return [event for _, event in coordinator.run.folder.journal.events_after(0)]
+
+    def refusals(self) -> list[Rejected]:
+        """Return the journaled refusals."""
+        return [event for event in self.events() if isinstance(event, Rejected)]
 
     @property
     def sha256(self) -> str:

@@ -10,7 +10,6 @@ import pytest
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import MissingMessage, RoundMessage
 from fedquilt_common.wire.topics import Topics
-from fedquilt_server.coordinator.rate_limit import REFUSALS_PER_EXCHANGE
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
@@ -104,21 +103,3 @@ def test_many_transfers_at_once_cannot_fill_the_disk(stage: Stage, undisturbed: 
     assert stage.sha256 == undisturbed
     assert 0 < most <= 4
     assert counted(stage) == [(3, 0, 0, 0), (3, 0, 0, 0)]
-
-
-def test_a_flood_of_bad_chunks_fills_neither_journal_nor_inbox(stage: Stage, undisturbed: str) -> None:
-    total = 3000
-
-    def flood(player: Player, message: RoundMessage) -> None:
-        if player.name == "pi" and message.round == 2:
-            for number in range(total):
-                header = ChunkHeader(f"{number:064x}", 0, 2, 1 << 40)
-                player.say(TOPICS.reply_chunk("pi", 0, 2, 0, 0), b"x", header.encode())
-
-    stage.play(flood)
-    assert stage.sha256 == undisturbed
-    assert counted(stage) == [(3, 0, 0, 0), (3, 0, REFUSALS_PER_EXCHANGE, 0)]
-    assert stage.board.current.rejected == REFUSALS_PER_EXCHANGE
-    assert sum(r.outcome == "rejected" for r in stage.players["pi"].receipts) == REFUSALS_PER_EXCHANGE
-    accepted = [r for r in stage.players["pi"].receipts if r.outcome == "accepted"]
-    assert len(accepted) == 4

@@ -41,15 +41,23 @@ class Admission:
         self._look_at = 0.0
 
     def admits(self, message: MqttMessage) -> bool:
-        """Whether the coordinator handles a message that arrived; called in the network thread."""
-        name, kind = self._topics.origin(message.topic)
-        agent = name if NAME.fullmatch(name) else STRANGERS
-        sampled = message.retained and kind == "presence"  # the broker sends one at a look around
-        if self._guard.is_muted(agent) and not (sampled and agent in self._guard.muted):
+        """Whether to pass on a message that arrived; called in the network thread."""
+        if self.ignores(message):
             return False
+        agent, kind = self._origin(message.topic)
         size = len(message.payload)
         self.charge(agent, chunk_units(size) if kind == "replies" else control_units(size))
         return message.qos > 0
+
+    def ignores(self, message: MqttMessage) -> bool:
+        """Whether a message's agent is muted; what the broker sends of its presence at a look around still counts."""
+        agent, kind = self._origin(message.topic)
+        looked_up = message.retained and kind == "presence" and agent in self._guard.muted
+        return self._guard.is_muted(agent) and not looked_up
+
+    def _origin(self, topic: str) -> tuple[str, str]:
+        agent, kind = self._topics.origin(topic)
+        return agent if NAME.fullmatch(agent) else STRANGERS, kind
 
     def charge(self, agent: str, units: float) -> None:
         """Fill an agent's bucket; mute the agent if it overflows."""
@@ -58,7 +66,7 @@ class Admission:
             self._mutes.put(mute)
 
     def _is_muted(self, topic: str) -> bool:
-        return self._guard.is_muted(self._topics.origin(topic)[0])
+        return self._guard.is_muted(self._origin(topic)[0])
 
     def refund(self, agent: str, units: float) -> None:
         """Take units of messages that were of use out of an agent's bucket."""

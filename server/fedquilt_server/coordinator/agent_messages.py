@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedquilt_common.errors import PayloadError
+from typing import Final
+
+from fedquilt_common.errors import PayloadError, ProtocolError
 from fedquilt_common.types import Profile
 from fedquilt_common.wire.messages import AgentPresence, FailedMessage, parse, parse_telemetry
 from fedquilt_common.wire.topics import Address
@@ -14,6 +16,11 @@ from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.snapshot import CLIENT_FAILED, StatusStore
+
+MOST_AGENTS: Final = 10_000
+"""Most agents that may be connected at a time."""
+MOST_CLAIMS: Final = 1_000_000
+"""Most clients that all connected agents may claim together."""
 
 
 class AgentMessages:
@@ -72,6 +79,7 @@ class AgentMessages:
         agent, now = self._machine.agents.get(presence.agent), clock.now()
         if presence.online:
             joined = _joined(presence, now)
+            self._check_room(joined)
             self._agents.update_presence(presence, now)
             if agent != self._machine.agent_of(joined) and self._limit.may_join(presence.agent):
                 self._check_claims(presence)
@@ -79,6 +87,22 @@ class AgentMessages:
         elif agent is not None and presence.boot >= agent.boot:
             self._agents.update_presence(presence, now)
             self._record(Left(now, presence.agent, presence.boot))
+
+    def _check_room(self, joined: Joined) -> None:
+        """Bound what the agents of a broker without access control make the coordinator hold.
+
+        Raises:
+            ProtocolError: there are too many agents, or they claim too many clients.
+        """
+        others = [agent for name, agent in self._machine.agents.items() if name != joined.agent]
+        if len(others) >= MOST_AGENTS:
+            raise ProtocolError(f"{MOST_AGENTS} agents are connected: stop some of them, or give the broker an ACL")
+        claims = sum(len(agent.clients) for agent in others) + len(self._machine.agent_of(joined).clients)
+        if claims > MOST_CLAIMS:
+            raise ProtocolError(
+                f"the agents claim {claims} clients together, at most {MOST_CLAIMS} are possible: "
+                "let each agent claim the clients that it hosts"
+            )
 
     def _check_claims(self, presence: AgentPresence) -> None:
         """Report claimed clients that another agent already hosts, or that the experiment does not have."""

@@ -171,7 +171,8 @@ class Coordinator:
     def _take(self, incoming: Incoming) -> None:
         match incoming:
             case MqttMessage():
-                self._take_message(incoming)
+                if not self._admission.ignores(incoming):  # its agent may be muted since it arrived
+                    self._take_message(incoming)
                 incoming.ack()
             case Connected():
                 self._connected = True

@@ -10,6 +10,9 @@ REFUSALS_PER_EXCHANGE: Final = 1000
 JOINS_PER_EXCHANGE: Final = 100
 """How often one agent may join in an exchange."""
 
+MOST_NAMES: Final = 10_000
+"""Agents that are counted one by one."""
+
 
 class RateLimit:
     """Counts, for each agent, the refusals and joins, which need a journal entry without advancing the run."""
@@ -25,10 +28,15 @@ class RateLimit:
 
     def may_be_refused(self, agent: str) -> bool:
         """Count one refusal; returns False if the agent is beyond its limit."""
-        self._refusals[agent] += 1
-        return self._refusals[agent] <= REFUSALS_PER_EXCHANGE
+        return _count(self._refusals, agent) <= REFUSALS_PER_EXCHANGE
 
     def may_join(self, agent: str) -> bool:
         """Count one join; returns False if the agent is beyond its limit."""
-        self._joins[agent] += 1
-        return self._joins[agent] <= JOINS_PER_EXCHANGE
+        return _count(self._joins, agent) <= JOINS_PER_EXCHANGE
+
+
+def _count(counts: Counter[str], agent: str) -> int:
+    """Count once more for an agent; beyond ``MOST_NAMES`` names, all new ones are counted as one."""
+    name = agent if agent in counts or len(counts) < MOST_NAMES else ""
+    counts[name] += 1
+    return counts[name]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from fedquilt_common.types import Profile
 from fedquilt_common.wire.messages import AgentPresence, Telemetry
 from fedquilt_server.round.policy import KnownAgent
 from fedquilt_server.status.snapshot import BoardStatus
+
+MOST_SHOWN: Final = 10_000
+"""Agents in the list from which those that are offline are forgotten."""
 
 
 class AgentList:
@@ -28,11 +32,17 @@ class AgentList:
     def update_presence(self, message: AgentPresence, now: float) -> None:
         """Add the agent of a presence message, or mark it as offline."""
         if message.online:
+            self._make_room(message.agent)
             profile = Profile(**message.profile.model_dump())
             self._agents[message.agent] = _board_status(message.agent, message.clients, profile, now)
         elif message.agent in self._agents:
             offline = {"online": False, "training": {}}
             self._agents[message.agent] = self._agents[message.agent].model_copy(update=offline)
+
+    def _make_room(self, agent: str) -> None:
+        """Forget agents that are offline when the list is full."""
+        if agent not in self._agents and len(self._agents) >= MOST_SHOWN:
+            self._agents = {name: status for name, status in self._agents.items() if status.online}
 
     def update_last_seen(self, agent: str, now: float) -> None:
         """Record that a message of ``agent`` arrived at ``now``."""
@@ -44,11 +54,12 @@ class AgentList:
         status = self._agents.get(message.agent)
         if status is None:
             return
+        hosted = set(status.clients)
         changes = {
             "memory_used": message.memory_used,
             "temperature": message.temperature,
             "power": message.power,
-            "training": {int(c): p for c, p in message.training.items() if c.isdigit()},
+            "training": {int(c): p for c, p in message.training.items() if int(c) in hosted},
             "last_seen": now,
         }
         self._agents[message.agent] = status.model_copy(update=changes)
