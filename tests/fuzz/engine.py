@@ -20,8 +20,10 @@ from pathlib import Path
 from types import FrameType
 
 CORPUS = Path(__file__).parent / "corpus"
-ROOM = 512 << 20
+ROOM = 64 << 20
 """Bytes of address space that an input may take: far less than the sizes that hostile inputs claim."""
+FUZZER_ROOM = 128 << 20
+"""Bytes for atheris itself, beside those."""
 PATIENCE = 10
 """Seconds that an input may take."""
 MOST_INPUTS = 500
@@ -38,8 +40,13 @@ def seeds(name: str) -> list[bytes]:
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
 
-def limit_memory(room: int = ROOM) -> None:
-    """Limit this process to the memory that it has, and ``room`` bytes."""
+def limit_memory(name: str, work: Path, room: int) -> None:
+    """Limit this process to the memory that it has after it has imported what the target needs, and ``room`` bytes."""
+    from tests.fuzz.targets import run_one
+
+    for data in seeds(name):
+        with contextlib.suppress(Exception):  # it fails again under the fuzzer, which reports it
+            run_one(name, data, work)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
 
@@ -53,6 +60,7 @@ def mutate_for(name: str, seconds: float, seed: int, work: Path, save: Path) -> 
     from tests.fuzz.mutate import mutate
     from tests.fuzz.targets import TARGETS, run_one
 
+    limit_memory(name, work, ROOM)
     source, corpus, longest = random.Random(f"{name} {seed}"), seeds(name), TARGETS[name].longest
     end, inputs = time.monotonic() + seconds, 0
     signal.signal(signal.SIGALRM, _too_slow)
@@ -78,9 +86,9 @@ def follow_coverage(name: str, seconds: float, seed: int, work: Path, save: Path
     with atheris.instrument_imports(include=PACKAGES):
         from tests.fuzz.targets import TARGETS, run_one
 
-    limit_memory()
-    for folder in (save, learned := work / "learned", files := work / "files"):
-        folder.mkdir(parents=True, exist_ok=True)
+        for folder in (save, learned := work / "learned", files := work / "files"):
+            folder.mkdir(parents=True, exist_ok=True)
+        limit_memory(name, files, ROOM + FUZZER_ROOM)
     options = [
         f"-max_total_time={int(seconds)}", f"-seed={seed + 1}", f"-max_len={TARGETS[name].longest}",
         f"-timeout={PATIENCE}", "-rss_limit_mb=0", f"-artifact_prefix={save}/", "-print_final_stats=1",
@@ -111,9 +119,6 @@ def main() -> None:
     save = given.save / given.target
     if given.engine == "atheris":
         follow_coverage(given.target, given.seconds, given.seed, given.work, save)
-    with contextlib.suppress(ImportError):
-        import tests.fuzz.targets  # noqa: F401 - imported before the limit, which the modules would exceed
-    limit_memory()
     print(json.dumps(mutate_for(given.target, given.seconds, given.seed, given.work, save)))
 
 

@@ -70,7 +70,7 @@ def parse_clients(text: str) -> tuple[int, ...]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise ExperimentError(f"clients {text!r} are not valid: write them as 0-3 or 0,2,5")
-        clients.update(range(first, last + 1))
-    if len(clients) > MAX_CLIENTS:
-        raise ExperimentError(f"clients {text!r} names {len(clients)} clients; an agent hosts at most {MAX_CLIENTS}")
+        clients.update(range(first, min(last, first + MAX_CLIENTS) + 1))
+        if len(clients) > MAX_CLIENTS:
+            raise ExperimentError(f"clients {text!r} are too many; an agent hosts at most {MAX_CLIENTS}")
     return tuple(sorted(clients))
