@@ -19,6 +19,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     8: "a federation's folder of identities is missing or damaged, or has no such board",
     9: "an image or a card cannot be written, or reads back differently",
     10: "a check of `fedquilt doctor` failed",
+    129: "the terminal was closed; to resume, run the same command with the same folder",
     130: "interrupted; to resume, run the same command with the same folder",
     143: "terminated; to resume, run the same command with the same folder",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -101,7 +102,8 @@ def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, 
         print_message(f"Interrupted. Run the same command again to resume; the run folder is {out}")
         raise typer.Exit(stop.exit_code)
     if as_json:
-        typer.echo(done.result.model_dump_json(indent=2))
+        shown = {**json.loads(done.result.model_dump_json()), "restarts": done.restarts}
+        typer.echo(json.dumps(shown, indent=2))
     else:
         print_table(done.result)
     rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
 import time
 from pathlib import Path
 from typing import IO, Final
@@ -14,7 +16,7 @@ WAIT_SECONDS: Final = 10.0
 
 
 def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -> IO[str]:
-    """Create ``folder`` and lock it.
+    """Create ``folder`` and lock it. The lock file holds the process id, for the message of the next process.
 
     Args:
         folder: the folder to lock.
@@ -31,17 +33,30 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise FolderInUseError(f"{folder} is a file, not a folder: choose another folder") from None
-    file = (folder / name).open("w")
+    file = (folder / name).open("a+")
     end = time.monotonic() + wait
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= end:
-                file.close()
-                raise FolderInUseError(
-                    f"another process uses {folder}: wait for it, stop it, or choose another folder"
-                ) from None
+                raise _in_use(folder, file) from None
             time.sleep(0.05)
         else:
+            _write_holder(file)
             return file
+
+
+def _write_holder(file: IO[str]) -> None:
+    with contextlib.suppress(OSError):  # the lock holds without it, also on a full disk
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+
+
+def _in_use(folder: Path, file: IO[str]) -> FolderInUseError:
+    with file:
+        file.seek(0)
+        holder = file.read().strip()
+    who = f"process {holder}" if holder.isdecimal() else "another process"
+    return FolderInUseError(f"{who} uses {folder}: wait for it, stop it, or choose another folder")

@@ -1,26 +1,33 @@
-"""Stop a process in an orderly way when a person or systemd asks for it."""
+"""Stop a process in an orderly way when a person, systemd or a closed terminal asks for it."""
 
 from __future__ import annotations
 
 import signal
 from types import FrameType
+from typing import Final
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED_CODES: Final = frozenset(128 + number for number in STOP_SIGNALS)
+"""Exit codes of a process that one of the signals has stopped."""
 
 
 class StopSignal:
-    """Handles SIGINT and SIGTERM from its creation on; calling it returns whether one has arrived.
+    """Handles SIGINT, SIGTERM and SIGHUP from its creation on; calling it returns whether one has arrived.
 
-    A second signal raises KeyboardInterrupt.
+    A second SIGINT or SIGTERM raises KeyboardInterrupt. A second SIGHUP does not: the shell and the system both send
+    one when a terminal closes. A SIGHUP that the process is started to ignore, as by ``nohup``, stays ignored.
     """
 
     def __init__(self) -> None:
         self.number = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._record)
+        for number in STOP_SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._record)
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:  # the second signal: stop at once
+        if self.number and number != signal.SIGHUP:  # stop at once
             raise KeyboardInterrupt
-        self.number = number
+        self.number = self.number or number
 
     def __call__(self) -> bool:
         """Whether a signal has arrived."""

@@ -15,6 +15,7 @@ import httpx
 
 from fedquilt_common.errors import BrokerUnreachableError, RunFolderError
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
+from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_server.runs.run_folder import inspect_folder
@@ -23,7 +24,7 @@ from fedquilt_server.simulate.stall import StallDetector
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
 from fedquilt_server.status.results import Result
 from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.status.terminal import ProgressDisplay
+from fedquilt_server.status.terminal import ProgressDisplay, print_message
 
 POLL_SECONDS: Final = 0.1
 BROKER_SECONDS: Final = 5.0
@@ -31,10 +32,11 @@ BROKER_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """A finished simulation: its result, and the peak resident memory of each process in bytes."""
+    """A finished simulation: its result, and of each process the peak resident memory in bytes and the restarts."""
 
     result: Result
     memory: dict[str, Memory]
+    restarts: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -132,14 +134,17 @@ def make_plan(
 def run_with_progress(plan: SimulationPlan, should_stop: Callable[[], bool] = lambda: False) -> SimulationResult | None:
     """Run a simulation as ``run_simulation`` does, with live progress on standard error."""
     with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger) as progress:
-        done = run_simulation(plan, progress.show, should_stop)
+        done = run_simulation(plan, progress.show, should_stop, print_message)
         if done is not None:
             progress.finish(done.result.rounds)
     return done
 
 
 def run_simulation(
-    plan: SimulationPlan, show: Callable[[Snapshot], None], should_stop: Callable[[], bool] = lambda: False
+    plan: SimulationPlan,
+    show: Callable[[Snapshot], None],
+    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[str], None] = lambda _: None,
 ) -> SimulationResult | None:
     """Run the simulation to its end, and restart each process that dies.
 
@@ -147,6 +152,7 @@ def run_simulation(
         plan: what to run, and where.
         show: called with each new snapshot of the run.
         should_stop: called several times a second; the simulation stops early once it returns True.
+        report: called with a sentence on each process that was restarted.
 
     Returns:
         The result, or None if ``should_stop`` stopped the simulation before its end.
@@ -154,10 +160,12 @@ def run_simulation(
     Raises:
         BrokerMissingError: there is no mosquitto program.
         BrokerUnreachableError: no broker answers at its address.
+        FolderInUseError: another simulation runs in the folder.
         RunFailedError: a process fails again after each restart, or too many clients fail for a quorum.
     """
-    with lock_folder(plan.folder, name=".simulate.lock"), Supervisor(plan.folder / "pids.json") as children:
-        (plan.folder / "experiment.yaml").write_text(dump_experiment(plan.experiment))
+    lock = lock_folder(plan.folder, wait=0, name=".simulate.lock")
+    with lock, Supervisor(plan.folder / "pids.json", report) as children:
+        write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
         if plan.broker is None:
             children.start(_broker_spec(plan))
         _await_broker(plan, children)
@@ -166,8 +174,8 @@ def run_simulation(
             children.start(_agent_spec(plan, spec))
         if not _watch(plan, children, show, should_stop) and not inspect_folder(plan.folder).finished:
             return None
-        memory = children.memory()
-    return SimulationResult(Result.model_validate_json((plan.folder / "result.json").read_text()), memory)
+        memory, restarts = children.memory(), children.restarts()
+    return SimulationResult(Result.model_validate_json((plan.folder / "result.json").read_text()), memory, restarts)
 
 
 def _await_broker(plan: SimulationPlan, children: Supervisor) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,16 +20,19 @@ import psutil
 
 from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
 from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.process.signals import STOPPED_CODES
 
 Role = Literal["broker", "coordinator", "agent"]
 SHORT_LIFE: Final = 30.0
 """A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
-KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT})
+KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
 """Exit codes that a restart would only repeat; see README.md."""
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+"""Loaded here: between fork and exec, a child of a process with threads must not load a library."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class _Child:
     process: subprocess.Popen[bytes]
     started: float
     failed_starts: int = 0
+    restarts: int = 0
     memory: Memory = field(default_factory=Memory)
 
 
@@ -63,10 +69,12 @@ class Supervisor:
 
     Args:
         pids_file: JSON file that always holds the current process ids.
+        report: called with a sentence on each child that is restarted.
     """
 
-    def __init__(self, pids_file: Path) -> None:
+    def __init__(self, pids_file: Path, report: Callable[[str], None] = lambda _: None) -> None:
         self._pids_file = pids_file
+        self._report = report
         self._children: dict[str, _Child] = {}
 
     def __enter__(self) -> Supervisor:
@@ -83,6 +91,10 @@ class Supervisor:
     def memory(self) -> dict[str, Memory]:
         """Return the peak resident memory of each child so far, restarts included."""
         return {name: child.memory for name, child in self._children.items()}
+
+    def restarts(self) -> dict[str, int]:
+        """Return how often each child was restarted."""
+        return {name: child.restarts for name, child in self._children.items()}
 
     def watch(self) -> bool:
         """Check every child once and restart those that died.
@@ -111,7 +123,9 @@ class Supervisor:
         if failed:
             time.sleep(0.2)
         child.process, child.started = _spawn(child.spec), time.monotonic()
+        child.restarts += 1
         self._write_pids()
+        self._report(f"{child.spec.name} {describe_exit(code)} and was restarted. Its log is {child.spec.log}")
 
     def _write_pids(self) -> None:
         pids: dict[str, object] = {"agents": {}}
@@ -154,7 +168,15 @@ def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def describe_exit(code: int) -> str:
+    """Describe how a process ended, such as "was killed by SIGKILL (Killed)"."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name} ({signal.strsignal(-code)})"
+
+
 def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own: a terminal's signals reach the supervisor, which stops it in order."""
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     with spec.log.open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - the commands are our own
@@ -163,20 +185,22 @@ def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             env=dict(spec.env) if spec.env is not None else None,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            start_new_session=True,
+            preexec_fn=partial(_die_with_parent, os.getpid()) if sys.platform == "linux" else None,
         )
 
 
-def _die_with_parent() -> None:  # pragma: no cover - runs in the child
+def _die_with_parent(parent: int) -> None:  # pragma: no cover - runs in the child
     pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if _LIBC is not None:
+        _LIBC.prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(128 + signal.SIGTERM)
 
 
 def _failure(spec: ChildSpec, code: int) -> RunFailedError:
     tail = spec.log.read_text(errors="replace").strip().splitlines()[-15:]
-    error = RunFailedError(
-        f"{spec.name} ended with exit code {code}. The end of its log ({spec.log}):\n" + "\n".join(tail)
-    )
+    error = RunFailedError(f"{spec.name} {describe_exit(code)}. The end of its log ({spec.log}):\n" + "\n".join(tail))
     if code in FINAL_CODES | {BrokerUnreachableError.exit_code}:
         error.exit_code = code
     return error

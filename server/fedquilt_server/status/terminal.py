@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import IO, Final, TextIO, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -24,7 +26,45 @@ CONNECT_SECONDS: Final = 5.0
 REPLY_SECONDS: Final = 60.0
 """Seconds without a change after which the terminal names the clients that have not replied, once per exchange."""
 UPDATE_SECONDS: Final = 0.5
-_errors = Console(stderr=True)
+
+
+class StandardError(io.TextIOBase):
+    """Writes to standard error for as long as somebody reads it: a run goes on without its terminal or its pipe.
+
+    It looks up ``sys.stderr`` at each write, because a live display replaces it.
+    """
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of standard error."""
+        return getattr(_standard_error(), "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Write the text, or drop it."""
+        if (stream := _standard_error()) is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what was written."""
+        if (stream := _standard_error()) is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether a person may be reading."""
+        stream = _standard_error()
+        return stream is not None and not stream.closed and stream.isatty()
+
+
+def _standard_error() -> TextIO | None:
+    """Return standard error itself, also while rich has put its own stream in its place; None if it was closed."""
+    return cast("TextIO | None", getattr(sys.stderr, "rich_proxied_file", sys.stderr))
+
+
+_stderr = StandardError()
+_errors = Console(file=cast("IO[str]", _stderr))
 
 
 def print_message(text: str) -> None:
@@ -49,7 +89,7 @@ class ProgressDisplay:
         self._rounds_shown = 0
         self._last_rejection = 0.0
         self._wait_reporter = WaitReporter()
-        self._live = sys.stderr.isatty()
+        self._live = _stderr.isatty()
         self._bar = RichProgress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),

@@ -278,7 +278,7 @@ def test_a_boot_that_loses_power_is_not_given_twice(tmp_path: Path, monkeypatch:
 
 def test_a_folder_has_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "lock_folder", functools.partial(lock_folder, wait=0.0))
-    with closing_store(tmp_path), pytest.raises(FolderInUseError, match="another process uses"):
+    with closing_store(tmp_path), pytest.raises(FolderInUseError, match=f"process {os.getpid()} uses"):
         AgentStore(tmp_path)
     assert next_boot(tmp_path) > 0
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_server.simulate import supervisor as supervisor_module
-from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, ChildSpec, Role, Supervisor
+from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, ChildSpec, Role, Supervisor, describe_exit
 
 SLEEP = "import time; time.sleep(600)"
 IGNORES_SIGTERM = (
@@ -28,7 +28,8 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.supervisor = Supervisor(folder / "pids.json")
+        self.reports: list[str] = []
+        self.supervisor = Supervisor(folder / "pids.json", self.reports.append)
         self.seen: set[int] = set()
 
     def start(self, name: str, role: Role, code: str, env: dict[str, str] | None = None) -> Path:
@@ -82,6 +83,30 @@ def test_a_killed_child_is_started_again_and_the_pids_are_current(stage: Stage) 
     now = stage.pids()
     assert all(alive(pid) for pid in now.values())
     assert (now["broker"], now["strong-0"]) == (first["broker"], first["strong-0"])
+    assert stage.supervisor.restarts() == {"broker": 0, "coordinator": 1, "strong-0": 0, "weak-0": 1}
+    assert sorted(stage.reports) == [
+        f"{name} was killed by SIGKILL (Killed) and was restarted. Its log is {stage.folder / 'logs' / name}.log"
+        for name in ("coordinator", "weak-0")
+    ]
+
+
+def test_a_child_has_its_own_session(stage: Stage) -> None:
+    """So Ctrl-C in the terminal reaches the supervisor only, which stops the broker last."""
+    stage.start("pi", "agent", SLEEP)
+    assert os.getsid(stage.pids()["pi"]) == stage.pids()["pi"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended with exit code 0"),
+        (7, "ended with exit code 7"),
+        (-9, "was killed by SIGKILL (Killed)"),
+        (-11, "was killed by SIGSEGV (Segmentation fault)"),
+    ],
+)
+def test_the_end_of_a_process_in_words(code: int, words: str) -> None:
+    assert describe_exit(code) == words
 
 
 def test_being_killed_is_no_failed_start_however_often(stage: Stage) -> None:
@@ -213,7 +238,7 @@ def test_children_end_with_a_supervisor_that_is_killed(stage: Stage) -> None:
 def test_a_child_that_brings_itself_down_is_not_started_for_ever(stage: Stage) -> None:
     """As torch does on a processor for which its wheel was not built."""
     stage.start("pi", "agent", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    with pytest.raises(RunFailedError, match="pi ended"):
+    with pytest.raises(RunFailedError, match=r"pi was killed by SIGILL \(Illegal instruction\)\. The end of its log"):
         stage.watch_until(lambda: False)
 
 

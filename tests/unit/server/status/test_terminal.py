@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import sys
 import time
 
 import pytest
 
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import RejectedReply, RunPhase, Snapshot, StatusStore
-from fedquilt_server.status.terminal import ProgressDisplay, WaitReporter, print_table
+from fedquilt_server.status.terminal import ProgressDisplay, WaitReporter, print_message, print_table
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
@@ -114,3 +117,38 @@ def test_bytes_of_labels_stand_beside_all_bytes(capsys: pytest.CaptureFixture[st
     table = capsys.readouterr().out
     assert "labels down" in table
     assert table.splitlines()[-1].split()[4:] == ["0", "B", "0", "B", "6.5", "kB", "648", "B", "0"]
+
+
+# --- nobody reads --------------------------------------------------------------------------------------------
+
+
+class Gone(io.StringIO):
+    """A terminal or pipe whose reader has left."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+    def flush(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "pipe"), OSError(errno.EIO, "terminal")])
+def test_a_run_goes_on_without_a_reader(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Gone(error))
+    with ProgressDisplay("http://page/", 2, 0.0) as progress:
+        progress.show(Snapshot(phase="training", rounds=2))
+        print_message("a word")
+
+
+def test_a_run_goes_on_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    print_message("a word")
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    with ProgressDisplay("", 2, 0.0):
+        print_message("a word")

@@ -1,0 +1,192 @@
+"""``fedquilt simulate`` is interrupted in every way: no process is left, and the same command goes on to the same bits.
+
+The interruptions hit one run, one after the other. Its clients do not train, so that no process needs torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.support.runs import FEDQUILT
+
+ROUNDS = 90
+PATIENCE = 60.0
+EXPERIMENT = f"""
+name: interrupted
+rounds: {ROUNDS}
+data: {{set: digits, clients: 2}}
+model: {{name: ballast, megabytes: 0.1}}
+algorithm: {{name: echo}}
+fleet:
+  - {{kind: pi, agents: 2, clients: 2}}
+"""
+COMMAND = [*FEDQUILT, "simulate", "experiment.yaml", "--out", "run", "--json"]
+
+
+def wait_for(done: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, f"no {what} after {PATIENCE} seconds"
+        time.sleep(0.02)
+
+
+def rounds(folder: Path) -> int:
+    csv = folder / "run" / "rounds.csv"
+    return len(csv.read_text().splitlines()) - 1 if csv.exists() else 0
+
+
+def await_progress(folder: Path) -> None:
+    """Wait until the run has finished two more rounds than now."""
+    before = rounds(folder)
+    wait_for(lambda: rounds(folder) >= before + 2, "progress")
+
+
+def family(pid: int) -> set[psutil.Process]:
+    """Return a process and all its descendants."""
+    top = psutil.Process(pid)
+    return {top, *top.children(recursive=True)}
+
+
+def running(processes: set[psutil.Process]) -> list[psutil.Process]:
+    """Return those that still run; ``psutil`` tells them from later processes with the same number."""
+    left = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(process)
+    return left
+
+
+class Interrupted:
+    """A simulation of the folder's experiment, all of whose processes must end."""
+
+    def __init__(self, folder: Path, **streams: Any) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(COMMAND, cwd=folder, text=True, **streams)
+
+    def __enter__(self) -> Interrupted:
+        try:
+            await_progress(self.folder)
+            self.family = family(self.process.pid)
+            assert len(self.family) >= 5  # simulate, broker, coordinator, two agents; and the agents' workers
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.communicate(timeout=PATIENCE)
+        self.process.kill()
+        if exc == (None, None, None):
+            wait_for(lambda: not running(self.family), "end of all processes")
+            assert rounds(self.folder) < ROUNDS
+            assert not list(self.folder.rglob("*.new"))
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[tuple[int, dict[str, Any]]]:
+    """Open a terminal; yields its descriptor, and how a process starts in it, as the first one of a login."""
+    ours, theirs = pty.openpty()
+
+    def enter() -> None:
+        os.setsid()
+        os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal that it opens becomes its own
+
+    try:
+        yield ours, {"stdin": theirs, "stdout": theirs, "stderr": theirs, "preexec_fn": enter}
+    finally:
+        for descriptor in (ours, theirs):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("interrupted")
+    (made / "experiment.yaml").write_text(EXPERIMENT)
+    return made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Run the experiment without interruption; returns the digest of its model."""
+    made = tmp_path_factory.mktemp("undisturbed")
+    (made / "experiment.yaml").write_text(EXPERIMENT)
+    subprocess.run(COMMAND, cwd=made, capture_output=True, check=True, timeout=PATIENCE)
+    return fingerprint(made)
+
+
+def fingerprint(folder: Path) -> str:
+    return hashlib.sha256((folder / "run" / "global.safetensors").read_bytes()).hexdigest()
+
+
+def test_a_closed_terminal(folder: Path) -> None:
+    with terminal() as (ours, streams), Interrupted(folder, **streams) as simulation:
+        os.close(streams["stdin"])
+        os.close(ours)
+        assert simulation.process.wait(PATIENCE) == 128 + signal.SIGHUP
+
+
+def test_ctrl_c_twice(folder: Path) -> None:
+    with terminal() as (ours, streams), Interrupted(folder, **streams) as simulation:
+        os.write(ours, b"\x03")
+        os.write(ours, b"\x03")
+        assert simulation.process.wait(PATIENCE) == 128 + signal.SIGINT
+
+
+def test_sigterm_under_nohup(folder: Path) -> None:
+    """A closed terminal does not end it."""
+    ignore: Any = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    with Interrupted(folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=ignore) as simulation:
+        simulation.process.send_signal(signal.SIGHUP)
+        await_progress(folder)
+        simulation.process.send_signal(signal.SIGTERM)
+        assert simulation.process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+def test_sigkill(folder: Path) -> None:
+    with Interrupted(folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as simulation:
+        simulation.process.kill()
+
+
+def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(folder: Path, undisturbed: str) -> None:
+    """Meanwhile, another simulation of the folder is refused at once."""
+    simulation = Interrupted(folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = simulation.process
+    assert process.stdout is not None
+    assert process.stderr is not None
+    await_progress(folder)
+    begun = time.monotonic()
+    second = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (second.returncode, second.stdout) == (6, "")
+    assert f"process {process.pid} uses run: wait for it, stop it, or choose another folder" in second.stderr
+    assert time.monotonic() - begun < 10
+    agent = json.loads((folder / "run" / "pids.json").read_text())["agents"]["pi-0"]
+    os.kill(agent, signal.SIGKILL)
+    line = "pi-0 was killed by SIGKILL (Killed) and was restarted. Its log is run/logs/pi-0.log"
+    assert any(line in shown for shown in process.stderr)
+    process.stderr.close()
+    before = json.loads((folder / "run" / "pids.json").read_text())["coordinator"]
+    os.kill(before, signal.SIGKILL)
+    found = json.load(process.stdout)
+    process.stdout.close()
+    assert process.wait(PATIENCE) == 0
+    assert found.pop("restarts") == {"broker": 0, "coordinator": 1, "pi-0": 1, "pi-1": 0}
+    assert found == json.loads((folder / "run" / "result.json").read_text())
+    assert rounds(folder) == ROUNDS
+    assert fingerprint(folder) == undisturbed
+    assert not [path for path in folder.rglob("*") if path.suffix == ".new" or path.parent.name == "partial"]
