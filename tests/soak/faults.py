@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tests.soak import disk, network
 from tests.soak.federation import POLL, Federation, parent_of, send
 from tests.soak.scenario import Fault
 
 STOPPED: Final = frozenset({-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM})
 """Exit codes of a command that a fault has stopped from outside."""
+NO_BROKER: Final = frozenset({3})
+NO_DISK: Final = frozenset({6, 7})
+"""7: clients failed, and nobody asks them again in this run."""
 TRACE: Final = "strace"
+NO_MOUNT: Final = "a small disk needs root and the right to mount"
 TRACER_SECONDS: Final = 2.0
 
 
@@ -30,17 +35,23 @@ class Blow:
         struck: whether it happened; it does not if the run ends before, or its target never does what it waits for.
         skipped: why this machine cannot do it; empty if it can.
         damaged: files that it changed.
+        problem: what it has found wrong itself.
     """
 
     fault: Fault
     struck: bool = True
     skipped: str = ""
     damaged: tuple[str, ...] = ()
+    problem: str = ""
 
 
 def excuses(fault: Fault) -> frozenset[int]:
     """Return the exit codes with which the command may end once the fault has begun; it is then given again."""
-    return STOPPED if fault.target == "simulate" else frozenset()
+    if fault.target == "simulate" or fault.kind in ("damage", "read-only"):
+        return STOPPED
+    if fault.kind in network.STRIKES:
+        return NO_BROKER
+    return NO_DISK if fault.kind in ("fill", "error") else frozenset()
 
 
 def kill(federation: Federation, fault: Fault) -> Blow:
@@ -80,6 +91,39 @@ def syscall(federation: Federation, fault: Fault) -> Blow:
     with tracing(pid, f"{fault.detail}:signal=KILL:when={fault.number}"):
         struck = _wait_dead(pid, fault.seconds)
     return Blow(fault, struck)
+
+
+def error(federation: Federation, fault: Fault) -> Blow:
+    """Let a process's system calls of one kind fail for some seconds."""
+    if reason := why_no_trace():
+        return Blow(fault, struck=False, skipped=reason)
+    pid = federation.find(fault.target, fault.number)
+    if pid is None:
+        return Blow(fault, struck=False)
+    with tracing(pid, f"{fault.detail}:when={fault.number % 10 + 1}+"):
+        _wait_dead(pid, fault.seconds)
+    return Blow(fault)
+
+
+def fill(federation: Federation, fault: Fault) -> Blow:
+    """Fill the disk for some seconds."""
+    if not federation.run.is_mount():
+        return Blow(fault, struck=False, skipped=NO_MOUNT)
+    disk.fill(federation, fault)
+    return Blow(fault)
+
+
+def read_only(federation: Federation, fault: Fault) -> Blow:
+    """Give the command again while the disk is read only."""
+    if not federation.run.is_mount():
+        return Blow(fault, struck=False, skipped=NO_MOUNT)
+    return Blow(fault, problem=disk.make_read_only(federation))
+
+
+def damage(federation: Federation, fault: Fault) -> Blow:
+    """Damage a file while nothing runs."""
+    name = disk.damage(federation, fault)
+    return Blow(fault, name is not None, damaged=(name,) if name else ())
 
 
 @contextlib.contextmanager
@@ -126,4 +170,8 @@ STRIKES: Final[Mapping[str, Callable[[Federation, Fault], Blow]]] = {
     "stop": stop,
     "terminate": terminate,
     "syscall": syscall,
+    "error": error,
+    "fill": fill,
+    "read-only": read_only,
+    "damage": damage,
 }

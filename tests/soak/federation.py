@@ -123,10 +123,11 @@ class Federation:
         return left
 
     def destroy(self) -> None:
-        """Kill whatever is left."""
+        """Kill whatever is left, and wait until it is gone."""
         for pid in self.survivors():
             send(pid, signal.SIGKILL)
         self.command.wait()
+        self.wait_gone()
 
     # -- its journal --------------------------------------------------------------------------
 

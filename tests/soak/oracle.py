@@ -18,19 +18,21 @@ class Outcome:
 
     Attributes:
         damaged: files that the scenario has damaged; the run may then end with the name of one of them.
+        found: what the faults themselves have found wrong.
         same_repliers: whether the policy requires that all clients reply. Otherwise a deadline may close an exchange
             without one, and the model is another one.
     """
 
     evidence: Evidence
     damaged: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
     same_repliers: bool = True
 
 
 def judge(outcome: Outcome, undisturbed: Evidence) -> list[str]:
     """Return what is wrong, in sentences; an empty list if the promise is kept."""
     found = outcome.evidence
-    problems = list(_hygiene(found))
+    problems = [*outcome.found, *_hygiene(found)]
     if found.is_finished:
         return [*problems, *_counts(found), *_result(outcome, undisturbed)]
     if found.codes[-1] == DAMAGED and outcome.damaged:

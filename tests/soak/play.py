@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.soak.disk import small_disk
 from tests.soak.evidence import Evidence, collect
 from tests.soak.experiments import experiment
 from tests.soak.faults import STRIKES, Blow, excuses
 from tests.soak.federation import Federation, federation
+from tests.soak.network import STRIKES as NETWORK_STRIKES
+from tests.soak.network import Network, network
 from tests.soak.oracle import Outcome
 from tests.soak.scenario import Fault, Scenario
 
@@ -36,6 +40,7 @@ class _Stage:
     """What the threads of one scenario share."""
 
     federation: Federation
+    net: Network | None
     total: int
     over: threading.Event = field(default_factory=threading.Event)
     begun: list[Fault] = field(default_factory=list)
@@ -55,13 +60,20 @@ def play_undisturbed(name: str, folder: Path) -> Evidence:
 def play(scenario: Scenario, undisturbed: Evidence, folder: Path) -> Play:
     """Play a scenario in ``folder``; nothing runs any more afterwards."""
     raw = experiment(scenario.experiment, scenario.policy, scenario.link)
-    with federation(folder, raw) as made:
-        stage = _Stage(made, len(undisturbed.replies))
+    with contextlib.ExitStack() as stack:
+        net = None
+        if scenario.theme == "network":
+            net = stack.enter_context(network(folder, scenario.weather, scenario.seed))
+        if scenario.theme == "disk":
+            stack.enter_context(small_disk(folder / "run"))
+        made = stack.enter_context(federation(folder, raw, net.url if net else None))
+        stage = _Stage(made, net, len(undisturbed.replies))
         began = time.monotonic()
         codes = _drive(stage, scenario, began + _limit(scenario, undisturbed))
         evidence = collect(made, codes, time.monotonic() - began, frozenset(stage.runs))
     damaged = tuple(file for blow in stage.blows for file in blow.damaged)
-    outcome = Outcome(evidence, damaged, same_repliers=scenario.policy == "wait")
+    found = tuple(blow.problem for blow in stage.blows if blow.problem)
+    outcome = Outcome(evidence, damaged, found, same_repliers=scenario.policy == "wait")
     return Play(scenario, outcome, tuple(stage.blows))
 
 
@@ -102,6 +114,8 @@ def _strike(stage: _Stage, fault: Fault) -> Blow:
     if not _await_time(stage, fault):
         return Blow(fault, struck=False)
     stage.begun.append(fault)
+    if stage.net is not None and fault.kind in NETWORK_STRIKES:
+        return Blow(fault, NETWORK_STRIKES[fault.kind](stage.net, fault) > 0)
     return STRIKES[fault.kind](stage.federation, fault)
 
 

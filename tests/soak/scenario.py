@@ -14,6 +14,8 @@ WORKER_KILLS: Final = 2
 """An agent gives a task up after three dead workers, by design."""
 SYSCALLS: Final = ("write,pwrite64", "fsync,fdatasync", "rename,unlink,mkdir", "openat", "%file", "%desc", "sendto")
 """What is counted until a process is killed: names of system calls, or classes of them as strace names them."""
+ERRORS: Final = ("pwrite64:error=ENOSPC", "fsync,fdatasync:error=EIO", "rename:error=ENOSPC", "mkdir:error=EROFS")
+"""What system calls answer, as strace injects it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class FaultClass:
     details: tuple[str, ...] = ("",)
 
 
+WEATHERS: Final = ("calm", "delays", "duplicates", "swaps", "storm")
 PROCESSES: Final = ("coordinator", "agent", "worker", "broker", "simulate")
 FAULTS: Final[Mapping[str, Mapping[str, FaultClass]]] = {
     "processes": {
@@ -40,6 +43,22 @@ FAULTS: Final[Mapping[str, Mapping[str, FaultClass]]] = {
         "stop": FaultClass(PROCESSES, 2.0, (0.2, 6.0)),
         "terminate": FaultClass(PROCESSES),
         "syscall": FaultClass(("coordinator", "agent", "worker", "simulate"), 3.0, (8.0, 8.0), SYSCALLS),
+    },
+    "network": {
+        "cut": FaultClass(("coordinator", "agent", "everyone"), 3.0, (0.0, 4.0)),
+        "stall": FaultClass(("coordinator", "agent", "everyone"), 1.0, (0.2, 5.0)),
+        "blackhole": FaultClass(("coordinator", "agent"), 2.0, (1.5, 5.0)),
+        "half-close": FaultClass(("coordinator", "agent"), 1.0, details=("up", "down")),
+        "drop": FaultClass(("coordinator", "agent"), 2.0, details=("up", "down")),
+        "restart": FaultClass(("broker",), 1.0, (0.0, 3.0)),
+        "kill": FaultClass(("coordinator", "agent", "worker", "simulate"), 2.0),
+    },
+    "disk": {
+        "damage": FaultClass(("run", "state"), 4.0, details=("flip", "truncate", "empty", "delete")),
+        "fill": FaultClass(("disk",), 1.0, (0.5, 4.0)),
+        "read-only": FaultClass(("disk",), 0.5),
+        "error": FaultClass(("coordinator", "agent", "worker"), 2.0, (1.0, 3.0), ERRORS),
+        "kill": FaultClass(("coordinator", "agent", "worker", "simulate")),
     },
 }
 """The classes of faults, by theme. A scenario has one theme."""
@@ -86,11 +105,12 @@ class Scenario:
     experiment: str
     policy: str
     link: str
+    weather: str
     faults: tuple[Fault, ...]
 
     def __str__(self) -> str:
         faults = "; ".join(map(str, self.faults))
-        return f"{self.experiment} ({self.policy}, {self.link} link, {self.theme}): {faults}"
+        return f"{self.experiment} ({self.policy}, {self.link} link, {self.weather} {self.theme}): {faults}"
 
 
 def plan(seed: int) -> Scenario:
@@ -100,8 +120,9 @@ def plan(seed: int) -> Scenario:
     name = draw.choice(NAMES)
     policy = draw.choices(list(POLICIES), (3, 1, 1))[0]
     link = draw.choices(list(LINKS), (4, 1, 1))[0]
+    weather = draw.choice(WEATHERS) if theme == "network" else WEATHERS[0]
     faults = sorted((_fault(draw, theme) for _ in range(draw.randint(1, MOST_FAULTS))), key=lambda fault: fault.after)
-    return Scenario(seed, theme, name, policy, link, tuple(_without_surplus(faults)))
+    return Scenario(seed, theme, name, policy, link, weather, tuple(_without_surplus(faults)))
 
 
 def _fault(draw: random.Random, theme: str) -> Fault:

@@ -15,7 +15,7 @@ GOOD = Evidence((0,), "", 8.0, "abc", ROWS, REPLIES, frozenset({"run-1"}))
 
 
 def problems(damaged: tuple[str, ...] = (), *, same_repliers: bool = True, **changes: Any) -> list[str]:
-    return judge(Outcome(replace(GOOD, **changes), damaged, same_repliers), GOOD)
+    return judge(Outcome(replace(GOOD, **changes), damaged, same_repliers=same_repliers), GOOD)
 
 
 def test_nothing_is_wrong_with_the_undisturbed_run() -> None:
