@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from tests.soak.scenario import plan
-from tests.soak.session import References, examine, hunt, show, write_report
+from tests.soak.session import hunt, replay, write_report
 
 
 def main() -> int:
@@ -17,10 +16,7 @@ def main() -> int:
     console = Console(stderr=True)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.seed:
-        console.print(str(plan(options.seed[0])), markup=False, highlight=False, soft_wrap=True)
-        verdicts = [examine(plan(seed), References(options.out), options.out) for seed in options.seed]
-        for number, verdict in enumerate(verdicts, 1):
-            show(verdict, number, console)
+        verdicts = replay(options.seed, options.out, console)
     else:
         verdicts = hunt(options.minutes, options.first, options.experiments, options.jobs, options.out, console)
     print(write_report(verdicts, options.out))

@@ -20,6 +20,9 @@ from typing import Final
 import psutil
 import yaml
 
+from fedquilt_server.experiment_file import make_experiment
+from fedquilt_server.simulate.simulate import SimulationPlan
+
 MARK: Final = "FEDQUILT_SOAK"
 """Environment variable by which a scenario finds all of its processes, also orphans."""
 POLL: Final = 0.01
@@ -44,7 +47,13 @@ class Federation:
         self._mark = secrets.token_hex(8)
         self._broker = ["--broker", broker] if broker else []
         folder.mkdir(parents=True, exist_ok=True)
+        self._experiment = make_experiment(experiment, "experiment", [])
         (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+
+    @property
+    def name(self) -> str:
+        """The federation's name space at the broker."""
+        return SimulationPlan(self._experiment, self.run, 0, None, 0).federation
 
     def start(self) -> None:
         """Give the command; a second time it resumes the run."""

@@ -18,6 +18,7 @@ from tests.soak.federation import Federation, federation
 from tests.soak.network import STRIKES as NETWORK_STRIKES
 from tests.soak.network import Network, network
 from tests.soak.oracle import Outcome
+from tests.soak.peer import attack
 from tests.soak.scenario import Fault, Scenario
 
 PATIENCE: Final = 60.0
@@ -62,7 +63,7 @@ def play(scenario: Scenario, undisturbed: Evidence, folder: Path) -> Play:
     raw = experiment(scenario.experiment, scenario.policy, scenario.link)
     with contextlib.ExitStack() as stack:
         net = None
-        if scenario.theme == "network":
+        if scenario.theme in ("network", "peer"):
             net = stack.enter_context(network(folder, scenario.weather, scenario.seed))
         if scenario.theme == "disk":
             stack.enter_context(small_disk(folder / "run"))
@@ -114,6 +115,8 @@ def _strike(stage: _Stage, fault: Fault) -> Blow:
     if not _await_time(stage, fault):
         return Blow(fault, struck=False)
     stage.begun.append(fault)
+    if stage.net is not None and fault.kind == "peer":
+        return Blow(fault, attack(stage.net, stage.federation.run, stage.federation.name, fault) > 0)
     if stage.net is not None and fault.kind in NETWORK_STRIKES:
         return Blow(fault, NETWORK_STRIKES[fault.kind](stage.net, fault) > 0)
     return STRIKES[fault.kind](stage.federation, fault)

@@ -17,6 +17,8 @@ SYSCALLS: Final = ("write,pwrite64", "fsync,fdatasync", "rename,unlink,mkdir", "
 ERRORS: Final = ("pwrite64:error=ENOSPC", "fsync,fdatasync:error=EIO", "rename:error=ENOSPC", "mkdir:error=EROFS")
 """What system calls answer, as strace injects it."""
 
+ATTACKS: Final = ("garbage", "claims", "replies", "failures", "flood", "deaf")
+
 
 @dataclass(frozen=True)
 class FaultClass:
@@ -59,6 +61,13 @@ FAULTS: Final[Mapping[str, Mapping[str, FaultClass]]] = {
         "read-only": FaultClass(("disk",), 0.5),
         "error": FaultClass(("coordinator", "agent", "worker"), 2.0, (1.0, 3.0), ERRORS),
         "kill": FaultClass(("coordinator", "agent", "worker", "simulate")),
+    },
+    "peer": {
+        "peer": FaultClass(("federation",), 3.0, (0.5, 4.0), ATTACKS),
+        "kill": FaultClass(("coordinator", "agent", "worker", "simulate"), 1.5),
+        "terminate": FaultClass(("agent",), 0.5),
+        "stop": FaultClass(("coordinator", "agent"), 1.0, (0.2, 4.0)),
+        "restart": FaultClass(("broker",), 0.5, (0.0, 1.0)),
     },
 }
 """The classes of faults, by theme. A scenario has one theme."""
@@ -129,7 +138,7 @@ def _fault(draw: random.Random, theme: str) -> Fault:
     classes = FAULTS[theme]
     kind = draw.choices(list(classes), [each.weight for each in classes.values()])[0]
     chosen = classes[kind]
-    after = draw.choice((0.0, draw.random()))
+    after = draw.choice((0.0, draw.random())) if kind != "peer" else draw.uniform(0.05, 0.9)
     delay = draw.uniform(0, 6) if after == 0 else draw.choice((0.0, draw.uniform(0, 0.5)))
     number = int(10 ** draw.uniform(0, 2))
     return Fault(

@@ -109,6 +109,16 @@ def hunt(
     return verdicts
 
 
+def replay(seeds: list[int], folder: Path, console: Console) -> list[Verdict]:
+    """Examine the scenarios of some seeds, one after the other."""
+    references, verdicts = References(folder), list[Verdict]()
+    for seed in seeds:
+        console.print(str(plan(seed)), markup=False, highlight=False, soft_wrap=True)
+        verdicts.append(examine(plan(seed), references, folder))
+        show(verdicts[-1], len(verdicts), console)
+    return verdicts
+
+
 def _seeds(first: int, experiments: int) -> Iterator[int]:
     """Yield successive seeds whose plans need no more than some number of experiments."""
     chosen: set[str] = set()
