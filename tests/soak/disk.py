@@ -17,7 +17,8 @@ from typing import Final
 from tests.soak.federation import Federation, send
 from tests.soak.scenario import Fault
 
-SIZE: Final = "48m"
+SIZE: Final = "160m"
+"""An agent refuses patches while less than 64 MiB are free."""
 FILLER: Final = "filler"
 UNTOUCHED: Final = re.compile(r"^logs/|^broker/|\.lock$|^pids\.json$|^boards\.csv$|^rounds\.csv$")
 """Files that hold nothing on which a restart relies."""
@@ -55,7 +56,7 @@ def fill(federation: Federation, fault: Fault) -> None:
     try:
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
-                file.write(bytes(4096))
+                file.write(bytes(1 << 16))
         time.sleep(fault.seconds)
     finally:
         filler.unlink(missing_ok=True)
