@@ -1,6 +1,7 @@
 #!/bin/sh
 # The service `certificates` of docker-compose.yml runs this script. It creates a federation if there is none, and
-# copies to each container's volume the files that the container needs.
+# copies to each container's volume the files that the container needs. The broker starts after it. After a change here,
+# restart the broker (docker-compose restart broker-tls), so that its ACL has a section for each board.
 set -eu
 [ -e /federation/federation.yaml ] || fedquilt federation init --folder /federation --broker broker-tls
 board() { [ -e "/federation/boards/$1/tls.crt" ] || fedquilt provision "$@" --folder /federation; }

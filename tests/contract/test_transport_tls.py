@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import gc
 import shutil
+import socket
+import ssl
 import subprocess
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.peers import running
 
 from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
-from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.mqtt import TLS_1_2_CIPHERS, MqttTransport, tls_context
+from fedquilt_server.provisioning.federation import Federation, make_federation
+from fedquilt_server.simulate.mosquitto import find_mosquitto, free_port
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Broker, MqttSide, Start
@@ -87,6 +93,69 @@ def test_a_board_shows_its_certificate(start: Start, mqtt: Mqtt, certs: Path) ->
     stranger.inbox.wait(lambda: stranger.losses)
     assert stranger.connections == []
     assert "may refuse this machine's certificate" in stranger.losses[0].advice
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """A federation whose broker runs."""
+    made = make_federation(tmp_path_factory.mktemp("lab") / "f", "lab", ["localhost"], free_port())
+    with running([str(find_mosquitto()), "-c", str(made.broker_folder / "mosquitto.conf")], made.record.port):
+        yield made
+
+
+def shake_hands(federation: Federation, ciphers: str, newest: ssl.TLSVersion) -> tuple[str, str]:
+    """Return the suite and the version of a TLS connection of the federation's coordinator.
+
+    Args:
+        federation: whose broker runs.
+        ciphers: the suites of TLS 1.2 and older that the client offers.
+        newest: the newest version that it offers.
+    """
+    own = federation.folder / "coordinator"
+    context = ssl.create_default_context(cafile=str(own / "ca.crt"))
+    context.load_cert_chain(str(own / "tls.crt"), str(own / "tls.key"))
+    context.set_ciphers(f"{ciphers}:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TLS 1.1, which the broker must refuse
+        context.minimum_version = context.maximum_version = newest
+    with (
+        socket.create_connection(("localhost", federation.record.port), timeout=10) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as secure,
+    ):
+        suite = secure.cipher()
+        assert suite is not None
+        return suite[0], suite[1]
+
+
+@pytest.mark.parametrize("ciphers", ["ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305"])
+def test_the_brokers_configuration_accepts_suites_with_authenticated_encryption(
+    federation: Federation, ciphers: str
+) -> None:
+    assert shake_hands(federation, ciphers, ssl.TLSVersion.TLSv1_2) == (ciphers, "TLSv1.2")
+    assert shake_hands(federation, ciphers, ssl.TLSVersion.TLSv1_3)[1] == "TLSv1.3"
+
+
+@pytest.mark.parametrize("ciphers", ["ECDHE-ECDSA-AES256-SHA384:ECDHE-ECDSA-AES128-SHA", "AES256-GCM-SHA384"])
+def test_the_brokers_configuration_refuses_cbc_suites_and_rsa_key_exchange(
+    federation: Federation, ciphers: str
+) -> None:
+    with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
+        shake_hands(federation, ciphers, ssl.TLSVersion.TLSv1_2)
+
+
+def test_the_brokers_configuration_refuses_tls_1_1(federation: Federation) -> None:
+    with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+        shake_hands(federation, "ALL", ssl.TLSVersion.TLSv1_1)
+
+
+def test_client_and_broker_offer_the_same_suites(federation: Federation) -> None:
+    """Of TLS 1.2; those of TLS 1.3 cannot be chosen here, and all of them are good."""
+    assert f"ciphers {TLS_1_2_CIPHERS}" in (federation.broker_folder / "mosquitto.conf").read_text().splitlines()
+    context = tls_context(BrokerAddress("localhost", 8883, tls=True))
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    old = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] == "TLSv1.2"]
+    assert old
+    assert all(name.startswith("ECDHE-") and ("GCM" in name or "CHACHA20" in name) for name in old), old
 
 
 @pytest.mark.parametrize(

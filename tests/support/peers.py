@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ class Peer:
         self.payloads: list[bytes] = []
         self.acks: dict[int, ReasonCode] = {}
         self.connected: ReasonCode | None = None
+        self.connections = 0
         self.subscribed = 0
         self._event = threading.Condition()
         self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=mqtt.MQTTv5)
@@ -71,9 +73,9 @@ class Peer:
         self.client.subscribe(topic, qos=1)
         self.wait(lambda: self.subscribed > before)
 
-    def publish(self, topic: str, payload: bytes = b"x") -> int:
+    def publish(self, topic: str, payload: bytes = b"x", *, retain: bool = False) -> int:
         """Publish a message; returns the reason code of the broker's acknowledgement."""
-        number = self.client.publish(topic, payload, qos=1).mid
+        number = self.client.publish(topic, payload, qos=1, retain=retain).mid
         self.wait(lambda: number in self.acks)
         code: int = self.acks[number].value
         return code
@@ -85,6 +87,7 @@ class Peer:
     def _on_connect(self, _c: Any, _u: Any, _f: Any, reason: ReasonCode, _p: Any) -> None:
         with self._event:
             self.connected = reason
+            self.connections += not reason.is_failure
             self._event.notify_all()
 
     def _on_subscribe(self, _c: Any, _u: Any, _m: int, _r: Any, _p: Any) -> None:
@@ -111,3 +114,16 @@ def peer(*args: Any, **kwargs: Any) -> Iterator[Peer]:
         yield client
     finally:
         client.close()
+
+
+@contextlib.contextmanager
+def federation_broker(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``fedquilt federation broker`` during a test; yields its process."""
+    argv = [sys.executable, "-m", "fedquilt_common.cli", "federation", "broker", "--folder", str(folder)]
+    child = subprocess.Popen(argv)
+    try:
+        wait_listening(HOST, port, timeout=20)
+        yield child
+    finally:
+        child.terminate()
+        child.wait(timeout=20)

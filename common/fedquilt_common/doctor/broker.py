@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,9 +18,10 @@ from fedquilt_common.doctor.check import Check, grade
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
+from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC, can_reload, name_version, parse_version
 from fedquilt_common.wire.mqtt import MqttTransport, tls_context
 from fedquilt_common.wire.topics import COORDINATOR, RESERVED, Topics
-from fedquilt_common.wire.transport import Connected, Disconnected, Incoming
+from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MqttMessage
 
 SECONDS: Final = 10.0
 """Seconds to wait for each answer."""
@@ -110,6 +111,7 @@ class _Visit:
 
     address: BrokerAddress
     events: list[Incoming] = field(default_factory=list)
+    messages: list[MqttMessage] = field(default_factory=list)
     changed: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
@@ -127,6 +129,9 @@ class _Visit:
         if isinstance(incoming, Connected | Disconnected):
             self.events.append(incoming)
             self.changed.set()
+        else:
+            incoming.ack()
+            self.messages.append(incoming)
 
 
 def _check_mqtt(address: BrokerAddress, federation: str) -> list[Check]:
@@ -135,10 +140,13 @@ def _check_mqtt(address: BrokerAddress, federation: str) -> list[Check]:
         with visit.open() as transport:
             if not visit.events or isinstance(visit.events[0], Disconnected):
                 return [_explain_refusal(visit.events[0] if visit.events else None, address)]
+            if address.cert:  # a reload does no damage where certificates do not name the users
+                transport.subscribe([VERSION_TOPIC])
             return [
                 Check("MQTT", "ok", "the broker accepts an MQTT 5 connection from this machine"),
                 _check_packets(transport.max_payload),
                 *_check_rights(transport, address, federation),
+                *_check_version(visit.messages),  # it came before the answers to the tests of the rights
             ]
     except FedquiltError as error:
         return [Check("MQTT", "fail", str(error))]
@@ -157,6 +165,20 @@ def _explain_refusal(event: Incoming | None, address: BrokerAddress) -> Check:
             "Check whether the broker requires TLS (mqtts://) or a password (FEDQUILT_BROKER_PASSWORD), and has MQTT 5"
         )
     return Check("MQTT", "fail", reason, advice)
+
+
+def _check_version(messages: Sequence[MqttMessage]) -> list[Check]:
+    """Check that the broker's version can reload its files; no result from other brokers, or without the right."""
+    version = next((parse_version(message.payload.decode("utf-8", "replace")) for message in messages), None)
+    if version is None:
+        return []
+    if can_reload(version):
+        return [Check("broker's version", "ok", f"{name_version(version)} can reload its files")]
+    advice = (
+        "Restart it when its files change: `sudo systemctl restart mosquitto`. Before Mosquitto 2.1, a reload (SIGHUP) "
+        "damages its memory. Debian's logrotate reloads it, too: see docs/deploy.md"
+    )
+    return [Check("broker's version", "warn", f"{name_version(version)} must be restarted, never reloaded", advice)]
 
 
 def _check_packets(most: int) -> Check:
@@ -213,7 +235,10 @@ def _check_own_topics(transport: MqttTransport, user: str | None, federation: st
         return [_report_silence("federation")]
     if not refused:
         return [Check("federation", "ok", f"{user} may write in the federation {federation!r}")]
-    advice = "Check the federation's name in agent.yaml or --federation; `fedquilt federation init` has set it"
+    advice = (
+        "Either the broker's ACL does not know this board: restart the broker with the ACL of `fedquilt provision`. Or "
+        "the federation's name is wrong: check agent.yaml or --federation"
+    )
     return [Check("federation", "fail", f"{user} may not write in the federation {federation!r}", advice)]
 
 

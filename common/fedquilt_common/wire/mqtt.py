@@ -53,6 +53,8 @@ SMALLEST_PACKET: Final = SMALLEST_PAYLOAD + PACKET_OVERHEAD
 """Smallest Maximum Packet Size of a broker that suffices for the control messages, in bytes."""
 MESSAGE_EXPIRY: Final = 600
 """Seconds for which the broker keeps a message that is not retained; the protocol sends what still matters again."""
+TLS_1_2_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Cipher suites for TLS 1.2, as in broker/mosquitto-tls.conf; all suites of TLS 1.3 are allowed."""
 _TRUST: Final = "Check the CA, the broker's name and this machine's clock, or run `fedquilt doctor`"
 _OWN_CERTIFICATE: Final = (
     "The broker may refuse this machine's certificate: revoked, or of another federation. Run `fedquilt doctor`"
@@ -334,7 +336,7 @@ def _properties(packet: int) -> Any:
 
 
 def tls_context(address: BrokerAddress) -> ssl.SSLContext:
-    """Create a TLS context with the address's files.
+    """Create a TLS context with the address's files, for TLS 1.2 with ``TLS_1_2_CIPHERS`` or TLS 1.3.
 
     Raises:
         BrokerUnreachableError: a file is missing or invalid.
@@ -343,6 +345,8 @@ def tls_context(address: BrokerAddress) -> ssl.SSLContext:
         for path in filter(None, (address.ca, address.cert, address.key)):
             Path(path).open("rb").close()  # ssl's own error does not name the missing file
         context = ssl.create_default_context(cafile=address.ca or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(TLS_1_2_CIPHERS)
         if address.cert:
             context.load_cert_chain(address.cert, address.key or None)
     except (OSError, ssl.SSLError) as error:

@@ -5,51 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC
 from fedquilt_common.wire.topics import COORDINATOR, ROOT, TOPIC_RULES, WATCH
 
-_ACL: Final = """\
-# Access rules: the topics that each user can read and write. Everything else is refused. The broker accepts a
-# subscription to a refused topic, but delivers no messages. An agent's user name is the agent's name. Never name an
-# agent "{coordinator}" or "{watch}": these users have rules of their own.
+_HEAD: Final = """\
+# Access rules, written by fedquilt: the topics that each user can read and write. Everything else is refused, also to
+# users that are not named here. The broker accepts a subscription to a refused topic, but delivers no messages.
 
-# The coordinator reads and writes every topic.
+# The coordinator reads and writes every topic of the federation.
 user {coordinator}
 topic readwrite {root}/#
+topic read {version}
 
-# `{watch}` is for dashboards: it reads every topic and writes none. The deny line overrides the rules for agents below.
+# `{watch}` is for dashboards: it reads every topic of the federation and writes none.
 user {watch}
-topic deny {root}/agents/{watch}/#
 topic read {root}/#
+topic read {version}
 
-# Rules for agents; a pattern applies to all users, and %u is the user name.
-# Each agent reads what the coordinator publishes to all agents.
-{shared}
-# It writes its own topics, reads its presence, and reads its inbox, but cannot write to the inbox.
-{own}
+# Each board reads what the coordinator publishes to all boards. It writes its own topics only, reads its own presence,
+# and reads its inbox.
 """
 
 
-def make_acl(federation: str, revoked: Iterable[str]) -> str:
+def make_acl(federation: str, boards: Iterable[str]) -> str:
     """Return the ACL file of a federation.
 
+    There are no rules for all users (``pattern``): a board that is missing here has no rights, not even on an open
+    connection. So a revoked board is left out.
+
     Args:
-        federation: its name, or ``+`` for rules that hold in every federation of the broker.
-        revoked: names of the revoked boards. Their deny rules override the rules for all users, also on a connection
-            that is already open.
+        federation: its name.
+        boards: names of the boards that are not revoked.
     """
     root = f"{ROOT}/{federation}"
-    rules = _ACL.format(
-        coordinator=COORDINATOR,
-        watch=WATCH,
-        root=root,
-        shared="\n".join(_patterns(root, per_agent=False)),
-        own="\n".join(_patterns(root, per_agent=True)),
-    )
-    denials = "".join(f"\nuser {board}\ntopic deny {ROOT}/#\n" for board in sorted(revoked))
-    return rules + ("\n# Revoked:\n" + denials.lstrip("\n") if denials else "")
+    head = _HEAD.format(coordinator=COORDINATOR, watch=WATCH, root=root, version=VERSION_TOPIC)
+    return head + "".join("\n".join(_board_rules(root, board)) + "\n" for board in sorted(boards))
 
 
-def _patterns(root: str, *, per_agent: bool) -> Iterator[str]:
+def _board_rules(root: str, board: str) -> Iterator[str]:
+    yield f"user {board}"
     for rule in TOPIC_RULES.values():
-        if rule.per_agent == per_agent:
-            yield f"pattern {rule.agent_access} {root}/{rule.filter('%u')}"
+        yield f"topic {rule.agent_access} {root}/{rule.filter(board)}"
+    yield ""

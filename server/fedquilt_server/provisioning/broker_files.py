@@ -1,24 +1,14 @@
-"""Write the configuration of a federation's broker, from a template, and reload the broker."""
+"""Write the configuration of a federation's broker from a template."""
 
 from __future__ import annotations
 
 import getpass
-import os
-import shlex
-import signal
-import subprocess
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
-import psutil
-
-from fedquilt_common.errors import FederationError
-from fedquilt_server.provisioning.record import FederationRecord
-
 SYSTEM_FOLDER: Final = "/etc/mosquitto/fedquilt"
 CONFIG: Final = "mosquitto.conf"
-RELOAD_SECONDS: Final = 600.0
 _FILES: Final = ("cafile", "certfile", "keyfile", "crlfile", "acl_file")
 
 
@@ -55,59 +45,6 @@ def _relocate(config: str, folder: Path) -> str:
     """Replace the folder of the files, but not in comments."""
     lines = [line if line.startswith("#") else line.replace(SYSTEM_FOLDER, str(folder)) for line in config.splitlines()]
     return "\n".join([*lines, ""])
-
-
-def reload_broker(folder: Path, record: FederationRecord) -> str:
-    """Make the broker reload its ACL and its revocation list.
-
-    Args:
-        folder: the broker's folder.
-        record: the federation; its ``reload`` command is run if it has one.
-
-    Returns:
-        What was done, or what the user must do: a sentence without its full stop.
-
-    Raises:
-        FederationError: the command failed, or the broker belongs to another user.
-    """
-    if record.reload:
-        return _run_reload_command(record.reload)
-    pid = running_broker(folder)
-    if pid is not None:
-        try:
-            os.kill(pid, signal.SIGHUP)
-        except PermissionError:
-            raise FederationError(
-                f"the files are written, but the broker (process {pid}) belongs to another user; reload it: "
-                f"sudo kill -HUP {pid}"
-            ) from None
-        return f"The broker (process {pid}) reloads its files"
-    return (
-        f"No broker runs from {folder}: copy acl and revoked.crl from there to your broker's folder, and reload it "
-        "(sudo systemctl reload mosquitto)"
-    )
-
-
-def _run_reload_command(command: str) -> str:
-    try:
-        done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=RELOAD_SECONDS, check=False)  # noqa: S603 - the federation's owner chose the command
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise FederationError(f"the files are written, but `{command}` did not reload the broker: {error}") from None
-    if done.returncode:
-        raise FederationError(
-            f"the files are written, but `{command}` did not reload the broker. It ended with exit code "
-            f"{done.returncode}: {done.stderr.strip()[-500:]}"
-        )
-    return f"`{command}` succeeded"
-
-
-def running_broker(folder: Path) -> int | None:
-    """Return the process id of the Mosquitto that runs with the configuration in ``folder``; None without one."""
-    config = str(folder / CONFIG)
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if "mosquitto" in (process.info["name"] or "") and config in (process.info["cmdline"] or []):
-            return int(process.pid)
-    return None
 
 
 def _template(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 from datetime import datetime, timedelta, timezone
@@ -17,7 +16,9 @@ from rich.table import Table
 
 from fedquilt_common.doctor.broker import WARN_DAYS
 from fedquilt_common.errors import FederationError
-from fedquilt_server.provisioning.broker_files import required_files, running_broker
+from fedquilt_common.wire.mosquitto_version import can_reload, name_version
+from fedquilt_server.provisioning.broker_files import required_files
+from fedquilt_server.provisioning.broker_process import find_running_broker, program_version, run_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.kinds import KINDS
 from fedquilt_server.provisioning.record import BoardRecord
@@ -46,7 +47,7 @@ def init(
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The broker's port.")] = 8883,
     reload: Annotated[
-        str, typer.Option(help="Command that makes a broker elsewhere reload its files after a revocation.")
+        str, typer.Option(help="Command that makes a broker elsewhere use its new files, for example by a restart.")
     ] = "",
     json_: JsonFederation = False,
 ) -> None:
@@ -93,7 +94,7 @@ def renew(
     folder: Folder = HERE,
     broker: Annotated[list[str] | None, typer.Option(help="New name or address of the broker; repeatable.")] = None,
     days: Days = DAYS,
-    reload: Annotated[str | None, typer.Option(help="New command that makes the broker reload its files.")] = None,
+    reload: Annotated[str | None, typer.Option(help="New command that makes the broker use its new files.")] = None,
 ) -> None:
     """Renew the certificates of the broker and of the workstation, for example after a change of address.
 
@@ -101,27 +102,36 @@ def renew(
     """
     federation = Federation(folder)
     federation.renew(broker or (), days, reload)
-    typer.echo(f"Restart the broker. Boards that you provision from now on connect to it at {federation.record.url}")
+    typer.echo(f"Boards that you provision from now on connect to the broker at {federation.record.url}")
+    typer.echo(f"{federation.reload(restart=True)}.")
 
 
 @group.command()
 def broker(folder: Folder = HERE) -> None:
-    """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it."""
+    """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it.
+
+    SIGHUP restarts it. `provision`, `revoke` and `renew` do so where its version of Mosquitto cannot reload its files.
+    """
     federation = Federation(folder)
-    print(f"Boards connect at {federation.record.url}", file=sys.stderr)
-    pid = running_broker(federation.broker_folder)
-    if pid is not None:
-        raise FederationError(f"the broker of {folder} is already running: process {pid}")
+    running = find_running_broker(federation.broker_folder)
+    if running is not None:
+        raise FederationError(f"the broker of {folder} is already running: process {running.pid}")
     federation.write_broker_config()  # the folder may have been moved
     if missing := [path for path in required_files(federation.broker_folder) if not path.exists()]:
         raise FederationError(f"{missing[0]} is missing: `fedquilt federation renew` writes it again")
     program = str(find_mosquitto())
-    os.execv(program, [program, "-c", str(federation.broker_folder / "mosquitto.conf")])  # noqa: S606
+    version = program_version(program)
+    how = "reload it" if can_reload(version) else "restart it, because a reload would damage its memory"
+    print(f"Boards connect at {federation.record.url}", file=sys.stderr)
+    print(f"This is {name_version(version)}: `provision` and `revoke` {how}", file=sys.stderr)
+    run_broker([program, "-c", str(federation.broker_folder / "mosquitto.conf")], federation.broker_folder)
 
 
 @app.command()
 def provision(
-    board: Annotated[str, typer.Argument(help="Name of the board, its certificate and its agent.")],
+    board: Annotated[
+        list[str], typer.Argument(help="Name of the board, its certificate and its agent; several for equal boards.")
+    ],
     kind: Annotated[str, typer.Option(help=f"Kind of the board, such as {', '.join(KINDS)}.")] = "",
     folder: Folder = HERE,
     clients: Annotated[str, typer.Option(help="Clients to host, such as 0-3; default: the next free number.")] = "",
@@ -147,31 +157,36 @@ def provision(
     federation = Federation(folder)
     options = {"workers": workers, "threads": threads, "profile": profile, "budget": budget}
     settings = {key: value for key, value in options.items() if value is not None}
-    again = board in federation.record.boards
-    if not again and not kind:
+    if len(board) > 1 and (clients or host):
+        raise FederationError("--clients and --host are for one board: run the command once for each board")
+    if not kind and (new := [name for name in board if name not in federation.record.boards]):
         raise FederationError(
-            f"--kind is missing: use one of {', '.join(KINDS)}, or your own word for the kind of {board}"
+            f"--kind is missing: use one of {', '.join(KINDS)}, or your own word for the kind of {new[0]}"
         )
     if kind and kind not in KINDS:
         typer.echo(
             f"Note: {kind!r} is treated as a plain Linux board. The supported kinds are {', '.join(KINDS)}.",
             err=True,
         )
-    record = federation.provision(board, kind, clients, host, user, days, renew, **settings)
-    place = federation.board_folder(board)
-    reloaded = federation.reload() if again else ""
+    made: dict[str, BoardRecord] = {}
+    reloaded = ""
+    try:
+        for name in board:
+            made[name] = federation.provision(name, kind, clients, host, user, days, renew, **settings)
+    finally:  # the broker learns of the boards before one that fails, too
+        if made:
+            reloaded = federation.reload()
     if json_:
-        typer.echo(json.dumps({**_row(board, record), "folder": str(place)}))
+        rows = [{**_row(name, made[name]), "folder": str(federation.board_folder(name))} for name in board]
+        typer.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
         return
-    typer.echo(f"{board} ({_label(record.kind)}) hosts clients {record.clients}.")
-    typer.echo(f"Its identity is valid until {record.until:%Y-%m-%d}.")
-    typer.echo(f"Its files are in {place}. To install them before the board's first start, run")
-    typer.echo(
-        f"`fedquilt flash IMAGE --board {board}`. On a running board, install them with Ansible, or copy them and run"
-    )
-    typer.echo("`fedquilt agent --config agent.yaml`.")
-    if reloaded:
-        typer.echo(f"The old certificate is withdrawn. {reloaded}.")
+    for name, record in made.items():
+        typer.echo(f"{name} ({_label(record.kind)}) hosts clients {record.clients}.")
+        typer.echo(f"Its identity is valid until {record.until:%Y-%m-%d}.")
+        typer.echo(f"Its files are in {federation.board_folder(name)}. To install them before its first start, run")
+        typer.echo(f"`fedquilt flash IMAGE --board {name}`. On a running board, install them with Ansible, or copy")
+        typer.echo("them and run `fedquilt agent --config agent.yaml`.")
+    typer.echo(f"{'The old certificate is withdrawn. ' if renew else ''}{reloaded}.")
 
 
 @app.command()

@@ -28,7 +28,8 @@ from fedquilt_common.wire.topics import RESERVED, check_name
 from fedquilt_server.provisioning.acl import make_acl
 from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
-from fedquilt_server.provisioning.broker_files import CONFIG, local_config, reload_broker, system_config
+from fedquilt_server.provisioning.broker_files import CONFIG, local_config, system_config
+from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.kinds import kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
@@ -130,7 +131,7 @@ class Federation:
         return board
 
     def revoke(self, name: str) -> str:
-        """Withdraw a board's certificate and its access rights, and reload the broker.
+        """Withdraw a board's certificate and its access rights, and make the broker use the new files.
 
         Returns:
             The result of ``reload``.
@@ -148,24 +149,27 @@ class Federation:
             self._write_files(record.model_copy(update={"boards": boards, "withdrawn": withdrawn}))
         return self.reload()
 
-    def reload(self) -> str:
-        """Make the broker reload its ACL and its revocation list.
+    def reload(self, *, restart: bool = False) -> str:
+        """Make the broker use its new files.
+
+        Args:
+            restart: restart it in any case: a reload suffices for the ACL and the revocation list only.
 
         Returns:
             What was done, or what the user must do.
 
         Raises:
-            FederationError: the broker cannot be reloaded.
+            FederationError: the broker cannot be made to use them.
         """
-        return reload_broker(self.broker_folder, self.record)
+        return reload_broker(self.broker_folder, self.record, restart=restart)
 
     def renew(self, hosts: Sequence[str] = (), days: int = DAYS, reload: str | None = None) -> None:
-        """Issue new certificates for the broker, the coordinator and ``watch``. The broker must then be restarted.
+        """Renew the certificates of the broker, the coordinator and ``watch``; then call ``reload(restart=True)``.
 
         Args:
             hosts: new names and addresses of the broker; empty keeps the old ones.
             days: validity of the certificates.
-            reload: new command that makes the broker reload its files; None keeps the old one.
+            reload: new command that makes the broker use its new files; None keeps the old one.
 
         Raises:
             FederationError: a host is not a name or an address.
@@ -218,10 +222,10 @@ class Federation:
 
     def _write_files(self, record: FederationRecord) -> None:
         """Write all files that follow from the record, and the record itself last."""
-        revoked = [name for name, board in record.boards.items() if board.revoked is not None]
+        boards = [name for name, board in record.boards.items() if board.revoked is None]
         serials = {int(entry.serial, 16): entry.at for entry in record.withdrawn}
         write_durably(self.broker_folder / "revoked.crl", signed_list(self._authority(), serials, _now()))
-        _write_private(self.broker_folder / "acl", make_acl(record.name, revoked))
+        _write_private(self.broker_folder / "acl", make_acl(record.name, boards))
         write_durably(self.folder / "inventory.yml", inventory(record))
         write_record(self.folder, record)
 
@@ -245,7 +249,7 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
         name: name of the federation; a level of its topics.
         hosts: names and addresses of the broker; boards use the first one.
         port: the broker's port.
-        reload: command that makes the broker reload its files.
+        reload: command that makes the broker use its new files.
 
     Raises:
         FederationError: the folder already holds a federation, or the name or a host cannot be used.

@@ -63,7 +63,7 @@ class FederationRecord(RecordModel):
         name: name of the federation.
         hosts: names and addresses of the broker; boards use the first one.
         port: the broker's port.
-        reload: command that makes the broker reload its files; needed if the broker does not run from this folder.
+        reload: command that makes the broker use its new files; needed if the broker does not run from this folder.
         boards: the boards by name.
         withdrawn: the certificates that were revoked or replaced.
     """

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ import psutil
 
 from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
 from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.process.child import die_with_parent
 from fedquilt_common.process.signals import STOPPED_CODES
 
 Role = Literal["broker", "coordinator", "agent"]
@@ -31,8 +30,6 @@ KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
 """Exit codes that a restart would only repeat; see README.md."""
-_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
-"""Loaded here: between fork and exec, a child of a process with threads must not load a library."""
 
 
 @dataclass(frozen=True)
@@ -186,16 +183,8 @@ def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
             stderr=log,
             env=dict(spec.env) if spec.env is not None else None,
             start_new_session=True,
-            preexec_fn=partial(_die_with_parent, os.getpid()) if sys.platform == "linux" else None,
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
-
-
-def _die_with_parent(parent: int) -> None:  # pragma: no cover - runs in the child
-    pr_set_pdeathsig = 1
-    if _LIBC is not None:
-        _LIBC.prctl(pr_set_pdeathsig, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before the call
-        os._exit(128 + signal.SIGTERM)
 
 
 def _failure(spec: ChildSpec, code: int) -> RunFailedError:

@@ -28,6 +28,7 @@ from fedquilt_common.doctor.broker import (
     _check_own_certificate,
     _check_own_topics,
     _check_rights,
+    _check_version,
     broker_user,
     check_broker,
 )
@@ -35,7 +36,10 @@ from fedquilt_common.doctor.certificate import Certificate, read_certificate
 from fedquilt_common.doctor.check import Check, grade
 from fedquilt_common.doctor.training import check_torch
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
+from fedquilt_common.wire.mosquitto_version import can_reload, name_version
+from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.provisioning.authority import issue_certificate, load_identity
+from fedquilt_server.provisioning.broker_process import program_version
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.simulate.mosquitto import broker_command, find_mosquitto, free_port
 
@@ -81,9 +85,40 @@ def test_a_board_at_its_broker(made: Federation, caplog: pytest.LogCaptureFixtur
         found = check_broker(address_of(made, made.board_folder("pi")), "loft")
         assert states(found) == {**WELL, "ACL": "ok", "federation": "fail"}
         assert "pi may not write in the federation 'loft'" in found[-1].said
+        assert "name is wrong" in found[-1].advice
         found = check_broker(address_of(made, made.folder / "coordinator"), "lab")
-        assert found[-1] == Check("ACL", "ok", "not tested: the coordinator may write to every topic")
+        assert found[-2] == Check("ACL", "ok", "not tested: the coordinator may write to every topic")
     assert "refused" not in caplog.text  # the refusals are what the doctor expects
+
+
+def test_a_board_that_the_brokers_acl_does_not_know_yet(made: Federation) -> None:
+    with broker_of(made):
+        made.provision("late", "pi4")
+        found = check_broker(address_of(made, made.board_folder("late")), "lab")
+    assert states(found) == {**WELL, "ACL": "ok", "federation": "fail"}
+    assert "late may not write in the federation 'lab'" in found[-1].said
+    assert "the broker's ACL does not know this board" in found[-1].advice
+
+
+@pytest.mark.parametrize("user", ["coordinator", "watch"])
+def test_the_brokers_version(user: str, made: Federation) -> None:
+    """Boards must not read it; the workstation's users may."""
+    with broker_of(made):
+        found = {check.name: check for check in check_broker(address_of(made, made.folder / user), "lab")}
+    version = program_version(str(find_mosquitto()))
+    check = found["broker's version"]
+    assert name_version(version) in check.said
+    assert check.state == ("ok" if can_reload(version) else "warn")
+    assert ("systemctl restart mosquitto" in check.advice) != can_reload(version)
+
+
+@pytest.mark.parametrize(
+    ("payload", "state"),
+    [(b"mosquitto version 2.0.21", "warn"), (b"mosquitto version 2.1.0", "ok"), (b"VerneMQ", None)],
+)
+def test_what_is_made_of_the_version(payload: bytes, state: str | None) -> None:
+    found = _check_version([MqttMessage("$SYS/broker/version", payload, b"", True, lambda: None)])
+    assert [check.state for check in found] == ([state] if state else [])
 
 
 def test_a_broker_without_an_acl(made: Federation) -> None:
@@ -93,8 +128,9 @@ def test_a_broker_without_an_acl(made: Federation) -> None:
     )
     with broker_of(made, name="open.conf"):
         found = check_broker(address_of(made, made.board_folder("pi")), "lab")
-    assert states(found) == {**WELL, "ACL": "fail", "federation": "ok"}
-    assert "federation init" in found[-2].advice
+    assert states(found[:-1]) == {**WELL, "ACL": "fail", "federation": "ok"}
+    assert "federation init" in found[-3].advice
+    assert found[-1].name == "broker's version"
 
 
 def test_an_open_broker_on_this_machine(tmp_path: Path) -> None:

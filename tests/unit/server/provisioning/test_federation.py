@@ -17,7 +17,6 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from tests.support.peers import DELIVERED, NOT_AUTHORIZED, peer, running
 
-from fedquilt_common import cli
 from fedquilt_common.experiment.agent_config import AgentConfig, read_agent_config
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
@@ -176,40 +175,6 @@ def test_there_is_no_plain_mqtt_at_all(made: Federation) -> None:
         assert "allow_anonymous false" in lines
 
 
-def test_a_revoked_board_is_silenced_at_once_and_not_let_in_again(tmp_path: Path) -> None:
-    """Also on its open connection. Other boards are not affected."""
-    federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
-    for name in ("bad", "good"):
-        federation.provision(name, "pi4")
-    with (
-        broker_of(federation) as port,
-        peer(port, "one", certs=bundle(federation, "bad")) as bad,
-        peer(port, "two", certs=bundle(federation, "good")) as good,
-        peer(port, "three", certs=bundle(federation, "coordinator")) as coordinator,
-    ):
-        for board in (bad, good):
-            board.subscribe(f"{FED}/round")
-        assert bad.publish(f"{FED}/agents/bad/presence") in DELIVERED
-        assert "reloads its files" in federation.revoke("bad")
-        while Knock(port, board_context(bundle(federation, "bad"))).inside:  # until the broker has handled the signal
-            pass
-        assert bad.publish(f"{FED}/agents/bad/presence") == NOT_AUTHORIZED
-        coordinator.publish(f"{FED}/round")
-        good.wait(lambda: good.topics)
-        assert bad.topics == []
-        assert good.publish(f"{FED}/agents/good/presence") in DELIVERED
-        federation.provision("bad", "pi4")
-        federation.reload()
-        while not Knock(port, board_context(bundle(federation, "bad"))).inside:
-            pass
-    with broker_of(federation) as port:  # also after the broker restarts
-        assert Knock(port, board_context(bundle(federation, "bad"))).inside
-        federation.revoke("bad")
-    with broker_of(federation) as port:
-        assert not Knock(port, board_context(bundle(federation, "bad"))).inside
-        assert Knock(port, board_context(bundle(federation, "good"))).inside
-
-
 def test_an_agents_own_configuration_leads_it_to_the_broker(made: Federation, port: int) -> None:
     """As ``fedquilt agent --config`` reads it: file names are relative to the configuration."""
     config = AgentConfig.model_validate(read_agent_config(bundle(made, "pi-1") / "agent.yaml"))
@@ -259,11 +224,3 @@ def test_openssl_finds_no_fault_with_any_certificate(made: Federation) -> None:
     words = ["openssl", "verify", "-x509_strict", "-crl_check", "-CAfile", str(trusted), "-CRLfile", str(withdrawn)]
     done = subprocess.run([*words, *map(str, ours)], capture_output=True, text=True, check=False)
     assert done.stdout.count(": OK") == 3, done.stdout + done.stderr
-
-
-def test_only_this_folders_broker_gets_the_signal(made: Federation, port: int, tmp_path: Path) -> None:
-    other = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
-    assert "No broker runs" in other.reload()
-    assert "reloads its files" in made.reload()
-    assert Knock(port, board_context(bundle(made, "pi-1"))).inside
-    assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 8  # it is already running

@@ -15,7 +15,7 @@ from fedquilt_common.experiment.agent_config import AgentConfig, read_agent_conf
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.provisioning import federation as module
 from fedquilt_server.provisioning.authority import make_authority
-from fedquilt_server.provisioning.broker_files import reload_broker
+from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.record import read_record
 from fedquilt_server.simulate.mosquitto import free_port

@@ -145,7 +145,7 @@ def acl_broker(tmp_path: Path) -> Iterator[int]:
     for name in ("coordinator", "watch", "pi-1", "pi-2"):
         subprocess.run([passwd, "-b", str(passwords), name, SECRET], check=True)
     acl = tmp_path / "acl"
-    acl.write_text(make_acl("+", ()))
+    acl.write_text(make_acl("lab", ["pi-1", "pi-2"]))
     acl.chmod(0o600)
     port = free_port()
     access = f"allow_anonymous false\npassword_file {passwords}\nacl_file {acl}\n"
