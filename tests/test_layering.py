@@ -132,7 +132,7 @@ SERVER = {
     "simulate": "runs status",
     "provisioning": "simulate",
     "tools": "simulate status",
-    "cli": "coordinator experiment_file runs simulate status web",
+    "cli": "coordinator experiment_file provisioning runs simulate status web",
 }
 
 

@@ -21,9 +21,11 @@ from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, pars
 from fedquilt_common.wire.client_id import coordinator_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import MakeTransport
+from fedquilt_server.coordinator.claims import Owners, all_free
 from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
+from fedquilt_server.provisioning.owners import InventoryFile, find_inventory
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.simulate.simulate import make_plan, new_run_folder, run_with_progress
 from fedquilt_server.status.snapshot import StatusStore
@@ -126,6 +128,13 @@ def coordinator(
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
     cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
     key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
+    inventory: Annotated[
+        Path | None,
+        typer.Option(
+            help="Inventory of the federation: a client that it assigns to a board is hosted by this board only.",
+            show_default="inventory.yml of the federation that --cert belongs to",
+        ),
+    ] = None,
     json_: JsonResult = False,
 ) -> None:
     """Run the coordinator of an experiment against a broker; agents join from their boards.
@@ -135,6 +144,7 @@ def coordinator(
     address = parse_broker_url(broker).with_files(ca, cert, key)
     address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
     loaded = load_experiment(experiment, set_ or ())
+    read_owners = _owners_of(inventory or find_inventory(cert))
     return_freed_memory()
     board = StatusStore()
     stop = StopSignal()
@@ -152,7 +162,7 @@ def coordinator(
                 show_finished(run, board)
             else:
                 make_transport = _transport_maker(address, federation, run.folder.path)
-                Coordinator(run, federation, make_transport, board).execute(stop)
+                Coordinator(run, federation, make_transport, board, read_owners).execute(stop)
         if run.folder.finished:
             _print_finished(run, json_)
             _linger(linger if server else 0.0, stop)
@@ -160,6 +170,16 @@ def coordinator(
         if server is not None:
             server.stop()
     raise typer.Exit(0 if run.folder.finished else stop.exit_code)
+
+
+def _owners_of(inventory: Path | None) -> Callable[[], Owners]:
+    """Return a function that reads the owners of clients, and print which inventory it reads."""
+    if inventory is None:
+        return all_free
+    file = InventoryFile(inventory)
+    owners = file.owners()
+    print_message(f"The inventory {inventory} assigns {len(owners)} clients to {len(set(owners.values()))} boards")
+    return file.owners
 
 
 def _transport_maker(address: BrokerAddress, federation: str, folder: Path) -> MakeTransport:

@@ -21,10 +21,12 @@ from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import (
     REPLY_KEY,
     AgentPresence,
+    CoordinatorPresence,
     MissingMessage,
     ReceiptMessage,
     ReplyHeader,
     RoundMessage,
+    Telemetry,
     parse_inbox,
 )
 from fedquilt_common.wire.topics import Topics
@@ -82,6 +84,7 @@ class Player:
         self.inbox: list[ReceiptMessage | MissingMessage] = []
         self.round: RoundMessage | None = None
         self.ended = False
+        self.boot = 0
         self.sent: dict[str, Parcel] = {}
         self._incoming: list[MqttMessage] = []
         self._slices: dict[str, dict[int, bytes]] = {}
@@ -96,6 +99,7 @@ class Player:
 
     def appear(self, clients: tuple[int, ...], boot: int = 1) -> None:
         """Publish the presence, and subscribe."""
+        self.boot = boot
         here = AgentPresence(agent=self.name, online=True, boot=boot, clients=list(clients))
         self.transport.publish(TOPICS.presence(self.name), here.encode(), retain=True)
         self.transport.subscribe([*TOPICS.agent_filters(self.name), TOPICS.slot_chunks("slices/0")])
@@ -114,10 +118,21 @@ class Player:
             self._slices.setdefault(header.digest, {})[header.index] = message.payload
         elif kind == "round" and message.payload:
             self.round = RoundMessage.model_validate_json(message.payload)
+        elif kind == "coordinator" and message.payload:
+            self._greet(CoordinatorPresence.model_validate_json(message.payload))
         elif kind == "end" and message.payload:
             self.ended = True
         elif kind == "inbox":
             self._obey(parse_inbox(message.payload, message.topic))
+
+    def _greet(self, coordinator: CoordinatorPresence) -> None:
+        """Send telemetry to a coordinator that has started, as an agent does."""
+        if coordinator.online:
+            self.report()
+
+    def report(self) -> None:
+        """Send telemetry."""
+        self.say(TOPICS.telemetry(self.name), Telemetry(agent=self.name, boot=self.boot).encode())
 
     def _obey(self, message: object) -> None:
         assert isinstance(message, ReceiptMessage | MissingMessage)

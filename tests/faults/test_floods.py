@@ -11,7 +11,7 @@ from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import AgentPresence, RoundMessage, Telemetry
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage
-from fedquilt_server.coordinator import admission, agent_messages, flood_guard
+from fedquilt_server.coordinator import admission, claims, flood_guard
 from fedquilt_server.coordinator.flood_guard import BURST
 from fedquilt_server.round.events import Joined
 
@@ -184,7 +184,7 @@ def test_messages_of_quality_of_service_0_are_ignored(stage: Stage, undisturbed:
 def test_too_many_agents_or_claims_are_refused(
     limit: str, reason: str, stage: Stage, undisturbed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_messages, limit, {"MOST_AGENTS": 2, "MOST_CLAIMS": 3}[limit])
+    monkeypatch.setattr(claims, limit, {"MOST_AGENTS": 2, "MOST_CLAIMS": 3}[limit])
     late = stage.player("late")
 
     def join(player: Player, message: RoundMessage) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from tests.support.runs import FEDQUILT
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.client_id import SUFFIX_FILE, agent_client_id, coordinator_client_id
-from fedquilt_common.wire.messages import CoordinatorPresence
+from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Incoming
@@ -58,9 +60,9 @@ def process(kind: str, port: int, folder: Path, *options: str) -> Iterator[subpr
             made.kill()
 
 
-def coordinator(port: int, folder: Path) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+def coordinator(port: int, folder: Path, *more: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     (folder / "experiment.yaml").write_text(dump_experiment(bench_experiment(1, 1, 0.01, 1)))
-    options = ("--out", str(folder / "run"), "--resume", "--no-page")
+    options = ("--out", str(folder / "run"), "--resume", "--no-page", *more)
     return process("coordinator", port, folder, str(folder / "experiment.yaml"), *options)
 
 
@@ -116,6 +118,41 @@ def test_a_stranger_with_their_names_throws_nobody_off(port: int, watcher: Peer,
         assert len(states(watcher, presence)) == 1
         assert [b'"online":true' in payload for payload in states(watcher, own)] == [True, True]
     assert "lost" not in (tmp_path / "agent.log").read_text()
+
+
+def test_a_board_that_left_its_presence_behind_keeps_no_client(port: int, tmp_path: Path) -> None:
+    """It claimed the client first, and disconnected without a will, so the broker retains that it is online."""
+    with peer(port, "stale") as stale:
+        here = AgentPresence(agent="a-stale-board", online=True, boot=1, clients=[0]).encode()
+        stale.client.publish(TOPICS.presence("a-stale-board"), here, qos=1, retain=True).wait_for_publish(20)
+    with coordinator(port, tmp_path) as server, agent(port, tmp_path, 0):
+        assert server.wait(60) == 0
+    assert [event["agent"] for event in events(tmp_path, "Replied")] == ["board"]
+
+
+def test_a_board_hosts_only_what_the_inventory_assigns_to_it(port: int, tmp_path: Path) -> None:
+    """The client belongs to another board, until the inventory changes while the coordinator runs."""
+    inventory, log = tmp_path / "inventory.yml", tmp_path / "coordinator.log"
+    inventory.write_text("all: {children: {agents: {hosts: {other: {fedquilt_clients: 0}}}}}")
+    with coordinator(port, tmp_path, "--inventory", str(inventory)) as server, agent(port, tmp_path, 0):
+        await_(lambda: rejections(tmp_path))
+        inventory.write_text(inventory.read_text().replace("other", "board"))
+        assert server.wait(60) == 0
+    assert f"The inventory {inventory} assigns 1 clients to 1 boards" in log.read_text()
+    assert rejections(tmp_path) == ["the inventory assigns clients [0] to other"]
+
+
+def rejections(folder: Path) -> list[str]:
+    """Return the reasons in the journal; none while there is no journal."""
+    return [event["reason"] for event in events(folder, "Rejected")]
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    with contextlib.suppress(sqlite3.OperationalError):
+        with contextlib.closing(sqlite3.connect(f"file:{folder}/run/journal.sqlite?mode=ro", uri=True)) as journal:
+            found = journal.execute("SELECT body FROM events WHERE kind = ?", (kind,)).fetchall()
+        return [json.loads(body) for (body,) in found]
+    return []
 
 
 def test_a_finished_run_leaves_no_session_and_shows_no_secret(port: int, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MakeTransport, MqttMessage, Will
 from fedquilt_server.coordinator.admission import Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
+from fedquilt_server.coordinator.claims import Claims, Owners, all_free
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
@@ -46,10 +47,19 @@ class Coordinator:
         federation: the name space at the broker.
         make_transport: makes the transport from a callback and a last will.
         store: where the page reads the status.
+        read_owners: returns the board to which the inventory assigns each client; others claim them without effect.
     """
 
-    def __init__(self, run: ActiveRun, federation: str, make_transport: MakeTransport, store: StatusStore) -> None:
+    def __init__(
+        self,
+        run: ActiveRun,
+        federation: str,
+        make_transport: MakeTransport,
+        store: StatusStore,
+        read_owners: Callable[[], Owners] = all_free,
+    ) -> None:
         self.run = run
+        self._read_owners = read_owners
         self.machine = run.machine
         self._store = store
         self._topics = Topics(federation)
@@ -76,8 +86,9 @@ class Coordinator:
         self._downlink.remember(self.machine.state.arrays, run.published_model)
         self._refusals = Refusals(limit, record)
         self._uplink = Uplink(run, receipts, self._refusals, record)
+        self._claims = Claims(self.machine, limit, self._refusals, record, self._read_owners)
         self._agent_messages = AgentMessages(
-            folder.run, self.machine, self._agents, self._store, limit, self._refusals, record
+            folder.run, self.machine, self._agents, self._store, self._claims, self._refusals
         )
         self._driver = Driver(
             run, transport, self._downlink, self._uplink, receipts, self._display, limit, self._ledger
@@ -108,6 +119,7 @@ class Coordinator:
         try:
             self._driver.recover()
             self._admission.start(self.machine.agents)
+            self._claims.restore()
             while not self.machine.finished and not should_stop():
                 self._step()
             while self.machine.finished and not run.folder.closed and not should_stop():
@@ -137,6 +149,8 @@ class Coordinator:
         """Handle the next message, or wait for the next deadline."""
         wake = self.machine.wake_at
         self._take_next(STEP_SECONDS if wake is None else min(STEP_SECONDS, max(0.0, wake - clock.now())))
+        if self._connected:
+            self._claims.check()
         now = clock.now()
         for mute in self._admission.advance():
             self._driver.record(Rejected(now, mute.agent or "?", None, self.machine.round, describe(mute)))
@@ -176,6 +190,7 @@ class Coordinator:
                 incoming.ack()
             case Connected():
                 self._connected = True
+                self._claims.start_listening()
                 self._announce()
                 self._store.update(broker_connected=True, message="")
             case Disconnected():
@@ -199,6 +214,7 @@ class Coordinator:
             address = self._topics.parse(message.topic)
             agent, client = address.agent, address.client if address.client >= 0 else None
             if address.kind == "replies":
+                self._claims.hear(agent)  # first: an agent that was gone must host its client when the chunk is judged
                 self._ledger.take(address, len(message.payload))
                 self._uplink.take(address, message)
             elif message.payload:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from fedquilt_server.round.events import Event, Rejected, Replied, Send
+from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Send
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
@@ -99,6 +99,9 @@ class StatusUpdater:
             self._show_refusal(event)
         elif isinstance(event, Replied):
             self._show_reply(event, machine)
+        elif isinstance(event, Joined | Left):
+            self._agents.update_online(event.agent, online=event.agent in machine.agents)
+            self._store.update(boards=self.boards)
 
     def _show_reply(self, event: Replied, machine: Machine) -> None:
         self._agents.update_last_seen(event.agent, event.at)

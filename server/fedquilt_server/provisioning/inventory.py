@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fedquilt_common.files.yaml_text import dump_yaml_1_1
 from fedquilt_server.provisioning.kinds import kind_of
 from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
 
 _HEAD = "# Written by fedquilt. Put your own settings into group_vars/ and host_vars/ in this folder.\n"
+CLIENTS_KEY: Final = "fedquilt_clients"
+"""The variable with the clients that a board hosts."""
 _HERE = {"localhost": {"ansible_connection": "local"}}
 
 
@@ -26,4 +28,4 @@ def inventory(record: FederationRecord) -> str:
 
 def _variables(board: BoardRecord) -> dict[str, Any]:
     login = {"ansible_user": board.user} if board.user else {}
-    return {"ansible_host": board.host, **login, "fedquilt_kind": board.kind, "fedquilt_clients": board.clients}
+    return {"ansible_host": board.host, **login, "fedquilt_kind": board.kind, CLIENTS_KEY: board.clients}

@@ -30,14 +30,16 @@ class AgentList:
             self._agents[name] = _board_status(name, list(agent.clients), agent.profile, now)
 
     def update_presence(self, message: AgentPresence, now: float) -> None:
-        """Add the agent of a presence message, or mark it as offline."""
-        if message.online:
-            self._make_room(message.agent)
-            profile = Profile(**message.profile.model_dump())
-            self._agents[message.agent] = _board_status(message.agent, message.clients, profile, now)
-        elif message.agent in self._agents:
-            offline = {"online": False, "training": {}}
-            self._agents[message.agent] = self._agents[message.agent].model_copy(update=offline)
+        """Show an agent that is online with the content of its presence."""
+        self._make_room(message.agent)
+        profile = Profile(**message.profile.model_dump())
+        self._agents[message.agent] = _board_status(message.agent, message.clients, profile, now)
+
+    def update_online(self, agent: str, *, online: bool) -> None:
+        """Show whether an agent is connected."""
+        if agent in self._agents and self._agents[agent].online != online:
+            changes = {"online": online, "training": {}}
+            self._agents[agent] = self._agents[agent].model_copy(update=changes)
 
     def _make_room(self, agent: str) -> None:
         """Forget agents that are offline when the list is full."""

@@ -6,20 +6,20 @@ from fedquilt_common.wire.messages import AgentPresence, Telemetry
 from fedquilt_server.status.agent_list import MOST_SHOWN, AgentList
 
 
-def presence(number: int, *, online: bool) -> AgentPresence:
-    return AgentPresence(agent=f"pi-{number}", online=online, boot=1, clients=[1, 2])
+def presence(number: int) -> AgentPresence:
+    return AgentPresence(agent=f"pi-{number}", online=True, boot=1, clients=[1, 2])
 
 
 def test_names_that_come_and_go_do_not_fill_the_list() -> None:
     agents = AgentList()
     for number in range(2 * MOST_SHOWN):
-        agents.update_presence(presence(number, online=True), 0.0)
-        agents.update_presence(presence(number, online=False), 0.0)
+        agents.update_presence(presence(number), 0.0)
+        agents.update_online(f"pi-{number}", online=False)
     assert len(agents.list()) <= MOST_SHOWN
 
 
 def test_progress_of_clients_that_an_agent_does_not_host_is_dropped() -> None:
     agents = AgentList()
-    agents.update_presence(presence(0, online=True), 0.0)
+    agents.update_presence(presence(0), 0.0)
     agents.update_telemetry(Telemetry(agent="pi-0", boot=1, training={"1": 0.5, "999": 0.5}), 1.0)
     assert agents.list()[0].training == {1: 0.5}

@@ -1,0 +1,262 @@
+"""Decides which agents are connected, and which clients each one may claim.
+
+A claim lives as long as its agent's messages arrive. The broker may keep the presence of a board that is gone, so a
+retained presence alone proves nothing: an agent with a live message takes its clients from an agent without one. The
+machine sees the result as ``Joined`` and ``Left``, so a replay gives the same hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fedquilt_common.errors import ProtocolError
+from fedquilt_common.types import ClientId, Profile
+from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_server.coordinator.rate_limit import RateLimit
+from fedquilt_server.coordinator.refusals import Record, Refusals
+from fedquilt_server.round.events import Joined, Left
+from fedquilt_server.round.machine import Machine
+from fedquilt_server.runs import clock
+
+SILENCE_SECONDS: Final = 90.0
+"""An agent without any message for this time is handled as gone: three pauses between the telemetry of an idle one."""
+LONGEST_STEP: Final = 1.0
+"""Longest pause between two looks at the inbox that counts as silence of the agents."""
+MOST_AGENTS: Final = 10_000
+"""Most agents that may be connected at a time."""
+MOST_CLAIMS: Final = 1_000_000
+"""Most clients that all agents may claim together."""
+_CHECK_SECONDS: Final = 1.0
+_SHOWN: Final = 8
+"""Clients that a reason lists."""
+
+Owners = Mapping[ClientId, str]
+"""The board to which the inventory assigns a client; clients without an entry are free."""
+_FREE: Final[Owners] = {}
+
+
+def all_free() -> Owners:
+    """Return the owners of a federation without an inventory: every client is free."""
+    return _FREE
+
+
+@dataclass
+class _Claim:
+    """What an agent last published about itself.
+
+    Attributes:
+        joined: the presence, with the clients that it claims, whether it may or not.
+        heard: when a message of the agent last arrived, in seconds of listening.
+        live: whether a message has arrived that the broker did not keep.
+        unknown: a claimed client that the experiment does not have; ``joined`` has only the others.
+        lost: whether the agent was handled as gone since then.
+    """
+
+    joined: Joined
+    heard: float
+    live: bool
+    unknown: ClientId | None = None
+    lost: bool = False
+
+
+class Claims:
+    """The claims of all agents; it records ``Joined`` and ``Left``.
+
+    Args:
+        machine: the run's machine, which assigns the hosts.
+        limit: limits the joins of each agent.
+        refusals: reports claims without effect.
+        record: journals an event and passes it to the machine.
+        read_owners: returns the inventory's owners; the same object if nothing has changed.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        limit: RateLimit,
+        refusals: Refusals,
+        record: Record,
+        read_owners: Callable[[], Owners] = all_free,
+    ) -> None:
+        self._machine = machine
+        self._limit = limit
+        self._refusals = refusals
+        self._record = record
+        self._read_owners = read_owners
+        self._owners: Owners = read_owners()
+        self._claims: dict[str, _Claim] = {}
+        self._listened = self._next_check = 0.0
+        self._looked_at = clock.now()
+
+    def restore(self) -> None:
+        """Keep the agents of the journal as connected; each one has ``SILENCE_SECONDS`` for its first message."""
+        now = clock.now()
+        for name, agent in self._machine.agents.items():
+            joined = Joined(now, name, agent.boot, agent.clients, agent.workers, agent.profile)
+            self._claims[name] = _Claim(joined, self._listened, live=True)
+        self._judge_again()
+
+    # -- messages of agents --------------------------------------------------------------------
+
+    def check_room(self, presence: AgentPresence) -> None:
+        """Bound what the agents of a broker without access control make the coordinator hold.
+
+        Raises:
+            ProtocolError: there are too many agents, or they claim too many clients.
+        """
+        if len(self._claims) >= MOST_AGENTS:
+            self._claims = {name: claim for name, claim in self._claims.items() if not claim.lost}
+        others = [claim for name, claim in self._claims.items() if name != presence.agent]
+        if len(others) >= MOST_AGENTS:
+            raise ProtocolError(f"{MOST_AGENTS} agents are connected: stop some of them, or give the broker an ACL")
+        own = _joined(presence, self._machine.policy.clients).clients
+        claims = len(own) + sum(len(claim.joined.clients) for claim in others)
+        if claims > MOST_CLAIMS:
+            raise ProtocolError(
+                f"the agents claim {claims} clients together, at most {MOST_CLAIMS} are possible: "
+                "let each agent claim the clients that it hosts"
+            )
+
+    def take(self, presence: AgentPresence, *, retained: bool) -> None:
+        """Handle a presence message; ``retained``: the broker had stored it, so its agent may be gone."""
+        before = self._claims.get(presence.agent)
+        if not presence.online:
+            self._depart(presence, before)
+        elif not (retained and before is not None and before.lost and presence.boot == before.joined.boot):
+            self._arrive(presence, before, live=not retained)
+
+    def hear(self, agent: str) -> None:
+        """Note that another live message of an agent has arrived. It brings back an agent that was gone."""
+        claim = self._claims.get(agent)
+        if claim is None:
+            return
+        claim.heard = self._listened
+        if not claim.live:
+            self._prove(claim)
+        if self._is_gone(claim):
+            self._join(claim)
+
+    def _arrive(self, presence: AgentPresence, before: _Claim | None, *, live: bool) -> None:
+        heard = self._listened if live or before is None else before.heard
+        known = self._machine.policy.clients
+        joined, unknown = _joined(presence, known), next((c for c in presence.clients if c >= known), None)
+        claim = _Claim(joined, heard, before is not None and before.live, unknown)
+        self._claims[presence.agent] = claim
+        if live:
+            self._prove(claim)
+        if before is None or _content(claim) != _content(before) or self._differs(claim):
+            self._join(claim)
+
+    def _depart(self, presence: AgentPresence, before: _Claim | None) -> None:
+        if before is not None and presence.boot >= before.joined.boot:
+            if not self._is_gone(before):
+                self._leave(presence.agent)
+            del self._claims[presence.agent]
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def start_listening(self) -> None:
+        """Start the time of every agent again: none could be heard while the broker was away."""
+        self._looked_at = clock.now()
+        for claim in self._claims.values():
+            claim.heard = self._listened
+
+    def check(self) -> None:
+        """Drop agents that are silent, and apply a changed inventory; called between two messages.
+
+        Silence counts only while the coordinator listens, so a long evaluation or a stopped process drops nobody.
+        """
+        now = clock.now()
+        self._listened += min(now - self._looked_at, LONGEST_STEP)
+        self._looked_at = now
+        if self._listened >= self._next_check:
+            self._next_check = self._listened + min(_CHECK_SECONDS, SILENCE_SECONDS / 3)
+            self._reread_owners()
+            for name in [name for name in self._machine.agents if self._is_silent(name)]:
+                self._leave(name)
+
+    def _is_silent(self, agent: str) -> bool:
+        return self._listened - self._claims[agent].heard >= SILENCE_SECONDS
+
+    # -- clients -------------------------------------------------------------------------------
+
+    def _prove(self, claim: _Claim) -> None:
+        """Mark an agent as live; those that claim its clients without a live message of their own are gone."""
+        claim.live, claim.lost = True, False
+        clients = self._allowed(claim.joined)
+        while stale := self._stale_hosts(clients):
+            for agent in stale:
+                self._leave(agent)
+
+    def _stale_hosts(self, clients: Iterable[ClientId]) -> list[str]:
+        hosts = dict.fromkeys(self._machine.host_of[c] for c in clients if c in self._machine.host_of)
+        return [agent for agent in hosts if not self._claims[agent].live]
+
+    def _join(self, claim: _Claim) -> None:
+        """Report the claims without effect, and join the agent with the others."""
+        if self._limit.may_join(claim.joined.agent):
+            self._report(claim)
+            if self._differs(claim):
+                self._record(self._allowed_part(claim))
+
+    def _leave(self, agent: str) -> None:
+        """Treat an agent as gone until its next live message."""
+        claim = self._claims[agent]
+        claim.live, claim.lost = False, True
+        self._record(Left(clock.now(), agent, self._machine.agents[agent].boot))
+
+    def _differs(self, claim: _Claim) -> bool:
+        """Whether the machine holds something else of this agent."""
+        return self._machine.agents.get(claim.joined.agent) != self._machine.agent_of(self._allowed_part(claim))
+
+    def _allowed_part(self, claim: _Claim) -> Joined:
+        return replace(claim.joined, at=clock.now(), clients=self._allowed(claim.joined))
+
+    def _is_gone(self, claim: _Claim) -> bool:
+        return claim.joined.agent not in self._machine.agents
+
+    def _allowed(self, joined: Joined) -> tuple[ClientId, ...]:
+        owners = self._owners
+        return tuple(c for c in joined.clients if owners.get(c, joined.agent) == joined.agent)
+
+    def _reread_owners(self) -> None:
+        owners = self._read_owners()
+        if owners is not self._owners:
+            self._owners = owners
+            self._judge_again()
+
+    def _judge_again(self) -> None:
+        """Apply the owners to all connected agents."""
+        for agent in list(self._machine.agents):
+            if self._differs(self._claims[agent]):
+                self._join(self._claims[agent])
+
+    def _report(self, claim: _Claim) -> None:
+        """Report claimed clients that belong to another board, are hosted already, or do not exist."""
+        agent, hosts, allowed = claim.joined.agent, self._machine.host_of, self._allowed(claim.joined)
+        foreign = [c for c in claim.joined.clients if self._owners.get(c, agent) != agent]
+        taken = [c for c in allowed if hosts.get(c, agent) != agent]
+        if foreign:
+            names = ", ".join(dict.fromkeys(self._owners[c] for c in foreign[:_SHOWN]))
+            self._refuse(agent, foreign[0], f"the inventory assigns clients {foreign[:_SHOWN]} to {names}")
+        if taken:
+            self._refuse(agent, taken[0], f"clients {taken[:_SHOWN]} have another agent")
+        if claim.unknown is not None:
+            last = self._machine.policy.clients - 1
+            self._refuse(agent, claim.unknown, f"the experiment has clients 0 to {last} only")
+
+    def _refuse(self, agent: str, client: ClientId, reason: str) -> None:
+        self._refusals.add(agent, client, self._machine.round, reason)
+
+
+def _joined(presence: AgentPresence, known: int) -> Joined:
+    """Return the event of a presence, with the clients that the experiment has."""
+    profile, clients = Profile(**presence.profile.model_dump()), tuple(c for c in presence.clients if c < known)
+    return Joined(clock.now(), presence.agent, presence.boot, clients, presence.workers, profile)
+
+
+def _content(claim: _Claim) -> tuple[Joined, ClientId | None]:
+    """Return what an agent has published, without the time, to compare two claims."""
+    return replace(claim.joined, at=0.0), claim.unknown

@@ -1,0 +1,92 @@
+"""Read from a federation's inventory which board hosts each client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fedquilt_common.errors import ExperimentError, FederationError
+from fedquilt_common.experiment.agent_config import parse_clients
+from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.types import ClientId
+from fedquilt_common.wire.topics import COORDINATOR
+from fedquilt_server.provisioning.inventory import CLIENTS_KEY
+
+log = logging.getLogger(__name__)
+
+INVENTORY: Final = "inventory.yml"
+
+
+def find_inventory(certificate: str) -> Path | None:
+    """Return the inventory of the federation to which the coordinator's certificate belongs; None without one.
+
+    The certificate is ``FEDERATION/coordinator/tls.crt``, the inventory ``FEDERATION/inventory.yml``.
+    """
+    folder = Path(certificate).absolute().parent
+    path = folder.parent / INVENTORY
+    return path if certificate and folder.name == COORDINATOR and path.is_file() else None
+
+
+class InventoryFile:
+    """The inventory of a federation, read again when it changes.
+
+    Raises:
+        FederationError: the file cannot be read, or is not an inventory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp = _stamp_of(path)
+        self._owners = read_owners(path)
+
+    def owners(self) -> Mapping[ClientId, str]:
+        """Return the board of each client; the last valid ones if the file has become unreadable."""
+        stamp = _stamp_of(self.path)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._owners = read_owners(self.path)
+            except FederationError as error:
+                log.warning("%s. The coordinator keeps the assignments that it has read before", error)
+        return self._owners
+
+
+def read_owners(path: Path) -> Mapping[ClientId, str]:
+    """Return the board to which an inventory assigns each client.
+
+    Raises:
+        FederationError: the file cannot be read, is not an inventory, or assigns a client to two boards.
+    """
+    owners: dict[ClientId, str] = {}
+    try:
+        for board, text in _hosted(load_yaml(read_text(path), str(path))):
+            for client in parse_clients(text):
+                if owners.setdefault(client, board) != board:
+                    raise ExperimentError(f"client {client} belongs to {owners[client]} and to {board}")
+    except ExperimentError as error:
+        raise FederationError(
+            f"the inventory {path} cannot be used: {error}. Correct it, or let `fedquilt provision` write it again"
+        ) from None
+    return owners
+
+
+def _hosted(group: Any) -> Iterator[tuple[str, str]]:
+    """Yield each board of a group and of the groups in it, with its clients."""
+    if not isinstance(group, dict):
+        raise ExperimentError("it holds no groups of hosts")
+    for name, value in group.items():
+        if name == "hosts" and isinstance(value, dict):
+            yield from ((board, str(v[CLIENTS_KEY])) for board, v in value.items() if v and CLIENTS_KEY in v)
+        elif name not in ("hosts", "vars") and value is not None:
+            yield from _hosted(value)
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced or written; None if it cannot be read."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

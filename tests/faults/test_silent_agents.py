@@ -1,0 +1,72 @@
+"""An agent that is silent for too long is gone, and its next chunk brings it back before the chunk is judged."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fedquilt_common.wire.messages import AgentPresence, RoundMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.coordinator import claims
+from fedquilt_server.round.events import Joined, Left, Rejected
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import Player, Stage
+
+TOPICS = Topics("lab")
+
+
+def test_a_chunk_that_takes_longer_than_the_silence_counts(
+    stage: Stage, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow link nothing else arrives while a chunk is under way."""
+    monkeypatch.setattr(claims, "SILENCE_SECONDS", 0.7)
+    rests: list[tuple[Player, object]] = []
+
+    def send_half(player: Player, message: RoundMessage) -> None:
+        parcel = player.pack(2)
+        player.sent[parcel.blob.digest] = parcel
+        player.send_chunks(parcel, parcel.headers[:1])
+        rests.append((player, parcel))
+
+    stage.ways[2] = send_half
+    stage.arrive()
+    coordinator = stage.coordinator()
+
+    reported = 0.0
+
+    def turn() -> bool:
+        stage.turn()
+        nonlocal reported
+        if time.monotonic() >= reported + 0.1:
+            reported = time.monotonic()
+            for player in stage.players.values():
+                if not (rests and player.name == "jetson"):
+                    player.report()
+        if rests and "jetson" not in coordinator.machine.agents:
+            assert [board.online for board in stage.board.current.boards if board.agent == "jetson"] == [False]
+            player, parcel = rests.pop()
+            player.send_chunks(parcel, parcel.headers[1:])  # type: ignore[attr-defined, arg-type]
+        return False
+
+    with stage.closing(coordinator):
+        coordinator.execute(turn)
+        events = [event for _, event in coordinator.run.folder.journal.events_after(0)]
+    assert stage.sha256 == undisturbed
+    assert [type(event) for event in events if isinstance(event, Joined | Left) and event.agent == "jetson"][:3] == [
+        Joined, Left, Joined,
+    ]  # fmt: skip
+    assert not [event for event in events if isinstance(event, Rejected)]
+
+
+def test_the_run_goes_on_with_the_owners_after_a_hostile_presence(stage: Stage, undisturbed: str) -> None:
+    """A board claims all clients before their owners, and the broker keeps this after it is gone."""
+    claim = AgentPresence(agent="a-hostile-board", online=True, boot=1, clients=[0, 1, 2])
+    stage.broker.publish(TOPICS.presence("a-hostile-board"), claim.encode(), b"", True)
+    stage.play()
+    assert stage.sha256 == undisturbed
+    assert {row.reason for row in stage.board.current.rejections} <= {
+        "clients [0, 1] have another agent", "clients [2] have another agent",
+    }  # fmt: skip

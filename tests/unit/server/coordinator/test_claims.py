@@ -1,0 +1,256 @@
+"""Who is connected and who hosts which client: silence, stale presences, the inventory; with a real machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from fedquilt_common.algorithm_api import State
+from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_server.coordinator import claims as module
+from fedquilt_server.coordinator.claims import SILENCE_SECONDS, Claims
+from fedquilt_server.coordinator.rate_limit import RateLimit
+from fedquilt_server.coordinator.refusals import Refusals
+from fedquilt_server.round.events import Event, Joined, Left, Rejected
+from fedquilt_server.round.machine import Machine
+from fedquilt_server.round.policy import Policy
+
+
+def machine() -> Machine:
+    """A machine of four clients that never opens a round: the tests do not connect client 3."""
+    context = cast(Any, lambda *_: None)
+    return Machine(FedAvg(), Policy(1, 4, 4), State({"w": np.zeros(1, np.float32)}), context, context, validates=True)
+
+
+class World:
+    """Claims with a machine, a time that the test sets, and the events that were recorded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.events: list[Event] = []
+        self.owners: dict[int, str] = {}
+        monkeypatch.setattr(module, "clock", SimpleNamespace(now=lambda: self.now))
+        self.machine = machine()
+        self.limit = RateLimit()
+        self.claims = self.new_claims()
+
+    def new_claims(self) -> Claims:
+        return Claims(self.machine, self.limit, Refusals(self.limit, self.record), self.record, lambda: self.owners)
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+        self.machine.handle(event)
+
+    def say(self, agent: str, clients: Iterable[int] = (), boot: int = 1, *, retained: bool = False) -> None:
+        """Let a presence arrive; without clients that of an agent that leaves."""
+        here = AgentPresence(agent=agent, online=bool(clients), boot=boot, clients=list(clients))
+        self.claims.take(here, retained=retained)
+
+    def listen(self, seconds: float, *, speaking: Iterable[str] = ()) -> None:
+        """Let time pass while the coordinator waits at its inbox; some agents send telemetry."""
+        names = list(speaking)
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            for name in names:
+                self.claims.hear(name)
+            self.claims.check()
+
+    @property
+    def hosts(self) -> Mapping[int, str]:
+        return dict(sorted(self.machine.host_of.items()))
+
+    @property
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.events if isinstance(event, Rejected)]
+
+    def kinds(self) -> list[str]:
+        """Kind and agent of each event that decides about hosts."""
+        return [f"{type(e).__name__} {e.agent}" for e in self.events if isinstance(e, Joined | Left)]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+# -- silence ---------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_agent_is_gone_until_its_next_message(world: World) -> None:
+    world.say("a", [0, 1])
+    world.say("b", [2])
+    world.listen(SILENCE_SECONDS - 1, speaking=["b"])
+    assert world.hosts == {0: "a", 1: "a", 2: "b"}
+    world.listen(2, speaking=["b"])
+    assert world.hosts == {2: "b"}
+    world.claims.hear("a")
+    assert world.hosts == {0: "a", 1: "a", 2: "b"}
+    assert world.kinds() == ["Joined a", "Joined b", "Left a", "Joined a"]
+
+
+def test_another_agent_keeps_what_it_took_over_from_a_silent_one(world: World) -> None:
+    world.say("a", [0])
+    world.say("b", [0])
+    world.listen(SILENCE_SECONDS + 1, speaking=["b"])
+    assert world.hosts == {0: "b"}
+    world.claims.hear("a")
+    assert world.hosts == {0: "b"}
+    assert world.reasons == ["clients [0] have another agent"] * 2
+
+
+def test_only_time_in_which_the_coordinator_listens_is_silence(world: World) -> None:
+    world.say("a", [0])
+    world.now += 10 * SILENCE_SECONDS  # a long evaluation, or a stopped process
+    world.claims.check()
+    assert world.hosts == {0: "a"}
+    world.listen(SILENCE_SECONDS - 5)
+    world.claims.start_listening()  # the broker was away
+    world.listen(SILENCE_SECONDS - 5)
+    assert world.hosts == {0: "a"}
+
+
+def test_an_agent_that_left_needs_a_new_presence(world: World) -> None:
+    world.say("a", [0], boot=5)
+    world.say("a", boot=4)  # the late will of a replaced process
+    assert world.hosts == {0: "a"}
+    world.say("a", boot=5)
+    world.claims.hear("a")
+    world.claims.hear("stranger")
+    assert world.hosts == {}
+    assert world.kinds() == ["Joined a", "Left a"]
+
+
+def test_a_will_after_the_silence_changes_nothing_more(world: World) -> None:
+    world.say("a", [0])
+    world.listen(SILENCE_SECONDS + 1)
+    world.say("a")
+    world.listen(SILENCE_SECONDS + 1)
+    world.claims.hear("a")
+    assert world.kinds() == ["Joined a", "Left a"]
+
+
+# -- retained presences ----------------------------------------------------------------------------------------
+
+
+def test_a_live_agent_takes_its_clients_from_stale_presences(world: World) -> None:
+    """Two retained presences claim everything; the owners' first telemetry takes it back."""
+    for stale in ("x", "y"):
+        world.say(stale, [0, 1, 2], retained=True)
+    world.say("a", [0], retained=True)
+    world.say("b", [1], retained=True)
+    assert set(world.hosts.values()) == {"x"}
+    world.claims.hear("a")
+    assert world.hosts == {0: "a", 1: "b"}
+    world.claims.hear("b")
+    assert world.hosts == {0: "a", 1: "b"}
+    world.say("c", [2])
+    assert world.hosts == {0: "a", 1: "b", 2: "c"}
+
+
+def test_a_live_agent_takes_clients_that_it_claims_later(world: World) -> None:
+    world.say("x", [0, 1], retained=True)
+    world.say("a", [2])
+    world.say("a", [1, 2])
+    assert world.hosts == {1: "a", 2: "a"}
+
+
+def test_a_stale_presence_counts_where_nobody_else_claims(world: World) -> None:
+    world.say("x", [0, 2], retained=True)
+    world.say("a", [1])
+    assert world.hosts == {0: "x", 1: "a", 2: "x"}
+    world.listen(SILENCE_SECONDS + 1, speaking=["a"])
+    assert world.hosts == {1: "a"}
+
+
+def test_a_live_claim_is_not_taken(world: World) -> None:
+    world.say("a", [0])
+    world.say("a", [0], retained=True)  # the broker delivers it again after a new subscription
+    world.say("b", [0])
+    assert world.hosts == {0: "a"}
+    assert world.reasons == ["clients [0] have another agent"]
+
+
+def test_the_broker_cannot_bring_back_a_silent_agent(world: World) -> None:
+    world.say("a", [0])
+    world.listen(SILENCE_SECONDS + 1)
+    world.say("a", [0], retained=True)
+    assert world.hosts == {}
+    world.say("a", [0], boot=2, retained=True)  # it has started again while the coordinator was away
+    assert world.hosts == {0: "a"}
+
+
+def test_the_hosts_of_the_journal_have_time_to_speak(world: World) -> None:
+    """An agent with a private memory keeps its clients when the coordinator restarts."""
+    world.say("a", [0])
+    world.claims = world.new_claims()
+    world.claims.restore()
+    world.say("b", [0])
+    world.say("a", [0], retained=True)
+    assert world.hosts == {0: "a"}
+    world.listen(SILENCE_SECONDS + 1, speaking=["b"])
+    assert world.hosts == {0: "b"}
+
+
+def test_a_replay_gives_the_same_hosts(world: World) -> None:
+    world.say("x", [0, 1, 2], retained=True)
+    for agent, client in (("a", 0), ("b", 1)):
+        world.say(agent, [client], retained=True)
+        world.claims.hear(agent)
+    world.listen(SILENCE_SECONDS + 1, speaking=["a"])
+    world.claims.hear("x")
+    again = machine()
+    for event in world.events:
+        again.handle(event)
+    assert again.host_of == world.machine.host_of
+    assert again.agents == world.machine.agents
+
+
+# -- the inventory ---------------------------------------------------------------------------------------------
+
+
+def test_a_client_belongs_to_the_board_of_the_inventory(world: World) -> None:
+    world.owners = {0: "a", 1: "b"}
+    world.claims = world.new_claims()
+    world.say("x", [0, 1, 2])
+    assert world.hosts == {2: "x"}
+    assert world.reasons == ["the inventory assigns clients [0, 1] to a, b"]
+    world.say("a", [0])
+    world.say("b", [1])
+    assert world.hosts == {0: "a", 1: "b", 2: "x"}
+    assert len(world.reasons) == 1
+
+
+def test_a_changed_inventory_moves_clients(world: World) -> None:
+    world.owners = {0: "a"}
+    world.say("a", [0, 1])
+    world.say("b", [0, 1])
+    world.listen(2, speaking=["a", "b"])
+    assert world.hosts == {0: "a", 1: "a"}
+    world.owners = {0: "b"}
+    world.listen(2, speaking=["a", "b"])
+    assert world.hosts == {0: "b", 1: "a"}
+    assert world.reasons[-1] == "clients [1] have another agent"
+    assert "the inventory assigns clients [0] to b" in world.reasons
+
+
+def test_the_inventory_holds_for_the_agents_of_the_journal(world: World) -> None:
+    world.say("a", [0, 1])
+    world.owners = {0: "b"}
+    world.claims = world.new_claims()
+    world.claims.restore()
+    assert world.hosts == {1: "a"}
+
+
+def test_a_change_beyond_the_limit_counts_when_it_comes_again(world: World) -> None:
+    while world.limit.may_join("a"):
+        pass
+    world.say("a", [0])
+    assert world.hosts == {}
+    world.limit.reset()
+    world.say("a", [0], retained=True)
+    assert world.hosts == {0: "a"}

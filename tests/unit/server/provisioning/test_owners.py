@@ -1,0 +1,77 @@
+"""The inventory that `fedquilt provision` writes, as the coordinator reads it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from fedquilt_common.errors import FederationError
+from fedquilt_server.provisioning.federation import make_federation
+from fedquilt_server.provisioning.owners import InventoryFile, find_inventory, read_owners
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_what_provision_writes_is_what_the_coordinator_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    federation = make_federation(folder, "lab", ["localhost"], 8883)
+    federation.provision("pi-1", "pi4", "0-1,4")
+    path = find_inventory(str(folder / "coordinator" / "tls.crt"))
+    assert path == folder / "inventory.yml"
+    file = InventoryFile(path)
+    first = file.owners()
+    assert first == {0: "pi-1", 1: "pi-1", 4: "pi-1"}
+    assert file.owners() is first
+    federation.provision("pi-2", "jetson-nano")
+    assert file.owners() == {**first, 2: "pi-2"}
+
+
+@pytest.mark.parametrize("certificate", ["", "elsewhere/tls.crt", "other/coordinator/tls.crt"])
+def test_other_certificates_have_no_inventory(
+    certificate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inventory.yml").write_text("all:")
+    assert find_inventory(certificate) is None
+
+
+def test_the_documented_inventory_is_read() -> None:
+    assert read_owners(ROOT / "ansible" / "inventory.example.yml") == {0: "kitchen", 1: "desk"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "inventory.yml"),
+        ("[boards]\npi ansible_host=pi.local", "inventory.yml"),
+        ("- a", "no groups"),
+        ("all: {children: {agents: {hosts: {pi: {fedquilt_clients: many}}}}}", "'many' are not valid"),
+        (
+            "all: {children: {agents: {hosts: {a: {fedquilt_clients: 1}, b: {fedquilt_clients: 0-3}}}}}",
+            "client 1 belongs to a and to b",
+        ),
+    ],
+)
+def test_what_is_no_inventory(text: str | None, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(FederationError, match=r"the inventory .*inventory.yml cannot be used: .*Correct it") as caught:
+        InventoryFile(path)
+    assert words in str(caught.value)
+
+
+def test_a_damaged_inventory_leaves_the_last_valid_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "inventory.yml"
+    path.write_text("all: {hosts: {pi: {fedquilt_clients: 0}, desk:}, vars: {x: 1}}")
+    file = InventoryFile(path)
+    assert file.owners() == {0: "pi"}
+    path.write_text("all: {")
+    with caplog.at_level(logging.WARNING):
+        assert file.owners() == {0: "pi"}
+        assert file.owners() == {0: "pi"}
+        path.unlink()
+        assert file.owners() == {0: "pi"}
+    assert [record.message.endswith("that it has read before") for record in caplog.records] == [True, True]
