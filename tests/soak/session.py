@@ -72,7 +72,8 @@ def examine(scenario: Scenario, references: References, folder: Path) -> Verdict
     played = play(scenario, undisturbed, place)
     problems = tuple(judge(played.outcome, undisturbed))
     if problems:
-        (place / "problems.txt").write_text("\n".join([str(scenario), *problems, ""]))
+        damaged = f"damaged: {played.outcome.damaged}"
+        (place / "problems.txt").write_text("\n".join([str(scenario), damaged, *problems, ""]))
     else:
         shutil.rmtree(place)
     return Verdict(played, problems)
@@ -142,6 +143,7 @@ def show(verdict: Verdict, number: int, console: Console) -> None:
         return
     console.print(f"[red]{line}, FAILED[/red]", highlight=False)
     console.print(f"     {played.scenario}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"     exit codes {found.codes}, damaged: {played.outcome.damaged or 'nothing'}", highlight=False)
     for problem in verdict.problems:
         console.print(f"     - {problem}", highlight=False, markup=False, soft_wrap=True)
     console.print(
