@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.soak import disk, network
+from tests.soak import disk, namespace, network
 from tests.soak.federation import POLL, Federation, parent_of, send
 from tests.soak.scenario import Fault
 
@@ -23,6 +23,7 @@ NO_DISK: Final = frozenset({6, 7})
 """7: clients failed, and nobody asks them again in this run."""
 TRACE: Final = "strace"
 NO_MOUNT: Final = "a small disk needs root and the right to mount"
+NO_NAMESPACE: Final = "a network namespace needs root, and the program ip: apt-get install iproute2"
 TRACER_SECONDS: Final = 2.0
 
 
@@ -49,7 +50,7 @@ def excuses(fault: Fault) -> frozenset[int]:
     """Return the exit codes with which the command may end once the fault has begun; it is then given again."""
     if fault.target == "simulate" or fault.kind in ("damage", "read-only"):
         return STOPPED
-    if fault.kind in network.STRIKES:
+    if fault.kind in (*network.STRIKES, "partition"):
         return NO_BROKER
     return NO_DISK if fault.kind in ("fill", "error") else frozenset()
 
@@ -126,6 +127,14 @@ def damage(federation: Federation, fault: Fault) -> Blow:
     return Blow(fault, name is not None, damaged=(name,) if name else ())
 
 
+def partition(federation: Federation, fault: Fault) -> Blow:
+    """Lose all packets for some seconds."""
+    if federation.namespace is None:
+        return Blow(fault, struck=False, skipped=NO_NAMESPACE)
+    namespace.partition(federation.namespace, fault)
+    return Blow(fault)
+
+
 @contextlib.contextmanager
 def tracing(pid: int, injection: str) -> Iterator[None]:
     """Inject a fault into the system calls of a process and all its threads, until the end of the block."""
@@ -174,4 +183,5 @@ STRIKES: Final[Mapping[str, Callable[[Federation, Fault], Blow]]] = {
     "fill": fill,
     "read-only": read_only,
     "damage": damage,
+    "partition": partition,
 }

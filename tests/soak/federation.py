@@ -19,6 +19,7 @@ from typing import Final
 
 import psutil
 import yaml
+from tests.soak.namespace import prefix
 
 from fedquilt_server.experiment_file import make_experiment
 from fedquilt_server.simulate.simulate import SimulationPlan
@@ -37,9 +38,13 @@ class Federation:
         folder: holds the experiment, the run folder and the output of each start of the command.
         experiment: the content of the experiment file.
         broker: URL of a broker; None lets the command start one.
+        namespace: network namespace of all processes; None for this machine's.
     """
 
-    def __init__(self, folder: Path, experiment: dict[str, object], broker: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, experiment: dict[str, object], broker: str | None = None, namespace: str | None = None
+    ) -> None:
+        self.namespace = namespace
         self.folder, self.run = folder, folder / "run"
         self.paused = threading.RLock()
         """Held while a fault needs the command to stay away."""
@@ -58,7 +63,14 @@ class Federation:
     def start(self) -> None:
         """Give the command; a second time it resumes the run."""
         self.starts += 1
-        argv = [sys.executable, "-m", "fedquilt_common.cli", "simulate", str(self.folder / "experiment.yaml")]
+        argv = [
+            *prefix(self.namespace),
+            sys.executable,
+            "-m",
+            "fedquilt_common.cli",
+            "simulate",
+            str(self.folder / "experiment.yaml"),
+        ]
         with (
             (self.folder / f"command-{self.starts}.out").open("wb") as out,
             (self.folder / f"command-{self.starts}.err").open("wb") as err,
@@ -203,9 +215,11 @@ def _is_marked(pid: int, mark: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def federation(folder: Path, experiment: dict[str, object], broker: str | None = None) -> Iterator[Federation]:
+def federation(
+    folder: Path, experiment: dict[str, object], broker: str | None = None, namespace: str | None = None
+) -> Iterator[Federation]:
     """Make a federation of which nothing is left after the block. The command is not given yet."""
-    made = Federation(folder, experiment, broker)
+    made = Federation(folder, experiment, broker, namespace)
     try:
         yield made
     finally:

@@ -15,6 +15,7 @@ from tests.soak.evidence import Evidence, collect
 from tests.soak.experiments import experiment
 from tests.soak.faults import STRIKES, Blow, excuses
 from tests.soak.federation import Federation, federation
+from tests.soak.namespace import namespace
 from tests.soak.network import STRIKES as NETWORK_STRIKES
 from tests.soak.network import Network, network
 from tests.soak.oracle import Outcome
@@ -62,12 +63,14 @@ def play(scenario: Scenario, undisturbed: Evidence, folder: Path) -> Play:
     """Play a scenario in ``folder``; nothing runs any more afterwards."""
     raw = experiment(scenario.experiment, scenario.policy, scenario.link)
     with contextlib.ExitStack() as stack:
-        net = None
+        net = place = None
+        if scenario.theme == "partition":
+            place = stack.enter_context(namespace())
         if scenario.theme in ("network", "peer"):
             net = stack.enter_context(network(folder, scenario.weather, scenario.seed))
         if scenario.theme == "disk":
             stack.enter_context(small_disk(folder / "run"))
-        made = stack.enter_context(federation(folder, raw, net.url if net else None))
+        made = stack.enter_context(federation(folder, raw, net.url if net else None, place))
         stage = _Stage(made, net, len(undisturbed.replies))
         began = time.monotonic()
         codes = _drive(stage, scenario, began + _limit(scenario, undisturbed))

@@ -62,6 +62,11 @@ FAULTS: Final[Mapping[str, Mapping[str, FaultClass]]] = {
         "error": FaultClass(("coordinator", "agent", "worker"), 2.0, (1.0, 3.0), ERRORS),
         "kill": FaultClass(("coordinator", "agent", "worker", "simulate")),
     },
+    "partition": {
+        "partition": FaultClass(("federation",), 3.0, (0.5, 12.0)),
+        "kill": FaultClass(PROCESSES, 2.0),
+        "stop": FaultClass(("coordinator", "agent", "broker"), 1.0, (0.2, 4.0)),
+    },
     "peer": {
         "peer": FaultClass(("federation",), 3.0, (0.5, 4.0), ATTACKS),
         "kill": FaultClass(("coordinator", "agent", "worker", "simulate"), 1.5),

@@ -1,0 +1,48 @@
+"""A network namespace for all processes of a scenario, whose only interface goes down and up again."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from tests.soak.scenario import Fault
+
+INTERFACE: Final = "lo"
+
+
+@contextlib.contextmanager
+def namespace() -> Iterator[str | None]:
+    """Make a namespace and return its name; None if this machine does not allow it."""
+    name = f"fedquilt-soak-{secrets.token_hex(4)}"
+    try:
+        _ip("netns", "add", name)
+    except (subprocess.CalledProcessError, OSError):
+        yield None
+        return
+    try:
+        _ip("-n", name, "link", "set", INTERFACE, "up")
+        yield name
+    finally:
+        _ip("netns", "delete", name)
+
+
+def prefix(name: str | None) -> tuple[str, ...]:
+    """Return the words before a command that run it in the namespace."""
+    return ("ip", "netns", "exec", name) if name else ()
+
+
+def partition(name: str, fault: Fault) -> None:
+    """Lose all packets for some seconds. Connections stay open, and nobody gets a sign."""
+    _ip("-n", name, "link", "set", INTERFACE, "down")
+    try:
+        time.sleep(fault.seconds)
+    finally:
+        _ip("-n", name, "link", "set", INTERFACE, "up")
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)

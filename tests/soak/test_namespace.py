@@ -1,0 +1,52 @@
+"""The namespace: what goes down in it comes up again, and this machine's own network stays as it is."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from tests.soak.faults import NO_NAMESPACE
+from tests.soak.namespace import namespace, partition, prefix
+from tests.soak.scenario import Fault
+
+TALK = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(server.getsockname())
+other, _ = server.accept()
+for line in sys.stdin:
+    one.sendall(b"x")
+    other.settimeout(float(line))
+    try:
+        print(other.recv(1).decode(), flush=True)
+    except TimeoutError:
+        print("lost", flush=True)
+"""
+
+
+def test_a_partition_loses_packets_and_connections_survive_it() -> None:
+    with namespace() as name:
+        if name is None:
+            pytest.skip(NO_NAMESPACE)
+        argv = [*prefix(name), sys.executable, "-c", TALK]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as talk:
+            assert talk.stdin is not None
+            assert talk.stdout is not None
+            talk.stdin.write("20\n")
+            assert talk.stdout.readline() == "x\n"
+            fault = Fault("partition", "federation", 0.0, 0.0, seconds=1.0)
+            down = threading.Thread(target=partition, args=(name, fault))
+            down.start()
+            with socket.create_server(("127.0.0.1", 0)) as server:  # outside, nothing is lost
+                socket.create_connection(server.getsockname(), timeout=5).close()
+            answers = set()
+            while down.is_alive():
+                talk.stdin.write("0.2\n")
+                answers.add(talk.stdout.readline())
+            assert "lost\n" in answers
+            talk.stdin.write("20\n")
+            assert talk.stdout.readline() == "x\n"
+            talk.stdin.close()
