@@ -6,22 +6,18 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
 from fedquilt_common.errors import NoGlobalModelError, PackageMissingError, PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.types import Arrays
 from fedquilt_server.experiment_file import load_experiment
+from fedquilt_server.runs.result_files import MODEL, read_result
 from fedquilt_server.status.results import Result, RoundResult
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
-
-_RESULT: Final = "result.json"
-_MODEL: Final = "global.safetensors"
 
 
 @dataclass(frozen=True)
@@ -70,11 +66,11 @@ class Run:
         """
         from fedquilt_common.training.learner import load_arrays
 
-        arrays = _global_arrays(self.folder, self.experiment.algorithm.name)
+        arrays = _global_arrays(self)
         module = next((module for module in self._modules() if _fits(module, arrays)), None)
         if module is None:
             raise RunFolderError(
-                f"{self.folder / _MODEL} does not fit the model '{self.experiment.model.name}' of the experiment. "
+                f"{self.folder / MODEL} does not fit the model '{self.experiment.model.name}' of the experiment. "
                 "If the model is your own, use the code that the run used"
             )
         load_arrays(module, arrays)
@@ -95,39 +91,26 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
         RunFolderError: the folder is missing, holds no result, or holds a damaged one.
     """
     place = Path(folder)
-    result = _read_result(place)
+    result = read_result(place)
     return Run(place, load_experiment(place / "experiment.yaml"), result)
 
 
-def _read_result(folder: Path) -> Result:
-    if not folder.is_dir():
-        raise RunFolderError(f"{folder}: there is no such folder; check the path")
-    if not (folder / _RESULT).is_file():
-        raise RunFolderError(
-            f"{folder}: holds no {_RESULT}, so no round is finished there; name a run folder, such as one below runs/"
-        )
-    try:
-        return Result.model_validate_json((folder / _RESULT).read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise RunFolderError(
-            f"{folder / _RESULT}: is damaged ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}); "
-            "run the experiment again with another run folder"
-        ) from None
-
-
-def _global_arrays(folder: Path, algorithm: str) -> Arrays:
+def _global_arrays(run: Run) -> Arrays:
     from fedquilt_common.algorithms import DIAGNOSTICS
+    from fedquilt_common.wire.chunks import digest_file
     from fedquilt_common.wire.codec import FileArrays
 
-    path = folder / _MODEL
+    path, algorithm = run.folder / MODEL, run.experiment.algorithm.name
     if not path.is_file():
         raise RunFolderError(
-            f"{folder}: holds no {_MODEL}, so the run is not finished; run the same experiment in it again to resume"
+            f"{run.folder}: holds no {MODEL}, so the run is not finished; run the same experiment in it again to resume"
         )
     try:
         arrays = FileArrays(path)
-    except PayloadError as error:
+        expected = run.result.final.get("global_sha256")
+        if expected is not None and digest_file(path) != expected:
+            raise PayloadError("its SHA-256 is not the global_sha256 of result.json")
+    except (PayloadError, OSError) as error:
         raise RunFolderError(f"{path}: is damaged: {error}; run the experiment again") from error
     if algorithm in DIAGNOSTICS or not len(arrays):
         raise NoGlobalModelError(

@@ -21,9 +21,11 @@ from fedquilt_server.round.events import (
     Rejected,
     Replied,
     Resumed,
+    RoundRestarted,
     Send,
     decode_event,
     encode_event,
+    skip_dropped,
 )
 from fedquilt_server.round.machine import Machine
 
@@ -224,7 +226,7 @@ def recover(world: World, node: Node) -> Machine:
     machine = world.machine(saved.done, saved.state)
     if saved.snapshot:
         machine.restore(saved.snapshot, saved.at)
-    for event in _events(node.journal):
+    for _, event in skip_dropped(list(enumerate(_events(node.journal), 1))):
         for command in machine.handle(event):
             if isinstance(command, Checkpoint):
                 machine.proceed(command.state, node.now)
@@ -339,6 +341,8 @@ def _label(move: Move | None) -> str:
             return f"{agent} is refused for client {rejected}"
         case Resumed():
             return "crash and recovery"
+        case RoundRestarted():
+            return "a reply on disk is damaged"
         case Elapse():
             return "time passes until the wake-up"
     return type(move).__name__

@@ -171,11 +171,11 @@ def key_of(machine: Machine, now: float) -> tuple[object, ...]:
     return (
         machine.run_state.value, machine.done, opened,
         wake if wake is None else wake - now,
-        None if machine.done else (first if first is None else min(now - first, PERIOD), machine._waited),
+        None if machine.done or opened else (first if first is None else min(now - first, PERIOD), machine._waited),
         tuple((name, agent.clients) for name, agent in machine.agents.items()),
         tuple(sorted(machine.host_of.items())), tuple(sorted(machine._silent)),
         tuple(sorted(machine._accepted)), tuple(sorted(machine._counted.items())),
-        opened and tuple(sorted(machine._since.items())),
+        opened and (tuple(sorted(machine._since.items())), tuple(sorted(machine._asked_fleet))),
     )  # fmt: skip
 
 
@@ -194,6 +194,8 @@ def moves(world: World, machine: Machine, now: float, boots: Mapping[str, int]) 
     yield Ticked(now)
     if not machine.finished:
         yield Resumed(now)
+    if machine.exchange is not None:
+        yield machine.restart_event(now, "a reply is damaged")
     if machine.wake_at is not None and machine.wake_at > now:
         yield Elapse()
 

@@ -206,6 +206,7 @@ class Stage:
         self.ways: dict[int, Turn] = {}
         """How a client sends its reply, if not in order and all at once."""
         self._answered: set[tuple[str, int]] = set()
+        self._offered: dict[str, RoundMessage] = {}
 
     def player(self, name: str) -> Player:
         return Player(name, self.scratch, lambda who, deliver: MemoryTransport(self.broker, who, deliver))
@@ -235,10 +236,24 @@ class Stage:
                 if before is not None:
                     before(player, message)
                 for client in FLEET.get(player.name, ()):
-                    if client in self.ways:
-                        self.ways[client](player, message)
-                    else:
-                        player.send(player.pack(client))
+                    self._send_reply(player, client, message)
+        return False
+
+    def _send_reply(self, player: Player, client: int, message: RoundMessage) -> None:
+        if client in self.ways:
+            self.ways[client](player, message)
+        else:
+            player.send(player.pack(client))
+
+    def offer(self) -> bool:
+        """Let every agent handle its messages, and offer its replies again with each manifest, as real agents do."""
+        for player in self.players.values():
+            player.listen()
+            message = player.round
+            if message is not None and self._offered.get(player.name) is not message and player.model():
+                self._offered[player.name] = message
+                for client in FLEET[player.name]:
+                    self._send_reply(player, client, message)
         return False
 
     @contextmanager

@@ -33,9 +33,10 @@ from fedquilt_server.round.events import (
     Ticked,
     decode_event,
     encode_event,
+    skip_dropped,
 )
 from fedquilt_server.round.machine import Machine
-from fedquilt_server.round.policy import Policy
+from fedquilt_server.round.policy import Policy, same_task
 
 CLIENTS = 4
 SPLIT = {"pi": (0, 1), "jetson": (2, 3), "thief": (0, 3)}
@@ -114,8 +115,9 @@ class Book:
         self.machine = Machine(self.algorithm, self.policy, state, lab, load, done.round if done else 0, validates=True)
         again = self.machine.restore(done.snapshot, done.at) if done else []
         self.finished = sum(isinstance(command, Finish) for command in again)
-        for number, (kind, body) in list(enumerate(self.journal, 1))[place:]:
-            self._carry_out(number, decode_event(kind, body), replaying=True)
+        since = [(number, decode_event(*row)) for number, row in list(enumerate(self.journal, 1))[place:]]
+        for number, event in skip_dropped(since):
+            self._carry_out(number, event, replaying=True)
 
 
 def view(book: Book) -> dict[str, object]:
@@ -152,7 +154,7 @@ class Federation(RuleBasedStateMachine):
         assert shortfall in ("wait", "replace")
         policy = Policy(rounds, CLIENTS, quorum, 60.0, "wait" if shortfall == "wait" else "replace")
         self.now, self.boots, self.highest = 0.0, Counter[str](), 1
-        self.dies = False
+        self.dies, self.restarts = False, 0
         self.steady, self.shaken = (self._book(policy) for _ in range(2))
 
     def _book(self, policy: Policy) -> Book:
@@ -216,6 +218,21 @@ class Federation(RuleBasedStateMachine):
         self.now += seconds
         self._both(Ticked(self.now))
 
+    @precondition(lambda self: self.steady.machine.exchange is not None)
+    @rule()
+    def lose_a_reply(self) -> None:
+        """Start the round again, because a reply on disk is damaged; the recovered machine never saw the replies."""
+        before = self.steady.machine.exchange
+        assert before is not None
+        self.restarts += 1
+        self._both(self.steady.machine.restart_event(self.now, "damaged"))
+        after = self.steady.machine.exchange
+        assert after is not None
+        assert (after.number, after.replies) == (0, {})
+        if before.number == 0:
+            assert sorted(after.tasks) == sorted(before.tasks)
+            assert all(same_task(task, before.tasks[client]) for client, task in after.tasks.items())
+
     @rule()
     def crash(self) -> None:
         self.shaken.crash()
@@ -240,7 +257,7 @@ class Federation(RuleBasedStateMachine):
         accepted: Counter[Key] = Counter(
             (r.client, r.round, r.exchange) for r in self.steady.receipts if r.outcome == "accepted"
         )
-        if self.steady.policy.shortfall == "wait":
+        if self.steady.policy.shortfall == "wait" and not self.restarts:
             assert all(count == 1 for count in accepted.values())
         for replies in self.steady.algorithm.seen:
             assert replies

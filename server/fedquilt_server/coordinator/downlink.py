@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 from collections.abc import Container
 from typing import Final
 
+from fedquilt_common.errors import PayloadError
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob, publish_chunks
 from fedquilt_common.wire.messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
@@ -13,8 +16,10 @@ from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.publications import Publication, PublicationPlan, SliceEntry
 from fedquilt_server.round.events import Send
-from fedquilt_server.runs.blob_store import BlobStore
+from fedquilt_server.runs.blob_store import BlobStore, find_damage
 from fedquilt_server.runs.journal import Journal
+
+log = logging.getLogger(__name__)
 
 _SLOTS: Final = "slots"
 
@@ -44,6 +49,7 @@ class Downlink:
         self._chunks: dict[str, int] = json.loads(journal.meta(_SLOTS) or "{}")
         self._filled: dict[str, Blob] = {}
         self._written: dict[int, tuple[Arrays, Blob]] = {}
+        self._sources: dict[str, Publication] = {}
         self._message: RoundMessage | None = None
 
     @property
@@ -69,6 +75,7 @@ class Downlink:
         """
         blobs = [self._blob(publication) for publication in plan.patches]
         self._message = _manifest(run, send, plan, blobs)
+        self._sources = dict(zip((patch.place for patch in self._message.patches), plan.patches, strict=True))
         for patch, blob in zip(self._message.patches, blobs, strict=True):
             self._fill(patch.place, blob)
         self._clear_except({patch.place for patch in self._message.patches})
@@ -76,13 +83,27 @@ class Downlink:
         return self._message
 
     def publish_again(self) -> None:
-        """Publish everything again: the broker may have lost it."""
+        """Publish everything again: the broker may have lost it.
+
+        Raises:
+            RunFolderError: a published file is damaged, and so is the file that it was made from.
+        """
         blobs, self._filled = self._filled, {}
         for place, blob in blobs.items():
+            self._repair(place, blob)
             self._fill(place, blob)
         if self._message is not None:
             self._clear_except(blobs)
         self._send_manifest()
+
+    def _repair(self, place: str, blob: Blob) -> None:
+        """Write a damaged file again from the arrays that it was made from."""
+        damage = find_damage(blob.path, blob.digest)
+        if damage is not None:
+            log.warning("%s %s; writing it again", blob.path, damage)
+            with contextlib.suppress(OSError, ValueError, PayloadError):  # its arrays are read from a damaged file
+                self._write(self._sources[place])
+            self._store.blob(blob.digest)
 
     def clear(self) -> None:
         """Clear everything that is retained."""
@@ -92,13 +113,17 @@ class Downlink:
 
     def _blob(self, publication: Publication) -> Blob:
         arrays = publication.arrays
-        if publication.patch is not None:
-            return self._store.put_patch(arrays, publication.patch, self._precision)
-        blob = self.find_blob(arrays)
+        blob = None if publication.patch is not None else self.find_blob(arrays)
         if blob is None:
-            blob = self._store.put(arrays, self._precision, labels=publication.labels)
-            self._written[id(arrays)] = (arrays, blob)
+            blob = self._write(publication)
+            if publication.patch is None:
+                self._written[id(arrays)] = (arrays, blob)
         return blob
+
+    def _write(self, publication: Publication) -> Blob:
+        if publication.patch is not None:
+            return self._store.put_patch(publication.arrays, publication.patch, self._precision)
+        return self._store.put(publication.arrays, self._precision, labels=publication.labels)
 
     def _fill(self, place: str, blob: Blob) -> None:
         if self._filled.get(place) == blob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Final
 
@@ -25,9 +26,14 @@ from fedquilt_server.round.events import (
     Resumed,
     Send,
     Stop,
+    Ticked,
+    skip_dropped,
 )
 from fedquilt_server.runs import clock
+from fedquilt_server.runs.blob_store import DamagedReplyError
 from fedquilt_server.runs.run import ActiveRun
+
+log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 60.0
 """How long the coordinator waits for the broker to take what it published."""
@@ -64,21 +70,61 @@ class Driver:
     def record(self, event: Event) -> None:
         """Journal an event, pass it to the machine, and execute its commands, in this order.
 
+        If a reply turns out to be damaged on disk when the exchange closes, the round starts again.
+
         Raises:
             RunFailedError: the algorithm cannot close the round.
         """
         seq = self._run.append(event)
-        self._carry_out(seq, self._handle(event))
-        self._display.show_waiting(self._machine)
+        try:
+            commands = self._handle(event)
+        except DamagedReplyError as damage:
+            return self._restart_round(damage)
+        self._carry_out(seq, commands)
+        return self._display.show_waiting(self._machine)
 
     def recover(self) -> None:
         """Handle the journal's events since the last checkpoint again, then reopen an open exchange."""
         self._replay(0, self._count_sends(self._run.restore()))
-        for seq, event in self._run.events_since_checkpoint():
-            self._replay(seq, self._handle(event))
+        damage = self._replay_events()
+        if damage is not None:
+            self._restart_round(damage, replaying=True)
         self._display.show_waiting(self._machine)
         if self._run.folder.epoch > 1 and not self._machine.finished:
             self.record(Resumed(clock.now()))
+
+    def _replay_events(self) -> DamagedReplyError | None:
+        """Handle the events again; returns the first damaged reply, after which no reply and no tick is handled."""
+        damage: DamagedReplyError | None = None
+        for seq, event in skip_dropped(list(self._run.events_since_checkpoint())):
+            if damage is not None and isinstance(event, Replied | Ticked):
+                continue
+            try:
+                self._verify(event)
+                self._replay(seq, self._handle(event))
+            except DamagedReplyError as found:
+                damage = found
+        return damage
+
+    def _verify(self, event: Event) -> None:
+        """Verify the file of a reply that the machine will accept.
+
+        Raises:
+            DamagedReplyError: it is damaged or missing.
+        """
+        if isinstance(event, Replied):
+            outcome, _ = self._machine.judge(event.client, event.round, event.exchange)
+            if outcome == "accepted":
+                self._run.folder.blobs.reply(event)
+
+    def _restart_round(self, damage: DamagedReplyError, *, replaying: bool = False) -> None:
+        """Journal that the open round starts again because of a damaged reply, and open it."""
+        log.warning("%s", damage)
+        self._run.folder.blobs.discard(damage)
+        event = self._machine.restart_event(clock.now(), str(damage))
+        if not replaying:
+            return self.record(event)
+        return self._replay(self._run.append(event), self._handle(event))
 
     def _handle(self, event: Event) -> list[Command]:
         """Pass an event to the machine. The time of a step that closes an exchange counts as averaging."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader
 from fedquilt_common.wire.codec import FileArrays
@@ -116,7 +117,8 @@ class Uplink:
         now = clock.now()
         if self._run.watch.first_chunk is None:
             self._run.watch.first_chunk = now
-        blob = self._assemble(address, header, payload, expected, now)
+        with report_disk_errors(self._blobs.partial):
+            blob = self._assemble(address, header, payload, expected, now)
         if blob is not None:
             self._accept(address, blob, expected)
         elif header.index == header.count - 1:

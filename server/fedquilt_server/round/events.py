@@ -6,7 +6,7 @@ Times named ``at`` are Unix times in seconds.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -83,8 +83,32 @@ class Ticked:
     at: float
 
 
-Event = Joined | Left | Replied | Rejected | Resumed | Ticked
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Joined, Left, Replied, Rejected, Resumed, Ticked)}
+@dataclass(frozen=True)
+class RoundRestarted:
+    """An accepted reply of the open round is damaged or missing: the round starts again, with no reply accepted.
+
+    A recovery skips the replies and ticks before this event, because it may not be able to read the replies. So the
+    event holds what they had decided.
+
+    Attributes:
+        reason: the file that is damaged, for people.
+        opened_at: Unix time in seconds at which the round first opened.
+        fleet: the connected clients for which the round opened, with their profiles.
+        outcomes: replies since the checkpoint, by outcome.
+    """
+
+    at: float
+    round: int
+    reason: str
+    opened_at: float
+    fleet: Mapping[ClientId, Profile]
+    outcomes: Mapping[str, int]
+
+
+Event = Joined | Left | Replied | Rejected | Resumed | Ticked | RoundRestarted
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Joined, Left, Replied, Rejected, Resumed, Ticked, RoundRestarted)
+}
 
 
 def encode_event(event: Event) -> tuple[str, str]:
@@ -98,8 +122,23 @@ def decode_event(kind: str, body: str) -> Event:
     if kind == "Joined":
         fields["clients"] = tuple(fields["clients"])
         fields["profile"] = Profile(**fields["profile"])
+    if kind == "RoundRestarted":
+        fields["fleet"] = {int(client): Profile(**profile) for client, profile in fields["fleet"].items()}
     event: Event = _KINDS[kind](**fields)
     return event
+
+
+def skip_dropped(events: Sequence[tuple[int, Event]]) -> list[tuple[int, Event]]:
+    """Return the events that a recovery handles: no replies and ticks before the last restart of the round.
+
+    Args:
+        events: sequence number and event of all since the checkpoint.
+    """
+    restarts = [seq for seq, event in events if isinstance(event, RoundRestarted)]
+    last = max(restarts, default=0)
+    return [
+        (seq, event) for seq, event in events if seq >= last or not isinstance(event, Replied | Ticked | RoundRestarted)
+    ]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ recovery needs only the journal of events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fedquilt_common.algorithm_api import Algorithm, Reply, Round, ServerContext, State, Task
@@ -23,12 +23,13 @@ from fedquilt_server.round.events import (
     Rejected,
     Replied,
     Resumed,
+    RoundRestarted,
     Send,
     Stop,
     Ticked,
 )
 from fedquilt_server.round.invariants import MachineView, validate
-from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, same_task
+from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, move_clients, same_task
 from fedquilt_server.round.round_counts import RoundCounts
 from fedquilt_server.round.snapshots import MachineSnapshot, ReplyId
 from fedquilt_server.round.states import PROCEED, IllegalTransitionError, RunState, check_transition
@@ -89,6 +90,7 @@ class Machine:
         self._counted: dict[ClientId, ExchangeId] = {}
         self._since: dict[ClientId, ExchangeId] = {}
         self._counts = RoundCounts()
+        self._asked_fleet: Mapping[ClientId, Profile] = {}
 
     # -- properties and queries ----------------------------------------------------------------
 
@@ -133,6 +135,11 @@ class Machine:
     def evaluate(self, state: State) -> dict[str, float]:
         """Return the algorithm's scores of a state."""
         return self._algorithm.evaluate(state, self._context_for(self.done, self._fleet()))
+
+    def restart_event(self, at: float, reason: str) -> RoundRestarted:
+        """Return the event that starts the open round again for the clients for which it opened."""
+        counts = self._counts
+        return RoundRestarted(at, self.round, reason, counts.opened_at, self._asked_fleet, dict(counts.outcomes))
 
     def snapshot(self) -> str:
         """Return as JSON what a checkpoint must keep besides the state; see ``restore``."""
@@ -208,10 +215,12 @@ class Machine:
                 return self._resume(event.at)
             case Ticked():
                 return self._tick(event.at)
+            case RoundRestarted():
+                return self._start_over(event)
 
     def _join(self, event: Joined) -> None:
         agent = self.agents[event.agent] = self.agent_of(event)
-        self._release(event.agent, keep=agent.clients)
+        move_clients(event.agent, agent.clients, self.host_of, self.agents)
         for client in agent.clients:
             self.host_of.setdefault(client, event.agent)
         self._silent.difference_update(agent.clients)
@@ -222,16 +231,7 @@ class Machine:
         agent = self.agents.get(event.agent)
         if agent is not None and agent.boot <= event.boot:
             del self.agents[event.agent]
-            self._release(event.agent)
-
-    def _release(self, agent: str, keep: Collection[ClientId] = ()) -> None:
-        """Give an agent's clients, except ``keep``, to the next agent that claims them, in the order of joining."""
-        for client in {c for c, host in self.host_of.items() if host == agent} - set(keep):
-            others = [name for name, other in self.agents.items() if name != agent and client in other.clients]
-            if others:
-                self.host_of[client] = others[0]
-            else:
-                del self.host_of[client]
+            move_clients(event.agent, (), self.host_of, self.agents)
 
     def _start_if_ready(self, at: float) -> list[Command]:
         """Open a round: round 1 needs every client, or a quorum after the deadline; later rounds need a quorum."""
@@ -241,18 +241,15 @@ class Machine:
         enough = self.policy.quorum if self._waited else self.policy.clients
         if len(self._fleet()) < enough:
             self._silent.clear()  # they get no tasks, so they could never show a sign of life
-        return self._open_round(at, at) if len(self._fleet()) >= enough else []
+        return self._open_round(at, at, self._fleet()) if len(self._fleet()) >= enough else []
 
     def _reply(self, event: Replied) -> list[Command]:
         self._silent.discard(event.client)
         verdict, reason = self.judge(event.client, event.round, event.exchange)
-        receipt = Receipt(
-            event.agent, event.client, event.round, event.exchange, event.digest, verdict, reason
-        )  # fmt: skip
-        if verdict != "accepted" or self.exchange is None:
-            self._counts.outcomes[verdict] += 1
-            return [receipt]
+        receipt = Receipt(event.agent, event.client, event.round, event.exchange, event.digest, verdict, reason)
         self._counts.outcomes[verdict] += 1
+        if verdict != "accepted" or self.exchange is None:
+            return [receipt]
         self.exchange.replies[event.client] = event
         self._accepted.add((event.client, event.round, event.exchange))
         self._counts.note_training(event)
@@ -260,10 +257,7 @@ class Machine:
 
     def would_close(self, event: Event) -> bool:
         """Whether this event completes the open exchange, so that handling it includes the averaging."""
-        exchange = self.exchange
-        if not isinstance(event, Replied) or exchange is None:
-            return False
-        return len(exchange.replies) + 1 == len(exchange.tasks) and event.client in exchange.tasks
+        return isinstance(event, Replied) and self.exchange is not None and self.exchange.lacks_only(event.client)
 
     def _refuse(self, event: Rejected) -> list[Command]:
         self._counts.outcomes[event.outcome] += 1
@@ -314,10 +308,10 @@ class Machine:
             return [Finish("all rounds are done")]
         return self._start_if_ready(at)
 
-    def _open_round(self, at: float, opened_at: float) -> list[Command]:
-        self._counts.opened_at = opened_at
+    def _open_round(self, at: float, opened_at: float, fleet: Mapping[ClientId, Profile]) -> list[Command]:
+        self._counts.opened_at, self._asked_fleet = opened_at, fleet
         self._since = dict(self._counted)
-        self._round = self._algorithm.round(self.state, self._context_for(self.round, self._fleet()))
+        self._round = self._algorithm.round(self.state, self._context_for(self.round, fleet))
         return self._open_exchange(0, next(self._round), at)
 
     def _open_exchange(self, number: int, tasks: Mapping[ClientId, Task], at: float) -> list[Command]:
@@ -333,12 +327,9 @@ class Machine:
         exchange = self.exchange
         if exchange is None:
             return []
-        passed = exchange.deadline is not None and at >= exchange.deadline
-        exchange.overdue = exchange.overdue or passed
-        enough = min(self.policy.quorum, len(exchange.tasks)) if exchange.overdue else len(exchange.tasks)
-        if len(exchange.replies) >= enough:
+        if exchange.is_complete(at, self.policy.quorum):
             return self._close(exchange, at)
-        return self._shortfall(exchange, at) if passed else []
+        return self._shortfall(exchange, at) if exchange.is_late(at) else []
 
     def _close(self, exchange: Exchange, at: float) -> list[Command]:
         assert self._round is not None  # noqa: S101 - an exchange is open
@@ -383,13 +374,10 @@ class Machine:
         return self._restart_round(exchange, at)
 
     def _restart_round(self, before: Exchange, at: float) -> list[Command]:
-        """Restart the round; replies to exactly the same task still count."""
-        if self._round is not None:
-            self._round.close()
-        commands = self._open_round(at, self._counts.opened_at)
+        """Start the round again; replies to exactly the same task still count."""
+        self._abandon_round()
+        commands = self._open_round(at, self._counts.opened_at, self._fleet())
         now = self.exchange
-        self._accepted = {key for key in self._accepted if key[1] != self.round}
-        self._counts.clear_training()
         if now is not None and before.number == now.number:
             same = {c for c, t in now.tasks.items() if c in before.replies and same_task(t, before.tasks[c])}
             self.exchange = replace(now, replies={c: before.replies[c] for c in same})
@@ -397,3 +385,16 @@ class Machine:
             for client in sorted(same):
                 self._counts.note_training(before.replies[client])
         return [*commands, *self._close_if_complete(at)]
+
+    def _abandon_round(self) -> None:
+        if self._round is not None:
+            self._round.close()
+        self._accepted = {key for key in self._accepted if key[1] != self.round}
+        self._counts.clear_training()
+
+    def _start_over(self, event: RoundRestarted) -> list[Command]:
+        """Start the round again with no reply accepted; each client may be asked in the rounds that follow."""
+        self._abandon_round()
+        self._silent.clear()
+        self._counts.restart(event.opened_at, event.outcomes)
+        return self._open_round(event.at, event.opened_at, event.fleet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,8 +56,34 @@ class Exchange:
     replies: dict[ClientId, Replied] = field(default_factory=dict)
     overdue: bool = False
 
+    def is_complete(self, at: float, quorum: int) -> bool:
+        """Whether enough clients have replied at this time: all of them, or a quorum once the deadline has passed."""
+        self.overdue = self.overdue or self.is_late(at)
+        enough = min(quorum, len(self.tasks)) if self.overdue else len(self.tasks)
+        return len(self.replies) >= enough
+
+    def lacks_only(self, client: ClientId) -> bool:
+        """Whether this client's reply is the only one that is missing."""
+        return len(self.replies) + 1 == len(self.tasks) and client in self.tasks
+
+    def is_late(self, at: float) -> bool:
+        """Whether the deadline has passed at this time."""
+        return self.deadline is not None and at >= self.deadline
+
 
 def same_task(task: Task, other: Task) -> bool:
     """Whether a reply to one task answers the other."""
     same_arrays = task.arrays is other.arrays or not (len(task.arrays) or len(other.arrays))
     return same_arrays and (task.kind, task.scalars) == (other.kind, other.scalars)
+
+
+def move_clients(
+    agent: str, keep: Collection[ClientId], host_of: dict[ClientId, str], agents: Mapping[str, KnownAgent]
+) -> None:
+    """Give an agent's clients, except ``keep``, to the next agent that claims them, in the order of joining."""
+    for client in {c for c, host in host_of.items() if host == agent} - set(keep):
+        others = [name for name, other in agents.items() if name != agent and client in other.clients]
+        if others:
+            host_of[client] = others[0]
+        else:
+            del host_of[client]

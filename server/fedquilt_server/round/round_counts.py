@@ -25,14 +25,14 @@ class RoundCounts:
     first_exchange: tuple[int, int] = (0, 0)
     _train_seconds: dict[str, list[float]] = field(default_factory=dict)
 
-    def restart(self, at: float) -> None:
-        """Count from 0 for a round that opens at ``at``."""
+    def restart(self, at: float, outcomes: Mapping[str, int] | None = None) -> None:
+        """Count for a round that opens at ``at``: from 0, or from ``outcomes``."""
         self.opened_at = at
-        self.outcomes.clear()
+        self.outcomes = Counter(outcomes)
         self.clear_training()
 
     def clear_training(self) -> None:
-        """Delete the training times: the round restarts."""
+        """Delete the training times: the round starts again."""
         self._train_seconds.clear()
 
     def note_training(self, event: Replied) -> None:

@@ -6,12 +6,29 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
 from fedquilt_common.types import Arrays, ClientId, Precision
-from fedquilt_common.wire.chunks import Blob
+from fedquilt_common.wire.chunks import Blob, digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
+
+
+class DamagedReplyError(RunFolderError):
+    """An accepted reply of the open round is damaged or missing; the round can start again without it.
+
+    Attributes:
+        event: the reply.
+    """
+
+    def __init__(self, path: Path, event: Replied, what: str) -> None:
+        super().__init__(
+            f"{path}, the reply of client {event.client} to round {event.round}, exchange {event.exchange}, {what}. "
+            "The round starts again, and agents send their replies again"
+        )
+        self.path = path
+        self.event = event
 
 
 class BlobStore:
@@ -25,10 +42,11 @@ class BlobStore:
         self.folder = folder
         self.partial = folder / "partial"
         self.replies = folder / "replies"
-        self.replies.mkdir(parents=True, exist_ok=True)
-        self.partial.mkdir(exist_ok=True)
-        for left_over in self.partial.iterdir():
-            left_over.unlink()
+        with report_disk_errors(folder):
+            self.replies.mkdir(parents=True, exist_ok=True)
+            self.partial.mkdir(exist_ok=True)
+            for left_over in self.partial.iterdir():
+                left_over.unlink()
 
     def path(self, digest: str) -> Path:
         """Return the path of the blob with this digest, whether it exists or not."""
@@ -42,36 +60,48 @@ class BlobStore:
         """Return the arrays of an accepted reply, read when they are used.
 
         Raises:
-            RunFolderError: the file is missing.
+            DamagedReplyError: the file does not have the reply's digest, or is missing.
         """
         path = self.reply_path(event.client, event.round, event.exchange, event.digest)
-        if not path.exists():
-            raise RunFolderError(f"{path} is missing from the run folder; the run cannot be resumed")
+        damage = find_damage(path, event.digest)
+        if damage is not None:
+            raise DamagedReplyError(path, event, damage)
         return FileArrays(path)
+
+    def discard(self, damage: DamagedReplyError) -> None:
+        """Delete a damaged reply, so that its client can send it again."""
+        with report_disk_errors(damage.path):
+            damage.path.unlink(missing_ok=True)
 
     def blob(self, digest: str) -> Blob:
         """Return the blob with this digest.
 
         Raises:
-            RunFolderError: the file is missing.
+            RunFolderError: the file does not have the digest, or is missing.
         """
         path = self.path(digest)
-        try:
-            return Blob(path, digest, path.stat().st_size)
-        except FileNotFoundError:
-            raise RunFolderError(f"{path} is missing from the run folder; the run cannot be resumed") from None
+        damage = find_damage(path, digest)
+        if damage is not None:
+            raise RunFolderError(
+                f"{path} {damage}. Restore the file from a backup (its name is its SHA-256), or start again with "
+                "another --out"
+            )
+        return Blob(path, digest, path.stat().st_size)
 
     def arrays(self, digest: str) -> FileArrays:
-        """Return the arrays of a blob, read when they are used."""
-        return FileArrays(self.blob(digest).path)
+        """Return the arrays of a blob that ``blob`` has verified, read when they are used."""
+        with report_disk_errors(self.path(digest)):
+            return FileArrays(self.path(digest))
 
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
-        return self._keep(write_arrays(self.partial / "writing", arrays, precision, labels=labels))
+        with report_disk_errors(self.partial):
+            return self._keep(write_arrays(self.partial / "writing", arrays, precision, labels=labels))
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write a patch of ``arrays`` durably under its digest."""
-        return self._keep(write_patch(self.partial / "writing", arrays, patch, precision))
+        with report_disk_errors(self.partial):
+            return self._keep(write_patch(self.partial / "writing", arrays, patch, precision))
 
     def _keep(self, written: Blob) -> Blob:
         target = self.path(written.digest)
@@ -80,6 +110,15 @@ class BlobStore:
 
     def clean(self, keep: Collection[str]) -> None:
         """Delete all replies, and every blob whose digest is not in ``keep``."""
-        for path in [*self.folder.iterdir(), *self.replies.iterdir()]:
-            if path.is_file() and path.name not in keep:
-                path.unlink()
+        with report_disk_errors(self.folder):
+            for path in [*self.folder.iterdir(), *self.replies.iterdir()]:
+                if path.is_file() and path.name not in keep:
+                    path.unlink()
+
+
+def find_damage(path: Path, digest: str) -> str | None:
+    """Return how a file differs from its SHA-256 ``digest``, in words; None if it is intact."""
+    try:
+        return None if digest_file(path) == digest else "is damaged: its content does not have the SHA-256 of its name"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
 from fedquilt_common.algorithm_api import State
+from fedquilt_common.errors import RunFolderError
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.journal import StoredCheckpoint, Traffic
 from fedquilt_server.runs.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
 
 _NO_ARRAYS: Final = ""
 """Stands for the digest of a state without extra arrays."""
@@ -20,16 +24,37 @@ class Checkpoints:
 
     Args:
         folder: the opened run folder.
-        first_state: makes the state before round 1; called only in a new folder.
+        first_state: makes the state before round 1; called in a new folder, and if its files are damaged.
 
     Attributes:
         last: the newest checkpoint.
+
+    Raises:
+        RunFolderError: a file of the newest checkpoint is damaged or missing, and cannot be made again.
     """
 
     def __init__(self, folder: RunFolder, first_state: Callable[[], State]) -> None:
         self._journal, self._blobs = folder.journal, folder.blobs
         self._down = folder.experiment.wire.down
-        self.last = self._journal.last_checkpoint() or self._begin(first_state())
+        last = self._journal.last_checkpoint()
+        self.last = last or self._begin(first_state())
+        if last is not None:
+            self._verify(first_state)
+
+    def _verify(self, first_state: Callable[[], State]) -> None:
+        """Verify the state's files by their digests; the seed determines the first state, so it can be made again."""
+        try:
+            self._check_blobs()
+        except RunFolderError as error:
+            if self.last.round != 0:
+                raise
+            log.warning("%s. The run has no finished round, so its first state is made again", error)
+            self.write(first_state())
+            self._check_blobs()
+
+    def _check_blobs(self) -> None:
+        for digest in {self.last.arrays, self.last.extra} - {_NO_ARRAYS}:
+            self._blobs.blob(digest)
 
     def _begin(self, state: State) -> StoredCheckpoint:
         arrays, extra = self.write(state)

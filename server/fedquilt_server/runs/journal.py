@@ -1,32 +1,44 @@
 """The write-ahead journal of a run: events, checkpoints, and what a restart needs.
 
 Events are committed before they are handled. The journal is SQLite in WAL mode with ``synchronous=FULL``: neither a
-killed process nor a power cut loses a committed event.
+killed process nor a power cut loses a committed event. Each row has a checksum. That of an event covers the checksum of
+the event before, and that of a checkpoint covers the checksum of the event that it closes.
 """
 
 from __future__ import annotations
 
-import sqlite3
+import logging
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any
 
-from fedquilt_common.errors import RunFolderError
 from fedquilt_server.round.events import Event, decode_event, encode_event
+from fedquilt_server.runs.journal_check import (
+    EventChain,
+    check_rows,
+    check_structure,
+    check_version,
+    damaged_journal,
+    drop_damaged,
+    journal_errors,
+    read_meta,
+    undecodable_rows,
+)
+from fedquilt_server.runs.journal_schema import (
+    columns_of,
+    connect,
+    create,
+    put_meta,
+    row_digest,
+    transaction,
+    upgrade,
+    version_of,
+)
 from fedquilt_server.status.results import RoundResult
 
-_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS events (
-    seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL,
-    bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS checkpoints (
-    round INTEGER PRIMARY KEY, seq INTEGER NOT NULL, arrays TEXT NOT NULL, extra TEXT NOT NULL,
-    at REAL NOT NULL, machine TEXT NOT NULL, result TEXT, bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL);
-"""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,33 +71,59 @@ class StoredCheckpoint:
 
 
 class Journal:
-    """The journal of one run, at ``path``.
+    """The journal of one run, at ``path``. Opening it verifies every row (``journal_check``).
+
+    Events after the last checkpoint that are damaged are dropped, with a warning: the agents offer their replies again.
+    A journal of version 1 gets its checksums.
 
     Raises:
-        RunFolderError: the file is no journal, or a newer fedquilt wrote it.
+        RunFolderError: the file is no journal or is damaged, a newer fedquilt wrote it, or the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None)
-            version = self._prepare()
-        except (sqlite3.Error, ValueError) as error:
-            raise RunFolderError(f"{path} is not a fedquilt journal: {error}. Choose another --out") from None
-        if version > _VERSION:
-            self._db.close()
-            raise RunFolderError(f"{path} was written by a newer fedquilt (journal version {version}): update this one")
-        self.set_meta("version", str(_VERSION))
-
-    def _prepare(self) -> int:
-        try:
+        with ExitStack() as undo, journal_errors(path):
+            self._db = undo.enter_context(closing(connect(str(path))))
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-            return int(self.meta("version") or _VERSION)
-        except (sqlite3.Error, ValueError):
-            self._db.close()
-            raise
+            self._make_current()
+            self._chain = self._verify()
+            undo.pop_all()
+
+    def _make_current(self) -> None:
+        """Create the tables, or upgrade those of version 1."""
+        columns = columns_of(self._db)
+        if not columns:
+            with transaction(self._db):
+                return create(self._db)
+        version = version_of(columns)
+        if "meta" in columns:
+            found = read_meta(self._db, self.path, "version")
+            check_version(self.path, "1" if found is None and version == 1 else found)
+        if version is None:
+            raise damaged_journal(self.path, "its tables are not those of a journal")
+        if version == 1:
+            check_structure(self._db, self.path)
+            with transaction(self._db):
+                upgrade(self._db)
+        return None
+
+    def _verify(self) -> EventChain:
+        chain = check_rows(self._db, self.path)
+        if chain.damaged is None:
+            check_structure(self._db, self.path)
+            return chain
+        with transaction(self._db):
+            dropped = drop_damaged(self._db, chain)
+            check_structure(self._db, self.path)
+            if check_rows(self._db, self.path) != replace(chain, damaged=None):
+                raise damaged_journal(self.path, f"event {chain.seq + 1} cannot be dropped")
+        log.warning(
+            "%s: event %d (%s) differs from its checksum: dropped the last %d events, which are after the last "
+            "checkpoint; agents send the replies among them again",
+            self.path, chain.seq + 1, chain.damaged, dropped,
+        )  # fmt: skip
+        return replace(chain, damaged=None)
 
     def close(self) -> None:
         """Close the database."""
@@ -93,69 +131,75 @@ class Journal:
 
     def meta(self, key: str) -> str | None:
         """Return a value that ``set_meta`` stored; None if there is none."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if row is None else str(row[0])
+        with journal_errors(self.path):
+            return read_meta(self._db, self.path, key)
 
     def set_meta(self, key: str, value: str) -> None:
         """Commit a value under a key."""
-        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        with journal_errors(self.path):
+            put_meta(self._db, key, value)
 
     def append(self, event: Event, traffic: Traffic) -> int:
         """Commit one event; returns its sequence number."""
-        return self._write(
-            "INSERT INTO events (kind, body, bytes_down, bytes_up) VALUES (?, ?, ?, ?)",
-            (*encode_event(event), traffic.down, traffic.up),
-        )
+        row = (self._chain.seq + 1, *encode_event(event), traffic.down, traffic.up)
+        digest = row_digest(self._chain.digest, *row)
+        with journal_errors(self.path):
+            self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (*row, digest))
+        self._chain = EventChain(row[0], digest)
+        return row[0]
 
     def events_after(self, seq: int) -> Iterator[tuple[int, Event]]:
         """Yield the events after ``seq``, oldest first, with their sequence numbers."""
-        rows = self._db.execute("SELECT seq, kind, body FROM events WHERE seq > ? ORDER BY seq", (seq,)).fetchall()
-        for number, kind, body in rows:
-            yield number, decode_event(kind, body)
+        for number, kind, body in self._query("SELECT seq, kind, body FROM events WHERE seq > ? ORDER BY seq", seq):
+            with undecodable_rows(self.path):
+                event = decode_event(kind, body)
+            yield number, event
 
     def save(self, checkpoint: StoredCheckpoint) -> None:
         """Commit a checkpoint together with the round's results."""
         result = checkpoint.result.model_dump_json() if checkpoint.result else None
-        self._write(
-            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                checkpoint.round, checkpoint.seq, checkpoint.arrays, checkpoint.extra, checkpoint.at,
-                checkpoint.machine, result, checkpoint.traffic.down, checkpoint.traffic.up,
-            ),
+        row = (
+            checkpoint.round, checkpoint.seq, checkpoint.arrays, checkpoint.extra, float(checkpoint.at),
+            checkpoint.machine, result, checkpoint.traffic.down, checkpoint.traffic.up,
         )  # fmt: skip
+        closing_event = self._query("SELECT digest FROM events WHERE seq = ?", checkpoint.seq)
+        digest = row_digest(closing_event[0][0] if closing_event else "", *row)
+        with journal_errors(self.path):
+            self._db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, digest))
 
     def last_checkpoint(self) -> StoredCheckpoint | None:
         """Return the newest checkpoint; None in a new journal."""
-        row = self._db.execute("SELECT * FROM checkpoints ORDER BY round DESC LIMIT 1").fetchone()
-        return None if row is None else _checkpoint(row)
+        found = self._query("SELECT * FROM checkpoints ORDER BY round DESC LIMIT 1")
+        with undecodable_rows(self.path):
+            return _checkpoint(found[0]) if found else None
 
     def results(self) -> list[RoundResult]:
         """Return the results of all finished rounds."""
-        rows = self._db.execute("SELECT result FROM checkpoints WHERE result IS NOT NULL ORDER BY round")
-        return [RoundResult.model_validate_json(row[0]) for row in rows]
+        found = self._query("SELECT result FROM checkpoints WHERE result IS NOT NULL ORDER BY round")
+        with undecodable_rows(self.path):
+            return [RoundResult.model_validate_json(row[0]) for row in found]
 
     def traffic(self) -> Traffic:
         """Return the bytes counted up to the last commit."""
-        down, up = self._db.execute(
+        down, up = self._query(
             "SELECT max(d), max(u) FROM (SELECT max(bytes_down) d, max(bytes_up) u FROM events"
             " UNION ALL SELECT max(bytes_down), max(bytes_up) FROM checkpoints)"
-        ).fetchone()
-        noted_down, noted_up = map(int, (self.meta("traffic") or "0 0").split())
+        )[0]
+        with undecodable_rows(self.path):
+            noted_down, noted_up = map(int, (self.meta("traffic") or "0 0").split())
         return Traffic(max(down or 0, noted_down), max(up or 0, noted_up))
 
     def note_traffic(self, traffic: Traffic) -> None:
         """Commit the byte counters without an event."""
         self.set_meta("traffic", f"{traffic.down} {traffic.up}")
 
-    def _write(self, statement: str, values: tuple[object, ...]) -> int:
-        try:
-            return int(self._db.execute(statement, values).lastrowid or 0)
-        except sqlite3.Error as error:
-            raise RunFolderError(f"{self.path} cannot be written: {error}. Check the free disk space") from None
+    def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with journal_errors(self.path):
+            return self._db.execute(statement, values).fetchall()
 
 
-def _checkpoint(row: tuple[int, int, str, str, float, str, str | None, int, int]) -> StoredCheckpoint:
-    number, seq, arrays, extra, at, machine, result, down, up = row
+def _checkpoint(row: tuple[Any, ...]) -> StoredCheckpoint:
+    number, seq, arrays, extra, at, machine, result, down, up, _ = row
     parsed = RoundResult.model_validate_json(result) if result else None
     return StoredCheckpoint(number, seq, arrays, extra, at, machine, parsed, Traffic(down, up))
 
@@ -164,15 +208,11 @@ def peek_meta(path: Path, key: str) -> str | None:
     """Return a value of a journal that another process may be writing; None if there is none.
 
     Raises:
-        RunFolderError: the file is no journal.
+        RunFolderError: the journal is damaged, or is none.
     """
     if not path.exists():
         return None
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-                return None  # the process was killed before it made the first table
-            row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    except sqlite3.Error as error:
-        raise RunFolderError(f"{path} is not a fedquilt journal: {error}. Choose another --out") from None
-    return None if row is None else str(row[0])
+    with journal_errors(path), closing(connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        if not columns_of(db):
+            return None  # the process was killed before it made the tables
+        return read_meta(db, path, key)

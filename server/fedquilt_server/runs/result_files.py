@@ -7,17 +7,22 @@ import io
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
+from fedquilt_common.wire.chunks import Blob
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
+RESULT: Final = "result.json"
+MODEL: Final = "global.safetensors"
 _COLUMNS = ("accuracy", "r2", "loss", "global_accuracy", "personal_accuracy")
 """Scores that have a column of their own."""
 
@@ -70,17 +75,56 @@ def round_result(
 
 
 def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -> None:
-    """Write ``result.json``, ``rounds.csv`` and ``boards.csv``."""
-    write_atomically(folder / "result.json", result.model_dump_json(indent=2) + "\n")
-    write_atomically(folder / "rounds.csv", _csv(result.rounds, RoundResult))
-    write_atomically(folder / "boards.csv", _csv(boards, BoardStatus))
+    """Write ``result.json``, ``rounds.csv`` and ``boards.csv``.
+
+    Raises:
+        RunFolderError: the disk is full or read-only.
+    """
+    texts = {
+        RESULT: result.model_dump_json(indent=2) + "\n",
+        "rounds.csv": _csv(result.rounds, RoundResult),
+        "boards.csv": _csv(boards, BoardStatus),
+    }
+    for name, text in texts.items():
+        with report_disk_errors(folder / name):
+            write_atomically(folder / name, text)
 
 
-def write_model(folder: Path, blob: Path) -> None:
-    """Write ``global.safetensors``, a copy of the last state's arrays in fp32."""
-    fresh = folder / ".global.safetensors.new"
-    shutil.copyfile(blob, fresh)
-    replace_durably(fresh, folder / "global.safetensors")
+def write_model(folder: Path, blob: Blob) -> None:
+    """Write ``global.safetensors``, a copy of the last state's arrays in fp32.
+
+    Raises:
+        RunFolderError: the disk is full or read-only.
+    """
+    target, fresh = folder / MODEL, folder / f".{MODEL}.new"
+    with report_disk_errors(target):
+        shutil.copyfile(blob.path, fresh)
+        replace_durably(fresh, target)
+
+
+def read_result(folder: Path) -> Result:
+    """Read the ``result.json`` of a run folder.
+
+    Raises:
+        RunFolderError: the folder or the file is missing, or the file is damaged.
+    """
+    path = folder / RESULT
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: there is no such folder; check the path")
+    if not path.is_file():
+        raise RunFolderError(
+            f"{folder}: holds no {RESULT}, so no round is finished there; name a run folder, such as one below runs/"
+        )
+    try:
+        return Result.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}; make it readable") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RunFolderError(
+            f"{path}: is damaged ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}); "
+            "run the experiment again with another run folder"
+        ) from None
 
 
 def _csv(rows: Sequence[BaseModel], kind: type[BaseModel]) -> str:

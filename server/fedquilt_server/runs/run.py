@@ -65,7 +65,8 @@ class ActiveRun:
         watch: times of the open round.
 
     Raises:
-        RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run.
+        RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run; or it
+            is damaged or cannot be written.
         ExperimentError: the experiment cannot start; the folder stays free for another one.
     """
 
@@ -188,13 +189,14 @@ class ActiveRun:
         row = round_result(done, self.watch, now, traffic, travelling.size, scores)
         stored = StoredCheckpoint(done.round, seq, model.digest, extra, now, done.snapshot, row, traffic)
         self.checkpoints.save(stored, {travelling.digest, *keep})
+        self.folder.note_round(done.round)
         self.watch = Stopwatch(traffic)
         write_results(self.folder.path, self.result(), boards)
         return SavedRound(row, self.checkpoints.read(), travelling, now)
 
     def finish(self, boards: Sequence[BoardStatus]) -> None:
         """Write the final model and the last result files, and record that the run is finished."""
-        write_model(self.folder.path, self.folder.blobs.path(self.checkpoints.last.arrays))
+        write_model(self.folder.path, self.folder.blobs.blob(self.checkpoints.last.arrays))
         write_results(self.folder.path, self.result(), boards)
         self.folder.finish()
 

@@ -6,16 +6,21 @@ import secrets
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.runs import clock
+from fedquilt_server.runs.begun_mark import BegunMark, check_mark, mark_path, read_mark, write_mark
 from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.journal import Journal, peek_meta
 
-_FRESH = "fresh"
+JOURNAL: Final = "journal.sqlite"
+"""Name of the journal's file."""
+_FRESH: Final = "fresh"
 """Key of the journal: "yes" until a broker has accepted the coordinator."""
 
 
@@ -38,10 +43,13 @@ def inspect_folder(path: Path) -> FolderState:
     """Read the state of a folder without opening it; another process may be writing to it.
 
     Raises:
-        RunFolderError: the journal is damaged.
+        RunFolderError: the journal is damaged, or has lost the run.
     """
-    journal = path / "journal.sqlite"
-    begun = journal.exists() and peek_meta(journal, _FRESH) != "yes"
+    journal = path / JOURNAL
+    run = peek_meta(journal, "run")
+    if run is None:
+        check_mark(path, journal, run, 0)
+    begun = mark_path(path).exists() or (journal.exists() and peek_meta(journal, _FRESH) != "yes")
     return FolderState(begun, peek_meta(journal, "experiment"), peek_meta(journal, "finished") is not None)
 
 
@@ -56,7 +64,8 @@ class RunFolder:
         started_at: Unix time in seconds at which the run was created.
 
     Raises:
-        RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run.
+        RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run; or it
+            is damaged or cannot be written.
         FolderInUseError: another process works in the folder.
     """
 
@@ -67,9 +76,11 @@ class RunFolder:
         before = inspect_folder(path)
         _check_folder(path, before, self._yaml, resume=resume)
         with ExitStack() as undo:
-            self._lock = undo.enter_context(lock_folder(path))
-            write_durably(path / "experiment.yaml", self._yaml)
-            self.journal = undo.enter_context(closing(Journal(path / "journal.sqlite")))
+            with report_disk_errors(path):
+                self._lock = undo.enter_context(lock_folder(path))
+                write_durably(path / "experiment.yaml", self._yaml)
+            self.journal = undo.enter_context(closing(Journal(path / JOURNAL)))
+            check_mark(path, path / JOURNAL, self.journal.meta("run"), self._last_round())
             if not before.begun:
                 self.journal.set_meta(_FRESH, "yes")
             self.blobs = BlobStore(path / "blobs")
@@ -92,7 +103,12 @@ class RunFolder:
 
     def begin(self) -> None:
         """Record that a broker has accepted the coordinator: from now on agents may have received the run."""
+        write_mark(self.path, BegunMark(self.run, self.epoch, self._last_round()), durable=True)
         self.journal.set_meta(_FRESH, "no")
+
+    def note_round(self, round: int) -> None:
+        """Record outside of the journal that it has finished a round, so that a journal that loses it is noticed."""
+        write_mark(self.path, BegunMark(self.run, self.epoch, round), durable=False)
 
     def finish(self) -> None:
         """Record that all results are written."""
@@ -107,10 +123,15 @@ class RunFolder:
         self.journal.close()
         self._lock.close()
 
+    def _last_round(self) -> int:
+        last = self.journal.last_checkpoint()
+        return last.round if last else 0
+
     def _identify(self) -> tuple[str, int, float]:
         journal = self.journal
         run = journal.meta("run") or f"{self.experiment.name[:40]}-{secrets.token_hex(4)}"
-        epoch = int(journal.meta("epoch") or 0) + 1
+        mark = read_mark(self.path)
+        epoch = max(int(journal.meta("epoch") or 0), mark.epoch if mark else 0) + 1
         started = float(journal.meta("started_at") or clock.now())
         for key, value in (("run", run), ("epoch", epoch), ("started_at", started)):
             journal.set_meta(key, str(value))

@@ -15,9 +15,11 @@ import httpx
 
 from fedquilt_common.errors import BrokerUnreachableError, RunFolderError
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
+from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.simulate.stall import StallDetector
@@ -161,11 +163,14 @@ def run_simulation(
         BrokerMissingError: there is no mosquitto program.
         BrokerUnreachableError: no broker answers at its address.
         FolderInUseError: another simulation runs in the folder.
+        RunFolderError: the folder is damaged, or cannot be written.
         RunFailedError: a process fails again after each restart, or too many clients fail for a quorum.
     """
-    lock = lock_folder(plan.folder, wait=0, name=".simulate.lock")
+    with report_disk_errors(plan.folder):
+        lock = lock_folder(plan.folder, wait=0, name=".simulate.lock")
     with lock, Supervisor(plan.folder / "pids.json", report) as children:
-        write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
+        with report_disk_errors(plan.folder):
+            write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
         if plan.broker is None:
             children.start(_broker_spec(plan))
         _await_broker(plan, children)
@@ -175,7 +180,7 @@ def run_simulation(
         if not _watch(plan, children, show, should_stop) and not inspect_folder(plan.folder).finished:
             return None
         memory, restarts = children.memory(), children.restarts()
-    return SimulationResult(Result.model_validate_json((plan.folder / "result.json").read_text()), memory, restarts)
+    return SimulationResult(read_result(plan.folder), memory, restarts)
 
 
 def _await_broker(plan: SimulationPlan, children: Supervisor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import types
 from pathlib import Path
@@ -102,6 +104,22 @@ def test_a_damaged_model_is_named(finished: fq.Run) -> None:
     (finished.folder / "global.safetensors").write_bytes(b"nonsense")
     with pytest.raises(fq.RunFolderError, match=r"global\.safetensors: is damaged"):
         finished.model()
+
+
+def test_a_model_with_a_flipped_bit_is_named(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", arrays_of("mlp", hidden=[8]))
+    model = folder / "global.safetensors"
+    content = bytearray(model.read_bytes())
+    result = json.loads((folder / "result.json").read_text())
+    result["final"]["global_sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / "result.json").write_text(json.dumps(result))
+    fq.load_run(folder).model()
+    content[-1] ^= 1
+    model.write_bytes(content)
+    with pytest.raises(
+        fq.RunFolderError, match=r"global\.safetensors: is damaged: its SHA-256 is not the global_sha256"
+    ):
+        fq.load_run(folder).model()
 
 
 def test_a_run_that_goes_on_has_rounds_and_no_model(tmp_path: Path) -> None:

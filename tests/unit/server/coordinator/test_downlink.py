@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.algorithm_api import Task
+from fedquilt_common.errors import RunFolderError
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import RoundMessage
@@ -136,6 +137,33 @@ def test_everything_again_for_a_broker_that_forgot(bench: Bench) -> None:
     bench.broker.retained.clear()
     bench.downlink.publish_again()
     assert bench.broker.retained == before
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"x"), lambda path: path.unlink()])
+def test_a_damaged_patch_is_written_again_before_it_is_published_again(
+    bench: Bench, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    message = bench.send(1, c0=model(700), c1=model(100, 2.0))
+    before = dict(bench.broker.retained)
+    bench.broker.retained.clear()
+    damage(bench.store.path(message.patches[1].digest))
+    bench.downlink.publish_again()
+    assert bench.broker.retained == before
+    assert f"{message.patches[1].digest} " in caplog.text
+    assert "writing it again" in caplog.text
+
+
+def test_a_damaged_state_is_never_published_again(bench: Bench) -> None:
+    """Its arrays are read from the damaged file itself, so nothing intact is left."""
+    blob = bench.store.put(model(700))
+    arrays = bench.store.arrays(blob.digest)
+    bench.downlink.remember(arrays, blob)
+    bench.send(1, c0=arrays)
+    content = bytearray(blob.path.read_bytes())
+    content[-1] ^= 1
+    blob.path.write_bytes(content)
+    with pytest.raises(RunFolderError, match=f"{blob.digest} is damaged.*Restore the file from a backup"):
+        bench.downlink.publish_again()
 
 
 def test_nothing_open_means_nothing_to_publish_again(bench: Bench) -> None:

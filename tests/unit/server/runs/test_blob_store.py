@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.types import Precision
 from fedquilt_server.round.events import Replied
-from fedquilt_server.runs.blob_store import BlobStore
+from fedquilt_server.runs.blob_store import BlobStore, DamagedReplyError
 
 ARRAYS: dict[str, NDArray[Any]] = {"a": np.arange(5, dtype=np.float32), "b": np.zeros((2, 0), np.int64)}
 
@@ -64,20 +65,61 @@ def test_an_array_of_a_state_that_is_read_while_its_file_is_replaced_stays_whole
 
 
 def test_a_blob_that_is_gone_is_named(store: BlobStore) -> None:
-    for attempt in (lambda: store.blob("ab" * 32), lambda: store.arrays("ab" * 32), lambda: store.reply(reply())):
-        with pytest.raises(RunFolderError, match="is missing from the run folder; the run cannot be resumed"):
+    for attempt in (lambda: store.blob("ab" * 32), lambda: store.reply(reply())):
+        with pytest.raises(RunFolderError, match=r"(ab){32}|(cd){32}.* cannot be read: No such file"):
             attempt()
+    with pytest.raises(RunFolderError, match=r"(ab){32} cannot be used: No such file"):
+        store.arrays("ab" * 32)
+
+
+def test_a_blob_with_a_flipped_bit_is_named_with_a_remedy(store: BlobStore) -> None:
+    blob = store.put(ARRAYS)
+    content = bytearray(blob.path.read_bytes())
+    content[-1] ^= 1
+    blob.path.write_bytes(content)
+    remedy = r"its content does not have the SHA-256 of its name\. Restore the file from a backup"
+    with pytest.raises(RunFolderError, match=f"{blob.digest} is damaged: {remedy}"):
+        store.blob(blob.digest)
+    assert store.put(ARRAYS) == store.blob(blob.digest)
+
+
+def test_a_damaged_reply_is_named_and_can_be_sent_again(store: BlobStore) -> None:
+    blob = store.put(ARRAYS)
+    event = reply(digest=blob.digest)
+    path = store.reply_path(3, 2, 1, blob.digest)
+    path.write_bytes(blob.path.read_bytes()[:-1])
+    with pytest.raises(
+        DamagedReplyError, match=f"{path}, the reply of client 3 to round 2, exchange 1, is dam"
+    ) as found:
+        store.reply(event)
+    assert found.value.event == event
+    store.discard(found.value)
+    store.discard(found.value)
+    assert not path.exists()
+    path.write_bytes(blob.path.read_bytes())
+    assert store.reply(event)["a"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_full_disk_is_named(store: BlobStore) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
+    try:
+        with pytest.raises(RunFolderError, match=r"partial/writing cannot be used: File too large\. Free disk space"):
+            store.put(ARRAYS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    store.put(ARRAYS)
 
 
 def test_nobodys_bytes_stand_for_anothers(store: BlobStore) -> None:
     """Two clients that send the same bytes have two files: deleting one leaves the other."""
     paths = {store.reply_path(c, r, e, "cd" * 32) for c in (1, 11) for r in (1, 11) for e in (0, 1)}
     assert len(paths) == 8
-    mine = store.reply_path(3, 2, 1, "cd" * 32)
-    mine.write_bytes(store.put(ARRAYS).path.read_bytes())
-    assert store.reply(reply())["a"].tolist() == [0, 1, 2, 3, 4]
+    blob = store.put(ARRAYS)
+    store.reply_path(3, 2, 1, blob.digest).write_bytes(blob.path.read_bytes())
+    assert store.reply(reply(digest=blob.digest))["a"].tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(RunFolderError):
-        store.reply(reply(client=4))
+        store.reply(reply(client=4, digest=blob.digest))
 
 
 def test_cleaning_keeps_what_is_named_and_nothing_else(store: BlobStore) -> None:

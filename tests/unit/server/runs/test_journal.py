@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,8 +12,9 @@ import pytest
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.types import Profile
-from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Ticked
+from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Ticked, encode_event
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, Traffic, peek_meta
+from fedquilt_server.runs.journal_schema import upgrade
 from fedquilt_server.status.results import RoundResult
 
 EVENTS: list[Event] = [
@@ -126,16 +128,148 @@ def test_a_journal_that_a_crash_left_empty_is_a_new_one(path: Path) -> None:
 def test_something_else_is_no_journal(path: Path) -> None:
     path.write_bytes(b"not a database" * 100)
     for attempt in (lambda: Journal(path), lambda: peek_meta(path, "run")):
-        with pytest.raises(RunFolderError, match=r"journal\.sqlite is not a fedquilt journal.*Choose another --out"):
+        with pytest.raises(
+            RunFolderError, match=r"journal\.sqlite is damaged, or is not a fedquilt journal.*another --out"
+        ):
             attempt()
     assert path.read_bytes() == b"not a database" * 100
 
 
-@pytest.mark.parametrize(("version", "reason"), [("2", "newer fedquilt .journal version 2"), ("x", "not a fedquilt")])
+@pytest.mark.parametrize(("version", "reason"), [("3", "newer fedquilt .journal version 3"), ("x", "not a fedquilt")])
 def test_a_journal_of_another_version(version: str, reason: str, path: Path) -> None:
     with closing(Journal(path)) as made:
-        assert made.meta("version") == "1"
+        assert made.meta("version") == "2"
         made.set_meta("version", version)
     with pytest.raises(RunFolderError, match=reason):
         Journal(path)
     assert peek_meta(path, "version") == version
+
+
+FIRST_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL,
+    bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL);
+CREATE TABLE checkpoints (
+    round INTEGER PRIMARY KEY, seq INTEGER NOT NULL, arrays TEXT NOT NULL, extra TEXT NOT NULL,
+    at REAL NOT NULL, machine TEXT NOT NULL, result TEXT, bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL);
+INSERT INTO meta VALUES ('version', '1'), ('run', 'a');
+"""
+
+
+def test_a_journal_of_version_1_gets_its_checksums(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(FIRST_SCHEMA)
+        for event in EVENTS:
+            db.execute("INSERT INTO events (kind, body, bytes_down, bytes_up) VALUES (?, ?, 1, 2)", encode_event(event))
+        db.execute("INSERT INTO checkpoints VALUES (1, 3, 'ab', '', 12, '', NULL, 0, 0)")
+        db.commit()
+    assert (peek_meta(path, "run"), peek_meta(path, "version")) == ("a", "1")
+    for _ in range(2):
+        with closing(Journal(path)) as journal:
+            assert [event for _, event in journal.events_after(0)] == EVENTS
+            assert journal.last_checkpoint() == StoredCheckpoint(1, 3, "ab", "", 12.0, "", None, Traffic())
+            assert (journal.meta("run"), journal.meta("version")) == ("a", "2")
+
+
+def test_an_upgrade_that_is_killed_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(FIRST_SCHEMA)
+
+    def killed(db: sqlite3.Connection) -> None:
+        upgrade(db)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedquilt_server.runs.journal.upgrade", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Journal(path)
+    monkeypatch.undo()
+    assert peek_meta(path, "version") == "1"
+    with closing(Journal(path)) as journal:
+        assert journal.meta("version") == "2"
+
+
+def change(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        assert db.execute(statement).rowcount
+
+
+def test_damaged_events_after_the_last_checkpoint_are_dropped(
+    journal: Journal, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for event in EVENTS:
+        journal.append(event, Traffic())
+    journal.save(stored(1, 3, row(1), Traffic()))
+    change(path, "UPDATE events SET body = replace(body, 'closed', 'clozed') WHERE seq = 5")
+    with closing(Journal(path)) as other:
+        assert [event for _, event in other.events_after(0)] == EVENTS[:4]
+        assert other.append(Ticked(9.0), Traffic()) == 5
+    assert "event 5 (Rejected) differs from its checksum: dropped the last 3 events" in caplog.text
+    caplog.clear()
+    with closing(Journal(path)) as other:
+        assert [event for _, event in other.events_after(3)] == [EVENTS[3], Ticked(9.0)]
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("UPDATE events SET body = body || ' ' WHERE seq = 2", "event 2, before the checkpoint of round 1"),
+        ("DELETE FROM events WHERE seq = 1", "event 1, before the checkpoint of round 1"),
+        ("DELETE FROM events WHERE seq > 2", "event 3, before the checkpoint of round 1"),
+        ("UPDATE checkpoints SET at = at + 1", "the checksum of round 1 in its table checkpoints"),
+        ("UPDATE meta SET value = 'b' WHERE key = 'run'", "the checksum of 'run' in its table meta"),
+        ("UPDATE meta SET value = '1' WHERE key = 'version'", "the checksum of 'version' in its table meta"),
+        ("UPDATE meta SET key = X'ff00' WHERE key = 'run'", "the checksum of b"),
+        ("UPDATE meta SET value = CAST(X'ff00' AS TEXT) WHERE key = 'run'", "the checksum of 'run'"),
+        ("DELETE FROM meta WHERE key = 'version'", "its version is missing"),
+        ("ALTER TABLE events DROP COLUMN bytes_up", "its tables are not those of a journal"),
+        ("PRAGMA writable_schema = ON; DELETE FROM sqlite_master WHERE name = 'events'", "its tables are not those"),
+    ],
+)
+def test_other_damage_is_named(statement: str, what: str, journal: Journal, path: Path) -> None:
+    for event in EVENTS:
+        journal.append(event, Traffic())
+    journal.set_meta("run", "a")
+    journal.save(stored(1, 3, row(1), Traffic()))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(statement)
+    with pytest.raises(RunFolderError, match=f"journal.sqlite is damaged.*{what}.*Restore the file from a backup"):
+        Journal(path)
+
+
+def test_a_value_is_verified_when_another_process_looks_at_it(journal: Journal, path: Path) -> None:
+    journal.set_meta("run", "a")
+    change(path, "UPDATE meta SET value = 'b' WHERE key = 'run'")
+    with pytest.raises(RunFolderError, match=r"journal.sqlite is damaged.*'run'"):
+        peek_meta(path, "run")
+
+
+def test_an_index_that_lost_its_entry_is_found(path: Path) -> None:
+    """A value that a search does not find would otherwise count as never stored."""
+    with closing(Journal(path)) as journal:
+        journal.set_meta("epoch", "7")
+    with closing(sqlite3.connect(path)) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_meta_1'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    content = bytearray(path.read_bytes())
+    at = content.index(b"epoch", (page - 1) * size)
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"journal.sqlite is damaged"):
+        Journal(path)
+
+
+def test_a_full_disk_is_named_and_nothing_is_lost(journal: Journal, path: Path) -> None:
+    journal.append(EVENTS[0], Traffic())
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (Path(f"{path}-wal").stat().st_size, limit[1]))
+    try:
+        with pytest.raises(RunFolderError, match=r"journal.sqlite cannot be used: .*Free disk space.*resume"):
+            journal.append(EVENTS[1], Traffic())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with closing(Journal(path)) as other:
+        assert [event for _, event in other.events_after(0)] == EVENTS[:1]
+        other.append(EVENTS[1], Traffic())
+        assert [event for _, event in other.events_after(0)] == EVENTS[:2]

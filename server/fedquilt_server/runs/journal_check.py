@@ -1,0 +1,150 @@
+"""Verifies every row of a journal by its checksum, and drops damaged events that the agents can send again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_server.runs.journal_schema import VERSION, row_digest, rows
+
+_OF_THE_DISK: Final = ("disk I/O", "is full", "readonly", "unable to open", "locked")
+"""Words of SQLite for errors that are not in the file's content."""
+_REASON_LENGTH: Final = 300
+"""Most characters of an error that quotes a damaged file."""
+
+
+@dataclass(frozen=True)
+class EventChain:
+    """The events of a journal up to the first damaged one.
+
+    Attributes:
+        seq: sequence number of the last intact event; 0 if there is none.
+        digest: its checksum; "" if there is none.
+        damaged: kind of the first damaged event, as far as it can be read; None if all are intact.
+    """
+
+    seq: int = 0
+    digest: str = ""
+    damaged: str | None = None
+
+
+def damaged_journal(path: Path, what: object) -> RunFolderError:
+    """Return the error for a journal whose content cannot be trusted."""
+    reason = " ".join(str(what).split())[:_REASON_LENGTH]
+    return RunFolderError(
+        f"{path} is damaged, or is not a fedquilt journal: {reason}. Restore the file from a backup, or start again "
+        "with another --out"
+    )
+
+
+@contextmanager
+def journal_errors(path: Path) -> Iterator[None]:
+    """Run a block that uses the journal at ``path``.
+
+    Raises:
+        RunFolderError: the journal is damaged, or the disk is full, read-only or broken.
+    """
+    try:
+        yield
+    except (sqlite3.Error, UnicodeError) as error:  # SQLite's message may quote damaged text
+        if any(word in str(error) for word in _OF_THE_DISK):
+            raise RunFolderError(
+                f"{path} cannot be used: {error}. Free disk space, or make the file and its folder writable, then run "
+                "the same command again to resume"
+            ) from error
+        raise damaged_journal(path, error) from error
+
+
+@contextmanager
+def undecodable_rows(path: Path) -> Iterator[None]:
+    """Run a block that decodes rows of the journal at ``path``.
+
+    Raises:
+        RunFolderError: a row holds other than what a journal holds; only possible in one that was of version 1.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged_journal(path, f"a row cannot be decoded: {error}") from error
+
+
+def check_version(path: Path, version: str | None) -> None:
+    """Check the version that a journal has in its table ``meta``.
+
+    Raises:
+        RunFolderError: a newer fedquilt wrote the journal, or this is no version.
+    """
+    if version is None or not version.isdecimal():
+        raise damaged_journal(path, "its version is missing or damaged")
+    if int(version) > VERSION:
+        raise RunFolderError(f"{path} was written by a newer fedquilt (journal version {version}): update this one")
+
+
+def check_rows(db: sqlite3.Connection, path: Path) -> EventChain:
+    """Verify all rows.
+
+    Returns:
+        The events; damaged ones are after the last checkpoint.
+
+    Raises:
+        RunFolderError: a row of ``meta`` or ``checkpoints`` is damaged, or an event that a checkpoint covers.
+    """
+    for *fields, digest in rows(db, "meta"):
+        if row_digest("", *fields) != digest:
+            raise damaged_journal(path, f"the checksum of {fields[0]!r} in its table meta differs")
+    checkpoints = list(rows(db, "checkpoints"))
+    chain, closing = _check_events(db, {row[1] for row in checkpoints})
+    for *fields, digest in checkpoints:
+        if fields[1] not in closing:
+            raise damaged_journal(path, f"event {chain.seq + 1}, before the checkpoint of round {fields[0]}, differs "
+                                        "from its checksum or is missing")  # fmt: skip
+        if row_digest(closing[fields[1]], *fields) != digest:
+            raise damaged_journal(path, f"the checksum of round {fields[0]} in its table checkpoints differs")
+    return chain
+
+
+def _check_events(db: sqlite3.Connection, wanted: set[int]) -> tuple[EventChain, dict[int, str]]:
+    """Verify the events; returns also the checksums of the intact events ``wanted``, by sequence number."""
+    chain, found = EventChain(), {0: ""}
+    for *fields, digest in rows(db, "events"):
+        if row_digest(chain.digest, *fields) != digest:
+            return EventChain(chain.seq, chain.digest, str(fields[1])), found
+        chain = EventChain(fields[0], digest)
+        if chain.seq in wanted:
+            found[chain.seq] = digest
+    return chain, found
+
+
+def drop_damaged(db: sqlite3.Connection, chain: EventChain) -> int:
+    """Delete the events after the last intact one, in the open transaction; returns their number."""
+    return db.execute("DELETE FROM events WHERE seq > ?", (chain.seq,)).rowcount
+
+
+def check_structure(db: sqlite3.Connection, path: Path) -> None:
+    """Check that SQLite's pages and indices agree with one another.
+
+    Raises:
+        RunFolderError: they do not.
+    """
+    found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise damaged_journal(path, found)
+
+
+def read_meta(db: sqlite3.Connection, path: Path, key: str) -> str | None:
+    """Return a value of the table ``meta``, verified; None if there is none.
+
+    Raises:
+        RunFolderError: its row is damaged.
+    """
+    row = db.execute("SELECT * FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        return None
+    if len(row) > 2 and row_digest("", *row[:2]) != row[2]:
+        raise damaged_journal(path, f"the checksum of {key!r} in its table meta differs")
+    return str(row[1])
