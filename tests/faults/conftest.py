@@ -256,6 +256,10 @@ class Stage:
                     self._send_reply(player, client, message)
         return False
 
+    def forget_answers(self) -> None:
+        """Let every agent reply again to the rounds that it has replied to."""
+        self._answered.clear()
+
     @contextmanager
     def closing(self, coordinator: Coordinator) -> Iterator[Coordinator]:
         try:

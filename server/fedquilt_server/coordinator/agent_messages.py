@@ -66,8 +66,11 @@ class AgentMessages:
             self._agents.update_telemetry(telemetry, clock.now())
 
     def _take_failure(self, failure: FailedMessage) -> None:
+        exchange = self._machine.exchange
         if failure.run == self._run and failure.round == self._machine.round:
-            self._refusals.add(failure.agent, failure.client, failure.round, f"{CLIENT_FAILED}{failure.reason}")
+            failed = exchange is not None and failure.exchange == exchange.number
+            reason = f"{CLIENT_FAILED}{failure.reason}"
+            self._refusals.add(failure.agent, failure.client, failure.round, reason, failed=failed)
 
 
 def _check_sender(address: Address, agent: str) -> None:

@@ -34,9 +34,16 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.status.stall import StallDetector
 
 CONNECT_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 0.5
+STALL_SECONDS: Final = 60.0
+"""A run whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
+_STALL_ADVICE: Final = (
+    "Repair the cause on their boards, and run the same command with --resume. "
+    "To change the experiment, choose another --out"
+)
 
 
 class Coordinator:
@@ -69,6 +76,7 @@ class Coordinator:
         self._transport = make_transport(self._deliver, Will(self._topics.coordinator, self._farewell))
         self._agents = AgentList()
         self._display = StatusUpdater(store, self._agents)
+        self._stall = StallDetector(run.experiment.participation, STALL_SECONDS, _STALL_ADVICE)
         self._connected = False
         guard = FloodGuard(run.experiment.data.clients)
         self._admission = Admission(self._transport, self._topics, guard)
@@ -107,7 +115,7 @@ class Coordinator:
 
         Raises:
             BrokerUnreachableError: no broker accepts the coordinator at the start.
-            RunFailedError: the algorithm cannot close a round.
+            RunFailedError: the algorithm cannot close a round, or failing clients prevent the quorum.
         """
         run = self.run
         run.watch_socket(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
@@ -156,6 +164,7 @@ class Coordinator:
             self._driver.record(Rejected(now, mute.agent or "?", None, self.machine.round, describe(mute)))
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._driver.record(Ticked(now))
+        self._stall.check(self._store.current, time.monotonic())
 
     def _publish_end(self) -> None:
         """Clear what the broker retains of the run and publish its end; retry while the broker is unreachable."""
@@ -219,5 +228,7 @@ class Coordinator:
                 self._uplink.take(address, message)
             elif message.payload:
                 self._agent_messages.take(address, message)
+                if address.kind == "presence" and not message.retained:
+                    self._display.show_connected(agent, self.machine)
         except ProtocolError as error:
             self._refusals.add(agent, client, self.machine.round, str(error))

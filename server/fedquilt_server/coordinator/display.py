@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from fedquilt_server.coordinator.failures import Failures
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Send
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.snapshot import CLIENT_FAILED, BoardStatus, RejectedReply, StatusStore
+from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, StatusStore
 
 REJECTIONS_SHOWN: Final = 20
 """Rejected replies on the page, the latest first."""
+
+FAILURES_SHOWN: Final = 5
+"""Failing clients whose reason is shown."""
 
 
 class StatusUpdater:
@@ -29,7 +33,7 @@ class StatusUpdater:
         self._agents = agents
         self._totals: Counter[str] = Counter()
         self._rejections: list[RejectedReply] = []
-        self._failing: dict[int, str] = {}
+        self._failures = Failures()
 
     @property
     def boards(self) -> list[BoardStatus]:
@@ -63,7 +67,7 @@ class StatusUpdater:
 
     def show_exchange(self, send: Send, machine: Machine) -> None:
         """Show an exchange that opens or reopens."""
-        self._failing.clear()
+        self._failures.clear()
         self._store.update(
             phase="sending",
             round=send.round,
@@ -72,6 +76,7 @@ class StatusUpdater:
             tasks=len(send.tasks),
             replies=len(machine.exchange.replies) if machine.exchange else 0,
             awaited=machine.awaited,
+            **self._failing(machine),
             **self._counts(),
         )
 
@@ -102,6 +107,13 @@ class StatusUpdater:
         elif isinstance(event, Joined | Left):
             self._agents.update_online(event.agent, online=event.agent in machine.agents)
             self._store.update(boards=self.boards)
+        if self._failures.take(event, machine):
+            self._store.update(**self._failing(machine))
+
+    def show_connected(self, agent: str, machine: Machine) -> None:
+        """Show that an agent has connected, again or for the first time."""
+        if self._failures.retry(agent):
+            self._store.update(**self._failing(machine))
 
     def _show_reply(self, event: Replied, machine: Machine) -> None:
         self._agents.update_last_seen(event.agent, event.at)
@@ -109,10 +121,7 @@ class StatusUpdater:
         now = machine.exchange
         still_open = now is not None and (machine.round, now.number) == (event.round, event.exchange)
         replies = len(now.replies) if now and still_open else self._store.current.replies + 1
-        self._failing.pop(event.client, None)
-        self._store.update(
-            boards=self.boards, replies=replies, accepted=self._totals["accepted"], failing=len(self._failing)
-        )
+        self._store.update(boards=self.boards, replies=replies, accepted=self._totals["accepted"])
 
     def _show_refusal(self, event: Rejected) -> None:
         self._totals[event.outcome] += 1
@@ -121,8 +130,6 @@ class StatusUpdater:
                 at=event.at, agent=event.agent, client=event.client, round=event.round, reason=event.reason
             )
             self._rejections = [latest, *self._rejections][:REJECTIONS_SHOWN]
-            if event.client is not None and event.reason.startswith(CLIENT_FAILED):
-                self._failing[event.client] = event.reason
         self._store.update(rejections=self._rejections, **self._counts())
 
     def show_waiting(self, machine: Machine) -> None:
@@ -133,6 +140,11 @@ class StatusUpdater:
         if changes != {"awaited": now.awaited, "phase": now.phase}:
             self._store.update(**changes)
 
+    def _failing(self, machine: Machine) -> dict[str, object]:
+        failing = self._failures.current(machine)
+        shown = dict(list(failing.items())[:FAILURES_SHOWN])
+        return {"failing": len(failing), "failures": shown}
+
     def _counts(self) -> dict[str, int]:
         totals = self._totals
         return {
@@ -140,7 +152,6 @@ class StatusUpdater:
             "late": totals["late"],
             "duplicates": totals["duplicate"],
             "rejected": totals["rejected"],
-            "failing": len(self._failing),
         }
 
 

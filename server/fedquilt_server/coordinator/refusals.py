@@ -24,9 +24,18 @@ class Refusals:
         self._limit = limit
         self._record = record
 
-    def add(self, agent: str, client: ClientId | None, round: int, reason: str, outcome: Outcome = "rejected") -> bool:
+    def add(
+        self,
+        agent: str,
+        client: ClientId | None,
+        round: int,
+        reason: str,
+        outcome: Outcome = "rejected",
+        *,
+        failed: bool = False,
+    ) -> bool:
         """Record one refusal; if the agent is beyond its limit, records nothing and returns False."""
         if not self._limit.may_be_refused(agent):
             return False
-        self._record(Rejected(clock.now(), agent, client, round, reason[:REASON_LENGTH], outcome))
+        self._record(Rejected(clock.now(), agent, client, round, reason[:REASON_LENGTH], outcome, failed))
         return True

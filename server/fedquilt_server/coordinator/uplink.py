@@ -172,7 +172,8 @@ class Uplink:
         self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False, final: bool = True
     ) -> bool:
         """Journal and answer a refusal; an agent beyond its limit gets no answer, and the result is False."""
-        if not self._refusals.add(address.agent, address.client, address.round, reason, outcome):
+        failed = final and outcome == "rejected"
+        if not self._refusals.add(address.agent, address.client, address.round, reason, outcome, failed=failed):
             return False
         self._send_receipt(address, digest, outcome, reason, damaged=damaged, final=final)
         return True

@@ -59,7 +59,12 @@ class Replied:
 
 @dataclass(frozen=True)
 class Rejected:
-    """An agent sent something that cannot count; ``outcome`` is the column of the results in which it is counted."""
+    """An agent sent something that cannot count.
+
+    Attributes:
+        outcome: the column of the results in which it is counted.
+        failed: whether the client could not do its task, or its reply is refused for good.
+    """
 
     at: float
     agent: str
@@ -67,6 +72,7 @@ class Rejected:
     round: int
     reason: str
     outcome: Outcome = "rejected"
+    failed: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,19 @@ from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, pars
 from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
-from fedquilt_server.simulate.stall import StallDetector
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
 from fedquilt_server.status.results import Result
 from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.stall import StallDetector
 from fedquilt_server.status.terminal import ProgressDisplay, print_message
 
 POLL_SECONDS: Final = 0.1
 BROKER_SECONDS: Final = 5.0
+STALL_SECONDS: Final = 10.0
+"""A simulation whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
+_STALL_ADVICE: Final = (
+    "Repair the cause and run the same command again to resume. To change the experiment, choose another --out"
+)
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ def _watch(
     plan: SimulationPlan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]
 ) -> bool:
     """Supervise the processes until the run ends. Returns False if ``should_stop`` ended it early."""
-    stall = StallDetector(plan.experiment.participation)
+    stall = StallDetector(plan.experiment.participation, STALL_SECONDS, _STALL_ADVICE)
     with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
         last_poll = 0.0
         while not children.watch():

@@ -69,8 +69,9 @@ class Snapshot(BaseModel):
         description="clients that have not replied in this exchange; before a round, those that are not connected",
     )
     failing: int = Field(
-        default=0, description="clients whose task of this exchange failed and which have not replied since"
+        default=0, description="clients whose last answer to this exchange was a failure or a reply refused for good"
     )
+    failures: dict[int, str] = Field(default_factory=dict, description="first failing clients -> reason")
     deadline: float | None = Field(default=None, description="Unix time at which the exchange closes with a quorum")
     started_at: float = 0.0
     boards: list[BoardStatus] = Field(default_factory=list)

@@ -1,0 +1,62 @@
+"""Detect a run that cannot continue, because too many clients failed for a quorum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedquilt_common.errors import RunFailedError
+from fedquilt_common.experiment.sections import Participation
+from fedquilt_server.status.snapshot import CLIENT_FAILED, Snapshot
+
+
+def can_reach_quorum(tasks: int, failing: int, quorum: int) -> bool:
+    """Whether the clients that can still reply are enough to close an exchange.
+
+    Args:
+        tasks: clients with a task.
+        failing: clients whose last answer was a failure; the others have replied, or may still reply.
+        quorum: replies that close the exchange after its deadline; fewer if fewer clients have a task.
+    """
+    return tasks - failing >= min(quorum, tasks)
+
+
+@dataclass
+class StallDetector:
+    """Checks the snapshots of a run, one after the other.
+
+    Args:
+        participation: the quorum, and what happens without it.
+        patience: seconds without progress after which the run has stalled. It must be long enough for a restarted agent
+            to retry its task.
+        advice: what a person does once the cause is repaired; the end of a sentence.
+    """
+
+    participation: Participation
+    patience: float
+    advice: str
+    _progress: object = None
+    _since: float = 0.0
+
+    def check(self, snapshot: Snapshot, now: float) -> None:
+        """Check one snapshot. ``now``: monotonic seconds.
+
+        Raises:
+            RunFailedError: clients failed, and the remaining ones cannot reach the quorum.
+        """
+        progress = snapshot.round, snapshot.exchange, snapshot.replies, snapshot.failing
+        replaces = self.participation.shortfall == "replace"
+        possible = can_reach_quorum(snapshot.tasks, snapshot.failing, self.participation.quorum)
+        if possible or replaces or progress != self._progress:
+            self._progress, self._since = progress, now
+        elif now - self._since >= self.patience:
+            raise RunFailedError(f"{_describe(snapshot, self.participation.quorum)}. {self.advice}")
+
+
+def _describe(snapshot: Snapshot, quorum: int) -> str:
+    reasons = {client: reason.removeprefix(CLIENT_FAILED) for client, reason in snapshot.failures.items()}
+    shown = "; ".join(f"client {client}: {reason}" for client, reason in reasons.items())
+    more = snapshot.failing - len(snapshot.failures)
+    return (
+        f"round {snapshot.round} cannot reach its quorum of {min(quorum, snapshot.tasks)}: {snapshot.failing} of "
+        f"{snapshot.tasks} clients failed ({shown}{f'; and {more} more' if more > 0 else ''})"
+    )

@@ -1,0 +1,96 @@
+"""A run that cannot go on ends with a reason, and goes on once the cause is repaired."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fedquilt_common.errors import RunFailedError
+from fedquilt_common.wire.messages import FailedMessage, RoundMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.coordinator import coordinator
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import Player, Stage
+
+TOPICS = Topics("lab")
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(coordinator, "STEP_SECONDS", 0.1)
+
+
+def not_finite(player: Player, _: RoundMessage) -> None:
+    model = player.model()
+    assert model is not None
+    player.send(player.pack(2, arrays={name: x * np.float32("nan") for name, x in model.items()}))
+
+
+def of_another_layout(player: Player, _: RoundMessage) -> None:
+    player.send(player.pack(2, arrays={"other": np.zeros(3, np.float32)}))
+
+
+def failed(player: Player, message: RoundMessage) -> None:
+    report = FailedMessage(
+        agent=player.name, run=message.run, client=2, round=message.round, exchange=message.exchange, reason="no luck"
+    )
+    player.say(TOPICS.telemetry(player.name), report.encode())
+
+
+@pytest.mark.parametrize(
+    ("garbage", "reason"), [(not_finite, "not finite"), (of_another_layout, "other arrays"), (failed, "no luck")]
+)
+def test_a_client_that_always_replies_garbage_ends_the_run_with_its_reason(
+    garbage: object, reason: str, stage: Stage, undisturbed: str
+) -> None:
+    stage.ways[2] = garbage  # type: ignore[assignment]
+    with pytest.raises(RunFailedError, match=rf"round 1 .*1 of 3 clients failed \(client 2: .*{reason}.*--resume"):
+        stage.play()
+    assert stage.board.current.phase == "failed"
+    assert stage.board.current.failing == 1
+    del stage.ways[2]
+    stage.forget_answers()  # the repaired agents restart
+    with stage.closing(stage.coordinator()) as again:
+        again.execute(stage.turn)
+    assert stage.sha256 == undisturbed
+
+
+@pytest.mark.parametrize("boot", [1, 2], ids=["connected again", "restarted"])
+def test_an_agent_that_retries_keeps_the_run_alive(boot: int, stage: Stage, undisturbed: str) -> None:
+    """Its failure was that of an attempt before, and its training may take long."""
+    restarted: list[float] = []
+
+    def turn() -> bool:
+        if stage.board.current.failing and not restarted:
+            restarted.append(time.monotonic())
+            stage.players["jetson"].appear((2,), boot=boot)
+        if restarted and 2 in stage.ways and time.monotonic() - restarted[0] > 3 * coordinator.STALL_SECONDS:
+            assert stage.board.current.failing == 0
+            del stage.ways[2]
+            stage.forget_answers()
+        return stage.turn()
+
+    stage.ways[2] = failed
+    stage.play_with(turn)
+    assert stage.sha256 == undisturbed
+
+
+def test_failures_of_clients_of_another_agent_do_not_count(stage: Stage, undisturbed: str) -> None:
+    def lie(player: Player, message: RoundMessage) -> None:
+        if player.name == "pi" and message.round == 1:
+            failed(player, message)  # of client 2, which jetson hosts
+
+    seen: list[int] = []
+
+    def turn() -> bool:
+        seen.append(stage.board.current.failing)
+        return stage.turn(lie)
+
+    stage.play_with(turn)
+    assert stage.sha256 == undisturbed
+    assert not any(seen)
