@@ -9,4 +9,5 @@ board strong-0 --kind strong --clients 0-2
 board medium-0 --kind medium --clients 3-5
 board weak-0 --kind weak --clients 6-7
 cp /federation/coordinator/* /identity/coordinator/
+cp /federation/watch/* /identity/watch/
 for kind in strong medium weak; do cp "/federation/boards/$kind-0/"* "/identity/$kind/"; done

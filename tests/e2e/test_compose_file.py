@@ -83,6 +83,21 @@ def test_nobody_but_who_fills_it_has_the_authoritys_volume() -> None:
     assert [name for name, mounted in volumes.items() if "federation" in mounted] == ["certificates"]
 
 
+@pytest.mark.parametrize(("broker", "dependents"), [("broker", AGENTS), ("broker-tls", TLS_AGENTS)])
+def test_all_start_when_their_broker_is_healthy(broker: str, dependents: dict[str, Any]) -> None:
+    coordinator = broker.replace("broker", "coordinator")
+    for service in (*dependents.values(), SERVICES[coordinator]):
+        assert service["depends_on"] == {broker: {"condition": "service_healthy"}}
+    assert "mosquitto_sub" in str(SERVICES[broker]["healthcheck"]["test"])
+
+
+def test_the_probe_of_the_broker_with_certificates_can_write_nothing() -> None:
+    copied = (DOCKERFILE.parent / "certificates.sh").read_text()
+    assert "cp /federation/watch/* /identity/watch/" in copied
+    assert "tls-watch:/identity/watch" in SERVICES["certificates"]["volumes"]
+    assert "tls-watch:/identity:ro" in SERVICES["broker-tls"]["volumes"]
+
+
 def test_every_profile_is_whole() -> None:
     """The services that a service of a profile depends on are in that profile."""
     for name, service in SERVICES.items():

@@ -10,10 +10,12 @@ import hashlib
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,11 @@ def wait_for(done: Callable[[], Any], what: str) -> None:
 def rounds(folder: Path) -> int:
     csv = folder / "run" / "rounds.csv"
     return len(csv.read_text().splitlines()) - 1 if csv.exists() else 0
+
+
+def pids(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "run" / "pids.json").read_text())
+    return found
 
 
 def await_progress(folder: Path) -> None:
@@ -91,27 +98,52 @@ class Interrupted:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.communicate(timeout=PATIENCE)
         self.process.kill()
+        self.process.wait()
         if exc == (None, None, None):
             wait_for(lambda: not running(self.family), "end of all processes")
             assert rounds(self.folder) < ROUNDS
             assert not list(self.folder.rglob("*.new"))
 
 
-@contextlib.contextmanager
-def terminal() -> Iterator[tuple[int, dict[str, Any]]]:
-    """Open a terminal; yields its descriptor, and how a process starts in it, as the first one of a login."""
-    ours, theirs = pty.openpty()
+class Terminal:
+    """A terminal that shows what is written to it, until it is closed."""
 
-    def enter() -> None:
-        os.setsid()
-        os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal that it opens becomes its own
+    def __init__(self) -> None:
+        self._ours, self._theirs = pty.openpty()
+        self._closing = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
 
-    try:
-        yield ours, {"stdin": theirs, "stdout": theirs, "stderr": theirs, "preexec_fn": enter}
-    finally:
-        for descriptor in (ours, theirs):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def streams(self) -> dict[str, Any]:
+        """How a process starts in the terminal, as the first one of a login."""
+
+        def enter() -> None:
+            os.setsid()
+            os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal that it opens becomes its own
+
+        return {"stdin": self._theirs, "stdout": self._theirs, "stderr": self._theirs, "preexec_fn": enter}
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._ours, b"\x03")
+
+    def close(self) -> None:
+        if not self._closing.is_set():
+            self._closing.set()
+            self._reader.join()
+            os.close(self._theirs)
+            os.close(self._ours)
+
+    def _read(self) -> None:
+        while not self._closing.is_set():
+            if select.select([self._ours], [], [], 0.1)[0]:
+                os.read(self._ours, 65536)
 
 
 @pytest.fixture(scope="module")
@@ -135,16 +167,19 @@ def fingerprint(folder: Path) -> str:
 
 
 def test_a_closed_terminal(folder: Path) -> None:
-    with terminal() as (ours, streams), Interrupted(folder, **streams) as simulation:
-        os.close(streams["stdin"])
-        os.close(ours)
+    with Terminal() as terminal, Interrupted(folder, **terminal.streams) as simulation:
+        terminal.close()
         assert simulation.process.wait(PATIENCE) == 128 + signal.SIGHUP
 
 
 def test_ctrl_c_twice(folder: Path) -> None:
-    with terminal() as (ours, streams), Interrupted(folder, **streams) as simulation:
-        os.write(ours, b"\x03")
-        os.write(ours, b"\x03")
+    """The first one stops all processes in order; here it waits for an agent that does not react."""
+    with Terminal() as terminal, Interrupted(folder, **terminal.streams) as simulation:
+        agents = [psutil.Process(pid) for pid in pids(folder)["agents"].values()]
+        agents[0].suspend()
+        terminal.press_ctrl_c()
+        wait_for(lambda: not running({agents[1]}), "end of the other agent")
+        terminal.press_ctrl_c()
         assert simulation.process.wait(PATIENCE) == 128 + signal.SIGINT
 
 
@@ -170,18 +205,14 @@ def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(folder: 
     assert process.stdout is not None
     assert process.stderr is not None
     await_progress(folder)
-    begun = time.monotonic()
     second = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert (second.returncode, second.stdout) == (6, "")
     assert f"process {process.pid} uses run: wait for it, stop it, or choose another folder" in second.stderr
-    assert time.monotonic() - begun < 10
-    agent = json.loads((folder / "run" / "pids.json").read_text())["agents"]["pi-0"]
-    os.kill(agent, signal.SIGKILL)
+    os.kill(pids(folder)["agents"]["pi-0"], signal.SIGKILL)
     line = "pi-0 was killed by SIGKILL (Killed) and was restarted. Its log is run/logs/pi-0.log"
     assert any(line in shown for shown in process.stderr)
     process.stderr.close()
-    before = json.loads((folder / "run" / "pids.json").read_text())["coordinator"]
-    os.kill(before, signal.SIGKILL)
+    os.kill(pids(folder)["coordinator"], signal.SIGKILL)
     found = json.load(process.stdout)
     process.stdout.close()
     assert process.wait(PATIENCE) == 0
