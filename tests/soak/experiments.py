@@ -15,7 +15,7 @@ from fedquilt_common.files.yaml_text import load_yaml
 
 FILES: Final = Path(__file__).parents[2] / "deploy" / "experiments"
 CLIENTS: Final = 4
-ROUNDS: Final = 5
+ROUNDS: Final = 8
 ECHO: Final = "echo"
 """An experiment that trains nothing. It is the cheapest one, and its model passes in the most chunks."""
 NAMES: Final = (ECHO, *ALGORITHMS)

@@ -28,7 +28,7 @@ MARK: Final = "FEDQUILT_SOAK"
 """Environment variable by which a scenario finds all of its processes, also orphans."""
 POLL: Final = 0.01
 GONE_SECONDS: Final = 20.0
-FIND_SECONDS: Final = 5.0
+FIND_SECONDS: Final = 8.0
 
 
 class Federation:
@@ -48,6 +48,8 @@ class Federation:
         self.folder, self.run = folder, folder / "run"
         self.paused = threading.RLock()
         """Held while a fault needs the command to stay away."""
+        self.over = threading.Event()
+        """Set when the command is not given again."""
         self.starts = 0
         self._mark = secrets.token_hex(8)
         self._broker = ["--broker", broker] if broker else []
@@ -88,11 +90,6 @@ class Federation:
         except subprocess.TimeoutExpired:
             return None
 
-    @property
-    def ended(self) -> bool:
-        """Whether the command has ended."""
-        return self.command.poll() is not None
-
     def message(self) -> str:
         """The standard error of the command's last start."""
         return (self.folder / f"command-{self.starts}.err").read_text(errors="replace")
@@ -107,7 +104,7 @@ class Federation:
             number: which of several.
         """
         end = time.monotonic() + FIND_SECONDS
-        while time.monotonic() < end and not self.ended:
+        while time.monotonic() < end and not self.over.is_set():
             found = self._processes(target)
             if found:
                 return found[number % len(found)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -44,7 +43,6 @@ class _Stage:
     federation: Federation
     net: Network | None
     total: int
-    over: threading.Event = field(default_factory=threading.Event)
     begun: list[Fault] = field(default_factory=list)
     blows: list[Blow] = field(default_factory=list)
     runs: set[str] = field(default_factory=set)
@@ -97,7 +95,7 @@ def _drive(stage: _Stage, scenario: Scenario, end: float) -> tuple[int | None, .
                 with stage.federation.paused:
                     stage.federation.start()
         finally:
-            stage.over.set()
+            stage.federation.over.set()
             stage.blows[:] = [strike.result() for strike in strikes]
     return tuple(codes)
 
@@ -128,6 +126,6 @@ def _strike(stage: _Stage, fault: Fault) -> Blow:
 def _await_time(stage: _Stage, fault: Fault) -> bool:
     wanted = int(fault.after * stage.total)
     reached = stage.federation.wait_until(
-        lambda: wanted == 0 or stage.federation.replies() >= wanted, stage.over.is_set
+        lambda: wanted == 0 or stage.federation.replies() >= wanted, stage.federation.over.is_set
     )
-    return reached and not stage.over.wait(fault.delay)
+    return reached and not stage.federation.over.wait(fault.delay)

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.soak.experiments import LINKS, NAMES, POLICIES
 
-MOST_FAULTS: Final = 5
+FEWEST_FAULTS, MOST_FAULTS = 3, 6
 WORKER_KILLS: Final = 2
 """An agent gives a task up after three dead workers, by design."""
 SYSCALLS: Final = ("write,pwrite64", "fsync,fdatasync", "rename,unlink,mkdir", "openat", "%file", "%desc", "sendto")
@@ -135,7 +135,9 @@ def plan(seed: int) -> Scenario:
     policy = draw.choices(list(POLICIES), (3, 1, 1))[0]
     link = draw.choices(list(LINKS), (4, 1, 1))[0]
     weather = draw.choice(WEATHERS) if theme == "network" else WEATHERS[0]
-    faults = sorted((_fault(draw, theme) for _ in range(draw.randint(1, MOST_FAULTS))), key=lambda fault: fault.after)
+    faults = sorted(
+        (_fault(draw, theme) for _ in range(draw.randint(FEWEST_FAULTS, MOST_FAULTS))), key=lambda fault: fault.after
+    )
     return Scenario(seed, theme, name, policy, link, weather, tuple(_without_surplus(faults)))
 
 
@@ -144,8 +146,8 @@ def _fault(draw: random.Random, theme: str) -> Fault:
     kind = draw.choices(list(classes), [each.weight for each in classes.values()])[0]
     chosen = classes[kind]
     after = draw.choice((0.0, draw.random())) if kind != "peer" else draw.uniform(0.05, 0.9)
-    delay = draw.uniform(0, 6) if after == 0 else draw.choice((0.0, draw.uniform(0, 0.5)))
-    number = int(10 ** draw.uniform(0, 2))
+    delay = draw.uniform(0, 6) if after == 0 else draw.choice((0.0, draw.uniform(0, 0.2)))
+    number = int(10 ** draw.uniform(0, 1.6))
     return Fault(
         kind, draw.choice(chosen.targets), after, delay, draw.uniform(*chosen.seconds), number,
         draw.choice(chosen.details),
