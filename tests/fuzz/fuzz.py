@@ -48,7 +48,7 @@ def fuzz(target: str, engine: str, seconds: float, seed: int) -> Outcome:
     inputs, saved = _read_counts(done.stdout, done.stderr)
     if done.returncode == 0 and saved is None:
         return Outcome(target, engine, inputs, "")
-    return Outcome(target, engine, inputs, f"{saved or 'no input'}\n{done.stderr[-3000:]}")
+    return Outcome(target, engine, inputs, f"{saved or 'no input'}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
 
 
 def _read_counts(out: str, err: str) -> tuple[int, str | None]:

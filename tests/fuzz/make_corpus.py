@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,10 @@ from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import write_arrays
 from fedquilt_server.experiment_file import parse_experiment
+from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Ticked, encode_event
+from fedquilt_server.round.snapshots import MachineSnapshot
+from fedquilt_server.runs.journal import Journal, StoredCheckpoint, Traffic
+from fedquilt_server.status.results import RoundResult
 
 DIGEST = "5e" * 32
 REPLY: Arrays = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
@@ -66,7 +71,35 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
     record = ClientRecord((stored,), (StoredMemory((2, 1), "memory-2.1", DIGEST), StoredMemory((1, 0))), (1, 0))
     write_record(folder, record)
     yield "client-records", (folder / COMMITTED).read_bytes()
+    yield "journals", _journal(folder / "journal.sqlite")
+    yield "journal-rows", _version_1()
     yield "client-records", b'{"replies": [], "memories": [[1, 0, null]], "before": [1, 0]}'
+
+
+def _journal(path: Path) -> bytes:
+    small = sqlite3.connect(path)
+    small.execute("PRAGMA page_size=512")
+    small.execute("VACUUM")
+    small.close()
+    journal = Journal(path)
+    journal.set_meta("experiment", "name: x")
+    journal.append(Joined(1.0, "pi", 1, (0, 1)), Traffic(1, 2))
+    journal.save(StoredCheckpoint(0, 0, DIGEST, "", 1.0, "", None, Traffic(3, 4)))
+    journal.append(Replied(2.0, "pi", 0, 1, 0, DIGEST, 1.0, {"loss": 0.5}, 10), Traffic(5, 6))
+    journal.close()
+    return path.read_bytes()
+
+
+def _version_1() -> bytes:
+    """Rows of a journal of version 1, one a line."""
+    rows = ["mversion\t1", "mexperiment\tname: x", "mtraffic\t5 6", f"c0\t0\t{DIGEST}\t\t1.0\t\tNULL\t3\t4"]
+    events: list[Event] = [Joined(1.0, "pi", 1, (0, 1)), Replied(2.0, "pi", 0, 1, 0, DIGEST, 1.0, {"loss": 0.5}, 10)]
+    for seq, event in enumerate([*events, Rejected(3.0, "pi", None, 1, "no"), Left(4.0, "pi", 1), Ticked(5.0)], 1):
+        rows.append("e" + "\t".join(map(str, (seq, *encode_event(event), seq, seq))))
+    result = {name: 1 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    snapshot = MachineSnapshot().encode()
+    rows.append("c" + "\t".join(map(str, (1, 2, DIGEST, DIGEST, 2.5, snapshot, json.dumps(result), 7, 8))))
+    return "\n".join(rows).encode()
 
 
 def _messages() -> Iterator[tuple[str, bytes]]:
