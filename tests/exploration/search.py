@@ -31,7 +31,7 @@ from fedquilt_server.round.machine import Machine
 
 Journal = tuple["Journal", Event] | None
 """The events since the checkpoint, newest first; journals share what they have in common."""
-SAMPLE = 20
+SAMPLE = 50
 """One in so many steps to a state that is known already is kept, to check that the way there does not matter."""
 
 

@@ -6,8 +6,10 @@ The coordinator's driver is imitated: it journals an event, hands it to the mach
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -129,37 +131,37 @@ def fork(machine: Machine) -> Machine:
     """Return a machine that goes on from the same state, without touching the first."""
     twin = object.__new__(Machine)
     for name, value in vars(machine).items():
-        setattr(twin, name, _fork_value(name, value))
+        if type(value) in _COPIES:
+            vars(twin)[name] = _COPIES[type(value)](value)
+        elif isinstance(value, _SHARED):
+            vars(twin)[name] = value
+        else:
+            raise TypeError(f"Machine.{name} is a {type(value).__name__}: teach the exploration to copy it")
     return twin
 
 
-def _fork_value(name: str, value: object) -> object:
-    match value:
-        case dict():
-            return dict(value)
-        case set():
-            return set(value)
-        case Exchange():
-            return replace(value, replies=dict(value.replies))
-        case RoundCounts():
-            times = {agent: list(seconds) for agent, seconds in value._train_seconds.items()}
-            return RoundCounts(value.opened_at, Counter(value.outcomes), value.first_exchange, times)
-        case ScriptedRound():
-            twin = ScriptedRound(value.exchanges, value.state, value.who)
-            twin.counted, twin.sum = value.counted, value.sum
-            return twin
-        case None | bool() | int() | float() | Policy() | State() | ScriptedAlgorithm():
-            return value
-    if callable(value):
-        return value
-    raise TypeError(f"Machine.{name} is a {type(value).__name__}: teach the exploration to copy it")
+def _copy_exchange(exchange: Exchange) -> Exchange:
+    return replace(exchange, replies=dict(exchange.replies))
+
+
+def _copy_counts(counts: RoundCounts) -> RoundCounts:
+    times = {agent: list(seconds) for agent, seconds in counts._train_seconds.items()}
+    return RoundCounts(counts.opened_at, Counter(counts.outcomes), counts.first_exchange, times)
+
+
+_COPIES: dict[type, Callable[[Any], object]] = {
+    dict: dict, set: set, Exchange: _copy_exchange, RoundCounts: _copy_counts, ScriptedRound: copy
+}  # fmt: skip
+"""How to copy what a machine changes in place."""
+_SHARED = (type(None), bool, int, float, Policy, State, ScriptedAlgorithm, FunctionType)
+"""What a machine never changes in place."""
 
 
 def key_of(machine: Machine, now: float) -> tuple[object, ...]:
     """All that decides what a machine does from now on.
 
     Left out: boot numbers and times of day, which matter only relative to each other; counters of the report; the
-    model, which is a function of the replies that counted (``Ledger`` checks that).
+    model, which is a function of the replies that counted (``search.py`` checks that).
     """
     exchange = machine.exchange
     first = machine._first_joined
