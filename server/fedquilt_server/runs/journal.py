@@ -187,7 +187,7 @@ class Journal:
         )[0]
         with undecodable_rows(self.path):
             noted_down, noted_up = map(int, (self.meta("traffic") or "0 0").split())
-        return Traffic(max(down or 0, noted_down), max(up or 0, noted_up))
+            return Traffic(max(down or 0, noted_down), max(up or 0, noted_up))
 
     def note_traffic(self, traffic: Traffic) -> None:
         """Commit the byte counters without an event."""

@@ -69,7 +69,7 @@ def undecodable_rows(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise damaged_journal(path, f"a row cannot be decoded: {error}") from error
 
 
