@@ -113,8 +113,8 @@ def test_a_run_leaves_what_is_documented(undisturbed: tuple[Path, Done]) -> None
     folder, done = undisturbed
     assert done.code == 0, done.err
     names = {path.name for path in (folder / "run").iterdir()}
-    files = {"experiment.yaml", "journal.sqlite", "rounds.csv", "boards.csv", "result.json", "global.safetensors"}
-    assert files | {"blobs"} <= names
+    files = {"experiment.yaml", "journal.sqlite", "begun.json", "result.json", "global.safetensors"}
+    assert files | {"blobs", "rounds.csv", "boards.csv"} <= names
     found = result(folder)
     assert (found["algorithm"], found["dataset"], len(found["rounds"])) == ("fedavg", "digits", ROUNDS)
     for number, row in enumerate(found["rounds"], 1):
