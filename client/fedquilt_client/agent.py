@@ -22,6 +22,7 @@ from fedquilt_client.worker import Job
 from fedquilt_common import __version__
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.wire.client_id import instance_of, keep_suffix
 from fedquilt_common.wire.messages import (
     AgentPresence,
     CoordinatorPresence,
@@ -42,6 +43,8 @@ STEP_SECONDS: Final = 0.5
 TELEMETRY_SECONDS: Final = 2.0
 """Pause between two telemetry messages during training."""
 IDLE_TELEMETRY_SECONDS: Final = 30.0
+MOST_OTHERS: Final = 8
+"""Other agents with the same id that are reported and answered."""
 _NEVER: Final = float("-inf")
 
 
@@ -56,6 +59,7 @@ class Agent:
         with report_disk_errors(settings.state):
             self._store = AgentStore(settings.state)
             self._boot = self._store.next_boot()
+        self._instance = instance_of(keep_suffix(settings.state))
         self._farewell = AgentPresence(agent=name, online=False, boot=self._boot).encode()
         will = Will(self.topics.presence(name), self._farewell, WILL_DELAY)
         self._transport = make_transport(self._events.put, will)
@@ -64,6 +68,8 @@ class Agent:
         self._telemetry_due = self._repair_at = _NEVER
         self._jobs_seen = 0
         self._connected = False
+        self._announced = False
+        self._others: set[str] = set()
         self._ended = False
 
     def execute(self, should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -105,7 +111,7 @@ class Agent:
                 self._take_message(event)
                 event.ack()
             case Connected(session_present):
-                self._connected = True
+                self._connected, self._announced = True, False
                 log.info("connected to the broker")
                 self._announce()
                 self._jobs.reconnect(session_present)
@@ -119,6 +125,10 @@ class Agent:
 
     def _announce(self) -> None:
         """Publish the presence and subscribe: the broker may have lost both."""
+        self._publish_presence()
+        self._transport.subscribe(self.topics.agent_filters(self.settings.name))
+
+    def _publish_presence(self) -> None:
         settings = self.settings
         presence = AgentPresence(
             agent=settings.name,
@@ -128,9 +138,9 @@ class Agent:
             workers=settings.workers,
             profile=hardware.board_profile(settings.kind, settings.memory, private=settings.private),
             version=__version__,
+            instance=self._instance,
         )
         self._transport.publish(self.topics.presence(settings.name), presence.encode(), retain=True)
-        self._transport.subscribe(self.topics.agent_filters(settings.name))
 
     def _send_telemetry(self) -> None:
         if not self._transport.drain(0.0):
@@ -170,6 +180,34 @@ class Agent:
                 self._take_coordinator(parse(CoordinatorPresence, payload, topic))
             case "end":
                 self._take_end(parse(EndMessage, payload, topic))
+            case "presence":
+                self._take_own_presence(parse(AgentPresence, payload, topic))
+
+    def _take_own_presence(self, presence: AgentPresence) -> None:
+        """Watch the own topic: the broker must not show this agent as offline, and nobody else may use its id."""
+        source = presence.instance, presence.boot
+        if presence.online and source == (self._instance, self._boot):
+            self._announced = True
+        elif not presence.online and self._announced:  # a late will, or another agent with this id has left
+            self._publish_presence()
+        elif presence.online and not self._is_own_past(presence) and len(self._others) < MOST_OTHERS:
+            self._report_other(presence)
+
+    def _is_own_past(self, presence: AgentPresence) -> bool:
+        """Whether an earlier process of this state folder may have published a presence."""
+        return presence.instance in ("", self._instance) and presence.boot < self._boot
+
+    def _report_other(self, presence: AgentPresence) -> None:
+        """Log another agent with this id once, and answer it once, so that it finds out, too."""
+        other = f"{presence.instance}-{presence.boot}"
+        if other not in self._others:
+            self._others.add(other)
+            machine = presence.profile.machine or "a machine that does not report its name"
+            log.error(
+                "another agent uses the id %s: on %s, started as %d. Give each board its own --id and --state",
+                presence.agent, machine, presence.boot,
+            )  # fmt: skip
+            self._publish_presence()
 
     def _take_coordinator(self, presence: CoordinatorPresence) -> None:
         is_back = presence.online and presence.epoch != self._coordinator_epoch

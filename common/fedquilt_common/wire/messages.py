@@ -217,6 +217,7 @@ class AgentPresence(WireMessage):
         workers: clients that it trains at the same time.
         profile: its board.
         version: its version of fedquilt.
+        instance: public name of its state folder; empty in earlier versions.
     """
 
     agent: Name
@@ -226,6 +227,7 @@ class AgentPresence(WireMessage):
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
     profile: ProfileMessage = Field(default_factory=ProfileMessage)
     version: Text = ""
+    instance: Text = ""
 
 
 class Telemetry(WireMessage):
@@ -395,5 +397,4 @@ def _read_object(payload: bytes, topic: str) -> dict[str, Any]:
 
 def _explain(error: ValidationError, topic: str) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(map(str, first["loc"])) or "message"
-    return f"message on {topic}: {where}: {first['msg']}"[:500]
+    return f"message on {topic}: {'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}"[:500]

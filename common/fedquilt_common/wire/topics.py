@@ -179,9 +179,10 @@ class Topics:
         return agent, kind
 
     def agent_filters(self, agent: str) -> list[str]:
-        """Filters that an agent subscribes to before it has a task, its inbox first."""
-        rules = [rule for rule in TOPIC_RULES.values() if rule.writer == "coordinator" and not rule.per_slot]
-        return [self._below(rule.filter(agent)) for rule in sorted(rules, key=lambda rule: not rule.per_agent)]
+        """Filters that an agent subscribes to before it has a task: its inbox first, what it writes itself last."""
+        rules = [rule for rule in TOPIC_RULES.values() if "read" in rule.agent_access and not rule.per_slot]
+        order = sorted(rules, key=lambda rule: (rule.writer == "agent", not rule.per_agent))
+        return [self._below(rule.filter(agent)) for rule in order]
 
     def parse(self, topic: str) -> Address:
         """Parse a topic of this federation.

@@ -16,6 +16,7 @@ from fedquilt_common.types import ClientId, Profile
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.refusals import Record, Refusals
+from fedquilt_server.coordinator.same_id import SameId
 from fedquilt_server.round.events import Joined, Left
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
@@ -87,6 +88,7 @@ class Claims:
         self._read_owners = read_owners
         self._owners: Owners = read_owners()
         self._claims: dict[str, _Claim] = {}
+        self._same_id = SameId(lambda agent, reason: self._refuse(agent, None, reason))
         self._listened = self._next_check = 0.0
         self._looked_at = clock.now()
 
@@ -125,10 +127,17 @@ class Claims:
         if not presence.online:
             self._depart(presence, before)
         elif not (retained and before is not None and before.lost and presence.boot == before.joined.boot):
+            self._same_id.arrive(presence, self._listened)
             self._arrive(presence, before, live=not retained)
 
-    def hear(self, agent: str) -> None:
-        """Note that another live message of an agent has arrived. It brings back an agent that was gone."""
+    def hear(self, agent: str, boot: int | None = None) -> None:
+        """Note that another live message of an agent has arrived. It brings back an agent that was gone.
+
+        Args:
+            boot: the start of the agent that the message names, if it does.
+        """
+        if boot is not None:
+            self._same_id.hear(agent, boot, self._listened)
         claim = self._claims.get(agent)
         if claim is None:
             return
@@ -160,6 +169,7 @@ class Claims:
     def start_listening(self) -> None:
         """Start the time of every agent again: none could be heard while the broker was away."""
         self._looked_at = clock.now()
+        self._same_id.start_listening(self._listened)
         for claim in self._claims.values():
             claim.heard = self._listened
 
@@ -247,7 +257,7 @@ class Claims:
             last = self._machine.policy.clients - 1
             self._refuse(agent, claim.unknown, f"the experiment has clients 0 to {last} only")
 
-    def _refuse(self, agent: str, client: ClientId, reason: str) -> None:
+    def _refuse(self, agent: str, client: ClientId | None, reason: str) -> None:
         self._refusals.add(agent, client, self._machine.round, reason)
 
 

@@ -193,7 +193,7 @@ class Hosted:
     def start(self, port: int) -> threading.Thread:
         def make_transport(deliver: Callable[[Incoming], None], will: Will) -> Transport:
             self.wills.append(will)
-            name = f"{self.settings.federation}-{self.settings.name}"
+            name = f"{self.settings.federation}-{self.settings.name}-{self.settings.state.name}"
             return MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), name, deliver, will=will)
 
         agent = Agent(self.settings, make_transport)

@@ -85,6 +85,44 @@ def test_presence_is_retained_and_names_the_boot(peer: Peer, host: Host, wait_fo
         late.close()
 
 
+def test_two_agents_with_one_id_find_out_and_go_on(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def complaints() -> list[str]:
+        return [r.getMessage() for r in caplog.records if "another agent uses the id board" in r.getMessage()]
+
+    peer.publish(peer.topics.run, kit.run())
+    with host(state=tmp_path / "first"), host(state=tmp_path / "second"):
+        wait_for(lambda: len(complaints()) == 2, "both to find out")
+        assert all("Give each board its own --id" in text for text in complaints())
+        peer.open("run-1", 1, kit.blob(), [0])
+        assert same(peer.reply(0, 1), plus(0.5, kit))
+        instances = {here.instance for here in presences(peer)}
+        assert len(instances) == 2
+        assert len(presences(peer)) <= 4  # two presences, and one answer of each
+    assert len(complaints()) == 2
+
+
+def test_an_agent_that_is_shown_as_offline_announces_itself_again(peer: Peer, host: Host, wait_for: Wait) -> None:
+    with host():
+        wait_for(lambda: peer.messages("telemetry"), "telemetry")
+        late = AgentPresence(agent="board", online=False, boot=1)
+        peer.publish(peer.topics.presence("board"), late)
+        wait_for(lambda: presences(peer)[-2:][0].online is False and presences(peer)[-1].online, "a new presence")
+
+
+def test_a_restart_of_an_agent_is_no_other_agent(
+    peer: Peer, host: Host, wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = AgentPresence(agent="board", online=True, boot=1)  # of a version without instances
+    peer.publish(peer.topics.presence("board"), older)
+    for _ in range(2):
+        with host():
+            wait_for(lambda: peer.messages("telemetry"), "telemetry")
+    assert "another agent" not in caplog.text
+    assert [here.online for here in presences(peer)] == [True, True, False, True, False]
+
+
 def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
     peer.publish(peer.topics.run, kit.run())
     message = peer.open("run-1", 1, kit.blob(), [0, 1, 3])

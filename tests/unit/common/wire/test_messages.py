@@ -67,6 +67,7 @@ SAMPLES: dict[str, WireMessage] = {
         workers=2,
         profile=ProfileMessage(kind="weak", cores=4, memory=2**33, gpu="", machine="Raspberry Pi 4"),
         version="0.1.0",
+        instance="0123456789abcdef",
     ),
     "Telemetry": Telemetry(agent="pi-1", boot=9, memory_used=1024, temperature=51.5, power=None, training={"3": 0.25}),
     "FailedMessage": FailedMessage(agent="pi-1", reason="out of memory", **REPLY),

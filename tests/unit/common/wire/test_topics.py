@@ -150,7 +150,9 @@ def test_the_coordinator_hears_all_that_agents_write_and_nothing_else() -> None:
 
 
 def test_an_agent_hears_its_inbox_and_the_state_of_the_run() -> None:
-    assert seen_by(TOPICS.agent_filters("pi.4_B")) == {"agents/pi.4_B/inbox", "coordinator", "run", "round", "end"}
+    assert seen_by(TOPICS.agent_filters("pi.4_B")) == {
+        "agents/pi.4_B/inbox", "coordinator", "run", "round", "end", "agents/pi.4_B/presence",
+    }  # fmt: skip
     assert TOPICS.inbox("pi.4_B") not in TOPICS.agent_filters("nano")
 
 

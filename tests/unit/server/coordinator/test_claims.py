@@ -46,9 +46,11 @@ class World:
         self.events.append(event)
         self.machine.handle(event)
 
-    def say(self, agent: str, clients: Iterable[int] = (), boot: int = 1, *, retained: bool = False) -> None:
+    def say(
+        self, agent: str, clients: Iterable[int] = (), boot: int = 1, *, retained: bool = False, instance: str = ""
+    ) -> None:
         """Let a presence arrive; without clients that of an agent that leaves."""
-        here = AgentPresence(agent=agent, online=bool(clients), boot=boot, clients=list(clients))
+        here = AgentPresence(agent=agent, online=bool(clients), boot=boot, clients=list(clients), instance=instance)
         self.claims.take(here, retained=retained)
 
     def listen(self, seconds: float, *, speaking: Iterable[str] = ()) -> None:
@@ -253,4 +255,47 @@ def test_a_change_beyond_the_limit_counts_when_it_comes_again(world: World) -> N
     assert world.hosts == {}
     world.limit.reset()
     world.say("a", [0], retained=True)
+    assert world.hosts == {0: "a"}
+
+
+# -- two agents with one id ------------------------------------------------------------------------------------
+
+TWO = (
+    "two agents use the id a: on a machine that does not report its name and on a machine that does not report its "
+    "name. Give each board its own --id and --state"
+)
+
+
+def test_two_agents_that_answer_each_other_are_reported_once(world: World) -> None:
+    for instance, boot in (("one", 5), ("two", 5), ("one", 5), ("two", 5), ("one", 5)):
+        world.say("a", [0], boot, instance=instance)
+    assert world.reasons == [TWO]
+    assert world.hosts == {0: "a"}
+
+
+@pytest.mark.parametrize("instance", ["", "one"])
+def test_two_starts_that_report_at_the_same_time_are_two_agents(world: World, instance: str) -> None:
+    """Agents of an earlier version, or with a copied state folder."""
+    world.say("a", [0], 5, instance=instance)
+    world.say("a", [0], 9, instance=instance)
+    world.claims.hear("a", 5)  # it was under way while the agent restarted
+    assert world.reasons == []
+    world.listen(12, speaking=["a"])
+    world.claims.hear("a", 9)
+    world.claims.start_listening()  # what had arrived before may arrive again
+    world.claims.hear("a", 5)
+    assert world.reasons == []
+    world.listen(12, speaking=["a"])
+    for boot in (5, 9, 5):
+        world.claims.hear("a", boot)
+    assert world.reasons == [TWO]
+
+
+def test_a_board_that_lost_its_state_folder_is_one_agent(world: World) -> None:
+    world.say("a", [0], 5, instance="one")
+    world.say("a", [0], 9, instance="two")
+    world.say("a", boot=5)  # the will of the first
+    world.listen(30, speaking=["a"])
+    world.claims.hear("a", 9)
+    assert world.reasons == []
     assert world.hosts == {0: "a"}

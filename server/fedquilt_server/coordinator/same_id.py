@@ -1,0 +1,83 @@
+"""Finds out that two agents use one id: one of them still reports after the other one has replaced it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from fedquilt_common.wire.messages import AgentPresence
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS: Final = 10.0
+"""Time after which a message of a replaced agent no longer was under way when it was replaced."""
+_MOST_AGENTS: Final = 10_000
+_MOST_FORMER: Final = 4
+_UNNAMED: Final = "a machine that does not report its name"
+
+
+@dataclass
+class _Id:
+    """Who uses an id: the newest presence, without its clients, and when those before it were replaced."""
+
+    presence: AgentPresence
+    former: list[tuple[AgentPresence, float]] = field(default_factory=list)
+    reported: bool = False
+
+
+class SameId:
+    """Watches which agents use one id.
+
+    Args:
+        refuse: reports a reason for an agent; called once for each id.
+    """
+
+    def __init__(self, refuse: Callable[[str, str], None]) -> None:
+        self._refuse = refuse
+        self._ids: dict[str, _Id] = {}
+
+    def arrive(self, presence: AgentPresence, now: float) -> None:
+        """Note the presence of an agent that is online; ``now`` in seconds."""
+        presence = presence.model_copy(update={"clients": []})
+        found = self._ids.get(presence.agent)
+        if found is None:
+            if len(self._ids) < _MOST_AGENTS:
+                self._ids[presence.agent] = _Id(presence)
+            return
+        before, found.presence = found.presence, presence
+        if _source(before) != _source(presence):
+            former = [(p, at) for p, at in found.former if _source(p) != _source(presence)]
+            self._find(
+                found, lambda p, _: bool(p.instance) and p.instance == presence.instance != before.instance, before
+            )
+            found.former = [*former, (before, now)][-_MOST_FORMER:]
+
+    def hear(self, agent: str, boot: int, now: float) -> None:
+        """Note that an agent which started as ``boot`` has sent telemetry."""
+        found = self._ids.get(agent)
+        if found is not None and boot != found.presence.boot:
+            self._find(found, lambda p, at: p.boot == boot and now - at >= SETTLE_SECONDS, found.presence)
+
+    def start_listening(self, now: float) -> None:
+        """Expect messages again that had arrived before the connection was lost."""
+        for found in self._ids.values():
+            found.former = [(presence, now) for presence, _ in found.former]
+
+    def _find(self, found: _Id, lives: Callable[[AgentPresence, float], bool], other: AgentPresence) -> None:
+        """Report the first former presence that is shown to live beside ``other``."""
+        former = next((presence for presence, at in found.former if lives(presence, at)), None)
+        if former is not None and not found.reported:
+            found.reported = True
+            machines = [presence.profile.machine or _UNNAMED for presence in (former, other)]
+            reason = (
+                f"two agents use the id {other.agent}: on {machines[0]} and on {machines[1]}. "
+                "Give each board its own --id and --state"
+            )
+            log.warning("%s", reason)
+            self._refuse(other.agent, reason)
+
+
+def _source(presence: AgentPresence) -> tuple[str, int]:
+    return presence.instance, presence.boot
