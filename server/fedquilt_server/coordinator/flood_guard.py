@@ -18,6 +18,10 @@ REPLIES: Final = 4
 """Replies of the largest expected size for which a bucket has room: one, and three damaged ones before it."""
 RECORD_UNITS: Final = 10.0
 """Units of a message that causes an entry in the journal."""
+CONTROL_UNITS: Final = 5.0
+"""Units of a small presence or telemetry."""
+SPARE_NAMES: Final = 10
+"""New names that may appear at once besides two for each client."""
 FIRST_MUTE: Final = 10.0
 LONGEST_MUTE: Final = 600.0
 """A calm of this length also ends the doubling."""
@@ -36,7 +40,7 @@ def chunk_units(size: int) -> float:
 
 def control_units(size: int) -> float:
     """Units of a presence or telemetry of ``size`` bytes; parsing JSON costs more than storing a chunk."""
-    return 1.0 + size // _CONTROL_BYTES
+    return CONTROL_UNITS + size // _CONTROL_BYTES
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class FloodGuard:
         self._lock = threading.Lock()
         self._accounts: dict[str, _Account] = {STRANGERS: _Account()}
         self._muted: frozenset[str] = frozenset()
-        self._room_of_strangers = BURST + 2 * RECORD_UNITS * clients
+        self._room_of_strangers = RECORD_UNITS * (SPARE_NAMES + 2 * clients)
         self._room = BURST
 
     @property

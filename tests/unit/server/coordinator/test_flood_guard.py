@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedquilt_server.coordinator.flood_guard import (
     BURST,
+    CONTROL_UNITS,
     FIRST_MUTE,
     LEAK_PER_SECOND,
     LONGEST_MUTE,
@@ -65,7 +66,7 @@ def test_replies_that_count_cost_nothing() -> None:
 
 
 def test_a_large_message_costs_more_than_a_small_one() -> None:
-    assert (chunk_units(0), control_units(300)) == (1.0, 1.0)
+    assert (chunk_units(0), control_units(300)) == (1.0, CONTROL_UNITS)
     assert chunk_units(1 << 20) == 33.0
     assert control_units(8 << 20) > BURST  # one such message a minute is too much
 
