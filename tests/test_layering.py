@@ -118,6 +118,7 @@ COMMON = {
     "experiment_tools": "algorithm_api algorithms datasets experiment submodels tracing training models types",
     "catalogue": "algorithms datasets errors models user_imports",
     "doctor": "errors experiment training types wire",
+    "training_jobs": "types wire",
     "completion": "",
     "cli": "completion errors",
 }
@@ -197,7 +198,7 @@ def test_only_the_command_finds_the_other_side_by_name() -> None:
         foreign = [side for side in ("fedquilt_server", "fedquilt_client") if side != mine]
         if any(isinstance(text, str) and text.startswith(f"{side}.") for text in texts for side in foreign):
             found.add(module)
-    assert found == {"fedquilt_common.cli"}
+    assert found == {"fedquilt_common.cli", "fedquilt_common.training_jobs"}
 
 
 def test_the_public_package_is_for_users_only() -> None:

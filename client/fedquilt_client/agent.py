@@ -18,10 +18,10 @@ from fedquilt_client.jobs import Jobs
 from fedquilt_client.reports import failure_message, telemetry_message
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
-from fedquilt_client.worker import Job
 from fedquilt_common import __version__
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.client_id import instance_of, keep_suffix
 from fedquilt_common.wire.messages import (
     AgentPresence,

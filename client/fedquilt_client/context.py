@@ -19,7 +19,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
-from fedquilt_common.types import Examples
+from fedquilt_common.types import Examples, Shapes
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import RunMessage
 
@@ -113,6 +113,7 @@ class TaskContext:
         capacity: returns the bytes that training may take now.
         on_progress: called after each training step with the part that is done, in [0, 1].
         on_need: called with the bytes that a sub-model needs, once it fits.
+        fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
     """
 
     board: BoardRun
@@ -123,6 +124,7 @@ class TaskContext:
     capacity: Callable[[], int] = field(repr=False)
     on_progress: Callable[[float], None] = field(repr=False)
     on_need: Callable[[int], None] = field(repr=False)
+    fitting: Shapes | None = None
 
     @cached_property
     def data(self) -> Examples:
@@ -190,6 +192,8 @@ class TaskContext:
 
     def fits(self, part: Slice) -> bool:
         """Return whether the board has enough free memory now to train the sub-model ``part``."""
+        if self.fitting is not None:  # a replay repeats what the board decided
+            return dict(part.shapes) == dict(self.fitting)
         training = self.board.experiment.variant(self.client).training
         need = self.board.training_memory(part, training)  # loads torch and the data set, which take memory themselves
         if need > self.capacity():

@@ -13,12 +13,11 @@ from pydantic import ValidationError
 
 from fedquilt_client.capacity import lower_limit
 from fedquilt_client.downloads import Downloads
-from fedquilt_client.records import CheckedFile, StoredReply
+from fedquilt_client.records import StoredReply
 from fedquilt_client.reports import out_of_memory_message
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_client.uploads import Uploads
-from fedquilt_client.worker import Job
 from fedquilt_client.worker_pool import (
     ATTEMPTS,
     JobEvent,
@@ -32,6 +31,7 @@ from fedquilt_client.worker_pool import (
 )
 from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.wire.messages import (
     MissingMessage,
     PatchMessage,

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt_client.cli import default_state
-from fedquilt_client.records import CheckedFile
 from fedquilt_client.store import Damaged, KeptMemory, kept_memories
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
+from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)

@@ -12,24 +12,8 @@ from typing import Any, Final
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.types import ExchangeId
-from fedquilt_common.wire.chunks import digest_file
 
 COMMITTED: Final = "committed.json"
-
-
-@dataclass(frozen=True)
-class CheckedFile:
-    """A file and the SHA-256 that its content must have, in hex; None if it is unknown."""
-
-    path: Path
-    digest: str | None
-
-    def is_intact(self) -> bool:
-        """Whether the file exists and has its digest."""
-        try:
-            return self.digest is None or digest_file(self.path) == self.digest
-        except OSError:
-            return False
 
 
 @dataclass(frozen=True)

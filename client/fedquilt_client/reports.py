@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedquilt_client.hardware import Vitals
-from fedquilt_client.worker import Job
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.messages import FailedMessage, Telemetry
 
 

@@ -15,7 +15,6 @@ from typing import Final
 
 from fedquilt_client.records import (
     COMMITTED,
-    CheckedFile,
     ClientRecord,
     StoredMemory,
     StoredReply,
@@ -25,6 +24,7 @@ from fedquilt_client.records import (
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage

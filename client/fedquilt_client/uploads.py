@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from fedquilt_client.records import CheckedFile, StoredReply
+from fedquilt_client.records import StoredReply
+from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wire.bitmaps import decode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, publish_chunks
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage

@@ -16,10 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from fedquilt_client.capacity import free_capacity, read_limit
-from fedquilt_client.records import CheckedFile
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import FedquiltError, SliceError
 from fedquilt_common.experiment.experiment import Experiment
@@ -29,57 +26,13 @@ from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training.out_of_memory import is_out_of_memory
-from fedquilt_common.types import ExchangeId, Scalar
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
 
 PROGRESS_SECONDS = 0.5
 PLENTY = 1 << 30
 """A training process with at least this many free bytes keeps the memory that it frees."""
-
-
-class Job(BaseModel):
-    """One task of one client, with the paths of its inputs and outputs.
-
-    Attributes:
-        number: unique among the jobs of the agent.
-        run_file: the run's message, as JSON.
-        fingerprint: of the task; part of the reply's header.
-        since: the client's last reply that counts.
-        labels: whether the reply carries soft labels.
-        patches: the received patches, in the order of the manifest.
-        slices: the sub-models of the exchange; ``slice`` is the position of this task's own.
-        memory: the client's private memory; None if it has none.
-        reply: path to which the worker writes the reply.
-        memory_out: path to which the worker writes new private memory.
-        allowed: packages from which the experiment may import.
-        budget: bytes that training may take; None allows all free memory.
-        limit_file: holds the bytes that training must stay below after it ran out of memory.
-        sharing: training processes that share the free memory.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    number: int
-    run_file: Path
-    client: int
-    round: int
-    exchange: int
-    kind: str
-    scalars: dict[str, Scalar]
-    fingerprint: str
-    since: ExchangeId | None = None
-    labels: bool = False
-    patches: list[CheckedFile]
-    slices: list[SliceMessage] = Field(default_factory=list)
-    slice: int | None = None
-    memory: CheckedFile | None
-    reply: Path
-    memory_out: Path
-    allowed: list[str]
-    budget: int | None = None
-    limit_file: Path | None = None
-    sharing: int = 1
 
 
 class _CancelledError(Exception):
@@ -140,6 +93,7 @@ class Worker:
             lambda: _capacity(job),
             self._progress(job.number),
             lambda need: self._emit(job.number, "training", need=need),
+            job.fitting,
         )
         if job.labels and board.run.public is not None:
             _ = board.public  # raises if the public set differs from the coordinator's

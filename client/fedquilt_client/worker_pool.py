@@ -6,10 +6,8 @@ import collections
 import contextlib
 import functools
 import json
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedquilt_client.capacity import oom_kills
-from fedquilt_client.worker import Job
+from fedquilt_common.training_jobs import Job, worker_command, worker_environment
 
 CANCEL_SECONDS: Final = 5.0
 """How long a worker may take to abort a cancelled job before it is killed."""
@@ -213,18 +211,12 @@ class WorkerPool:
         _write(slot, job.model_dump_json())
 
     def _spawn(self, number: int) -> subprocess.Popen[str]:
-        threads = str(self._threads)
         process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "fedquilt_client.worker", threads],
+            worker_command(self._threads),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": threads,
-                "MKL_NUM_THREADS": threads,
-                "OPENBLAS_NUM_THREADS": threads,
-            },
+            env=worker_environment(self._threads),
         )
         threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
         return process

@@ -18,10 +18,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fedquilt_client.agent import Agent
-from fedquilt_client.records import CheckedFile
 from fedquilt_client.settings import AgentSettings
-from fedquilt_client.worker import Job
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.types import Scalar
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file

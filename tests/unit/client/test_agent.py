@@ -13,9 +13,9 @@ import numpy as np
 import psutil
 import pytest
 
-from fedquilt_client.worker import Job
 from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import (

@@ -17,8 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from fedquilt_client.records import CheckedFile
-from fedquilt_client.worker import Job, Worker
+from fedquilt_client.worker import Worker
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_of, public_set
@@ -28,6 +27,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
@@ -229,7 +229,7 @@ def test_another_run_in_the_same_file_is_noticed(kit: Kit) -> None:
 AGENT = """
 import sys, time
 from fedquilt_client.worker_pool import WorkerPool
-from fedquilt_client.worker import Job
+from fedquilt_common.training_jobs import Job
 pool = WorkerPool(1, 1, lambda call: None, lambda event: None)
 pool.submit(Job.model_validate_json(sys.stdin.read()))
 time.sleep(600)

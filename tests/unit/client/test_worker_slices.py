@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fedquilt_client.worker import Job, Worker
+from fedquilt_client.worker import Worker
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
 from fedquilt_common.submodels.selection import prefix, window
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_common.training.learner import to_arrays
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import SliceMessage
 

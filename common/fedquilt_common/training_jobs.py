@@ -1,0 +1,97 @@
+"""The jobs that a training process does, and how it is started; an agent and a replay start such processes.
+
+A job is one JSON line on the standard input of the process. Its events are JSON lines on the standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedquilt_common.types import ExchangeId, Scalar
+from fedquilt_common.wire.chunks import digest_file
+from fedquilt_common.wire.messages import SliceMessage
+
+_WORKER: Final = "fedquilt_client.worker"
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A file and the SHA-256 that its content must have, in hex; None if it is unknown."""
+
+    path: Path
+    digest: str | None
+
+    def is_intact(self) -> bool:
+        """Whether the file exists and has its digest."""
+        try:
+            return self.digest is None or digest_file(self.path) == self.digest
+        except OSError:
+            return False
+
+
+class Job(BaseModel):
+    """One task of one client, with the paths of its inputs and outputs.
+
+    Attributes:
+        number: unique among the jobs of one agent or replay.
+        run_file: the run's message, as JSON.
+        fingerprint: of the task; part of the reply's header.
+        since: the client's last reply that counts.
+        labels: whether the reply carries soft labels.
+        patches: the received patches, in the order of the manifest.
+        slices: the sub-models of the exchange; ``slice`` is the position of this task's own.
+        memory: the client's private memory; None if it has none.
+        reply: path to which the worker writes the reply.
+        memory_out: path to which the worker writes new private memory.
+        allowed: packages from which the experiment may import.
+        budget: bytes that training may take; None allows all free memory.
+        limit_file: holds the bytes that training must stay below after it ran out of memory.
+        sharing: training processes that share the free memory.
+        fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    run_file: Path
+    client: int
+    round: int
+    exchange: int
+    kind: str
+    scalars: dict[str, Scalar]
+    fingerprint: str
+    since: ExchangeId | None = None
+    labels: bool = False
+    patches: list[CheckedFile]
+    slices: list[SliceMessage] = Field(default_factory=list)
+    slice: int | None = None
+    memory: CheckedFile | None
+    reply: Path
+    memory_out: Path
+    allowed: list[str]
+    budget: int | None = None
+    limit_file: Path | None = None
+    sharing: int = 1
+    fitting: dict[str, tuple[int, ...]] | None = None
+
+
+def worker_command(threads: int) -> list[str]:
+    """Return the command that starts a training process."""
+    return [sys.executable, "-m", _WORKER, str(threads)]
+
+
+def worker_environment(threads: int) -> Mapping[str, str]:
+    """Return the environment of a training process: that of this process, with the number of threads of each library.
+
+    Args:
+        threads: threads of one operation. Sums are split over them, so another number gives other bits.
+    """
+    count = str(threads)
+    return {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
