@@ -133,6 +133,7 @@ SERVER = {
     "simulate": "runs status",
     "provisioning": "simulate",
     "tools": "simulate status",
+    "replay": "coordinator experiment_file lab round runs status",
     "cli": "coordinator experiment_file provisioning runs simulate status web",
 }
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("fedquilt_server.cli", "Run a small federation on this machine, with a live page."),
     "simulate": ("fedquilt_server.cli", "Run an experiment and all its agents on this machine."),
     "coordinator": ("fedquilt_server.cli", "Run the coordinator of an experiment against a broker."),
+    "replay": ("fedquilt_server.replay.cli", "Replay a run from its journal, or predict other settings."),
     "init": ("fedquilt_server.tools.init_cli", "Write a commented experiment to start from."),
     "algorithms": ("fedquilt_common.catalogue.cli", "List the algorithms, their papers and fields."),
     "models": ("fedquilt_common.catalogue.cli", "List the models, their papers and parameters."),

@@ -7,13 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
@@ -27,7 +27,7 @@ from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
 from fedquilt_server.provisioning.owners import InventoryFile, find_inventory
 from fedquilt_server.runs.run import ActiveRun
-from fedquilt_server.simulate.simulate import make_plan, new_run_folder, run_with_progress
+from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run_folder, run_with_progress
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay, print_message, print_table
 from fedquilt_server.web.connections import connection_limit
@@ -43,6 +43,9 @@ ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
 JsonResult = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
+KeepReplies = Annotated[
+    bool, typer.Option("--keep-replies", help="Keep the replies of closed rounds, for `fedquilt replay`.")
+]
 Broker = Annotated[str | None, typer.Option(help="URL of a broker to use; by default the command starts a Mosquitto.")]
 
 
@@ -75,7 +78,7 @@ def demo(
     text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
     experiment = parse_experiment(text, "demo.yaml")
     linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # in a terminal, a person may open the page
-    _simulate(experiment, out or new_run_folder("demo"), broker, port, json_, linger)
+    _simulate(make_plan(experiment, out or new_run_folder("demo"), broker, port, linger), json_)
 
 
 @app.command()
@@ -86,6 +89,7 @@ def simulate(
     broker: Broker = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
+    keep_replies: KeepReplies = False,
     json_: JsonResult = False,
 ) -> None:
     """Run an experiment on this machine: broker, coordinator and agents as processes that restart if they die.
@@ -93,15 +97,15 @@ def simulate(
     Run the same command again to resume an interrupted run.
     """
     loaded = load_experiment(experiment, set_ or ())
-    _simulate(loaded, out or Path("runs") / loaded.name, broker, port, json_, linger)
+    plan = make_plan(loaded, out or Path("runs") / loaded.name, broker, port, linger)
+    _simulate(replace(plan, keep_replies=keep_replies), json_)
 
 
-def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, as_json: bool, linger: float) -> None:
-    plan = make_plan(experiment, out, broker, port, linger)
+def _simulate(plan: SimulationPlan, as_json: bool) -> None:
     stop = StopSignal()
     done = run_with_progress(plan, stop)
     if done is None:
-        print_message(f"Interrupted. Run the same command again to resume; the run folder is {out}")
+        print_message(f"Interrupted. Run the same command again to resume; the run folder is {plan.folder}")
         raise typer.Exit(stop.exit_code)
     if as_json:
         shown = {**json.loads(done.result.model_dump_json()), "restarts": done.restarts}
@@ -109,7 +113,7 @@ def _simulate(experiment: Experiment, out: Path, broker: str | None, port: int, 
     else:
         print_table(done.result)
     rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
-    print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {out}")
+    print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {plan.folder}")
 
 
 @app.command()
@@ -125,6 +129,7 @@ def coordinator(
     allow_host: AllowHost = None,
     page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
+    keep_replies: KeepReplies = False,
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
     cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
     key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
@@ -156,7 +161,7 @@ def coordinator(
 
     try:
         with progress, progress.follow(lambda: board.current):
-            run = ActiveRun(loaded, out or Path("runs") / loaded.name, resume=resume)
+            run = ActiveRun(loaded, out or Path("runs") / loaded.name, resume=resume, keep_replies=keep_replies)
             progress.skip_rounds(run.machine.done)
             if run.folder.closed:
                 show_finished(run, board)

@@ -15,6 +15,11 @@ from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
 
 
+def reply_name(client: ClientId, round: int, exchange: int, digest: str) -> str:
+    """Return the name of a reply's file."""
+    return f"{client}-{round}.{exchange}-{digest}"
+
+
 class DamagedReplyError(RunFolderError):
     """An accepted reply of the open round is damaged or missing; the round can start again without it.
 
@@ -54,7 +59,7 @@ class BlobStore:
 
     def reply_path(self, client: ClientId, round: int, exchange: int, digest: str) -> Path:
         """Return the path of a reply; its name has the client's number, so each reply belongs to one client."""
-        return self.replies / f"{client}-{round}.{exchange}-{digest}"
+        return self.replies / reply_name(client, round, exchange, digest)
 
     def reply(self, event: Replied) -> FileArrays:
         """Return the arrays of an accepted reply, read when they are used.
@@ -108,10 +113,10 @@ class BlobStore:
         replace_durably(written.path, target)
         return Blob(target, written.digest, written.size, written.head)
 
-    def clean(self, keep: Collection[str]) -> None:
-        """Delete all replies, and every blob whose digest is not in ``keep``."""
+    def clean(self, keep: Collection[str], *, keep_replies: bool = False) -> None:
+        """Delete every blob whose digest is not in ``keep``, and all replies unless ``keep_replies``."""
         with report_disk_errors(self.folder):
-            for path in [*self.folder.iterdir(), *self.replies.iterdir()]:
+            for path in [*self.folder.iterdir(), *([] if keep_replies else self.replies.iterdir())]:
                 if path.is_file() and path.name not in keep:
                     path.unlink()
 

@@ -25,6 +25,7 @@ class Checkpoints:
     Args:
         folder: the opened run folder.
         first_state: makes the state before round 1; called in a new folder, and if its files are damaged.
+        keep_replies: keep the replies of closed rounds.
 
     Attributes:
         last: the newest checkpoint.
@@ -33,9 +34,10 @@ class Checkpoints:
         RunFolderError: a file of the newest checkpoint is damaged or missing, and cannot be made again.
     """
 
-    def __init__(self, folder: RunFolder, first_state: Callable[[], State]) -> None:
+    def __init__(self, folder: RunFolder, first_state: Callable[[], State], *, keep_replies: bool = False) -> None:
         self._journal, self._blobs = folder.journal, folder.blobs
         self._down = folder.experiment.wire.down
+        self._keep_replies = keep_replies
         last = self._journal.last_checkpoint()
         self.last = last or self._begin(first_state())
         if last is not None:
@@ -82,7 +84,7 @@ class Checkpoints:
         return model if self._down == "fp32" else self._blobs.put(state.arrays, self._down)
 
     def save(self, checkpoint: StoredCheckpoint, keep: Collection[str]) -> None:
-        """Commit a checkpoint, then delete the replies and every blob whose digest is not in ``keep``."""
+        """Commit a checkpoint, then delete the blobs whose digest is not in ``keep``, and the replies."""
         self.last = checkpoint
         self._journal.save(checkpoint)
-        self._blobs.clean({checkpoint.arrays, checkpoint.extra, *keep})
+        self._blobs.clean({checkpoint.arrays, checkpoint.extra, *keep}, keep_replies=self._keep_replies)

@@ -173,6 +173,12 @@ class Journal:
         with undecodable_rows(self.path):
             return _checkpoint(found[0]) if found else None
 
+    def checkpoints(self) -> list[StoredCheckpoint]:
+        """Return all checkpoints, oldest first."""
+        found = self._query("SELECT * FROM checkpoints ORDER BY round")
+        with undecodable_rows(self.path):
+            return [_checkpoint(row) for row in found]
+
     def results(self) -> list[RoundResult]:
         """Return the results of all finished rounds."""
         found = self._query("SELECT result FROM checkpoints WHERE result IS NOT NULL ORDER BY round")
@@ -202,6 +208,21 @@ def _checkpoint(row: tuple[Any, ...]) -> StoredCheckpoint:
     number, seq, arrays, extra, at, machine, result, down, up, _ = row
     parsed = RoundResult.model_validate_json(result) if result else None
     return StoredCheckpoint(number, seq, arrays, extra, at, machine, parsed, Traffic(down, up))
+
+
+def copy_journal(source: Path, target: Path) -> None:
+    """Copy a journal as of its last commit; another process may be writing to it, and the copy replaces ``target``.
+
+    Raises:
+        RunFolderError: the journal is missing or damaged, or is none.
+    """
+    target.unlink(missing_ok=True)
+    with (
+        journal_errors(source),
+        closing(connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as recorded,
+        closing(connect(str(target))) as copy,
+    ):
+        recorded.backup(copy)
 
 
 def peek_meta(path: Path, key: str) -> str | None:

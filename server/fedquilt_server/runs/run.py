@@ -8,24 +8,23 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from fedquilt_common.algorithm_api import ServerContext, State
+from fedquilt_common.algorithm_api import State
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.types import ClientId, Profile
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
-from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event
 from fedquilt_server.round.machine import Machine
-from fedquilt_server.round.policy import Policy
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
+from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy
 from fedquilt_server.runs.result_files import final_row, round_result, write_model, write_results
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.stopwatch import Stopwatch
@@ -70,13 +69,13 @@ class ActiveRun:
         ExperimentError: the experiment cannot start; the folder stays free for another one.
     """
 
-    def __init__(self, experiment: Experiment, path: Path, *, resume: bool) -> None:
+    def __init__(self, experiment: Experiment, path: Path, *, resume: bool, keep_replies: bool = False) -> None:
         self.experiment = experiment
         self.folder = RunFolder(experiment, path, resume=resume)
         with ExitStack() as undo:
             undo.callback(self.folder.release)
             self.workbench = Workbench(experiment)
-            self.checkpoints = Checkpoints(self.folder, self._first_state)
+            self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
             self.machine = self._make_machine()
             self.traffic = TrafficMeter(self.folder.journal)
@@ -90,34 +89,13 @@ class ActiveRun:
             undo.pop_all()
 
     def _first_state(self) -> State:
-        self.workbench.check()
-        return self.workbench.algorithm().init(self.workbench.first_model(), self._context(0, {}))
+        return first_state(self.workbench)
 
     def _make_machine(self) -> Machine:
-        participation, experiment = self.experiment.participation, self.experiment
-        policy = Policy(
-            experiment.rounds,
-            experiment.data.clients,
-            participation.quorum,
-            participation.deadline / experiment.speedup,
-            participation.shortfall,
-        )
         algorithm, state, load = self.workbench.algorithm(), self.checkpoints.read(), self.folder.blobs.reply
+        policy, context_for = make_policy(self.experiment), partial(make_context, self.workbench)
         done, validates = self.checkpoints.last.round, os.environ.get(VALIDATE, "") == "1"
-        return Machine(algorithm, policy, state, self._context, load, done, validates=validates)
-
-    def _context(self, round: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
-        experiment = self.experiment
-        return RoundContext(
-            round,
-            fleet,
-            experiment.seed,
-            experiment.rounds,
-            experiment.data.clients,
-            experiment.participation.per_round,
-            self.workbench,
-            self.workbench.is_evaluated(round) and self.workbench.clients_evaluate,
-        )
+        return Machine(algorithm, policy, state, context_for, load, done, validates=validates)
 
     @property
     def message(self) -> RunMessage:

@@ -58,6 +58,7 @@ class SimulationPlan:
         broker_port: port of the Mosquitto that is started.
         linger: seconds for which the page stays after the run.
         python_path: folders with a user's packages, for the coordinator and the agents; searched before PYTHONPATH.
+        keep_replies: keep the replies of closed rounds in the run folder.
     """
 
     experiment: Experiment
@@ -67,6 +68,7 @@ class SimulationPlan:
     broker_port: int
     linger: float = 0.0
     python_path: tuple[str, ...] = ()
+    keep_replies: bool = False
 
     @property
     def address(self) -> BrokerAddress:
@@ -242,6 +244,7 @@ def _coordinator_spec(plan: SimulationPlan) -> ChildSpec:
     argv = _fedquilt_command(
         "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
         "--port", str(plan.page_port), "--linger", str(plan.linger), *plan.connection,
+        *(["--keep-replies"] if plan.keep_replies else []),
     )  # fmt: skip
     return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)
 

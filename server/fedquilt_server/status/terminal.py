@@ -237,12 +237,16 @@ def print_table(result: Result) -> None:
             str(row.clients),
             *([_number(row.average), _number(row.waste_rate)] if sub_models else []),
         )
-    # rich cuts cells that do not fit. With this width, a narrow terminal wraps the lines and keeps every digit.
+    print_whole(table)
+    if result.note:
+        Console().print(f"Note: {result.note}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_whole(table: Table) -> None:
+    """Print a table to standard output with every digit: a narrow terminal wraps its lines, where rich cuts cells."""
     console = Console()
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)
-    if result.note:
-        console.print(f"Note: {result.note}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from fedquilt_client.context import TaskContext
 from fedquilt_client.worker import Worker
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
@@ -109,3 +110,12 @@ def test_patches_that_are_gone_are_a_failure_only_if_the_job_is_still_wanted(kit
     worker.do(given)
     event = json.loads(out.getvalue().splitlines()[-1])["event"]
     assert event == ("cancelled" if cancelled else "damaged")
+
+
+def test_a_replay_repeats_what_the_board_found_to_fit(kit: Kit) -> None:
+    """The sub-model that the board trained counts as fitting, whatever memory is free, and no other one does."""
+    given = job(kit, [said(part) for part in PARTS], 0, published(kit.folder, 0))
+    shapes = dict(PARTS[0].shapes)
+    board = Worker(io.StringIO())._board_for(given)
+    ctx = TaskContext(board, 0, 1, 1, None, lambda: 0, lambda _: None, lambda _: None, shapes)
+    assert [ctx.fits(part) for part in (PARTS[0], prefix(ANATOMY, 0.25, "ceil"))] == [True, False]

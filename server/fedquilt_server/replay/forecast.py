@@ -1,0 +1,118 @@
+"""The forecast for other settings: predicts rounds with them and, as a check, with the recorded settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fedquilt_server.replay.measurements import Measurements, measure
+from fedquilt_server.replay.prediction import SimulatedRound, Spread, simulate_rounds, spread
+from fedquilt_server.replay.recording import Recording
+from fedquilt_server.replay.what_if import WhatIf, parse_what_if, recorded_settings
+from fedquilt_server.status.terminal import human_bytes, print_whole
+
+NOT_MODELLED: Final = (
+    "queues at the broker and the coordinator, which grow with the number of boards",
+    "boards that share a machine slowing each other down more, or less, than in the recorded run",
+    "boards that fail, leave or throttle, and clients that never replied in the recorded run",
+    "algorithms that do not draw their clients uniformly",
+)
+"""What a forecast leaves out."""
+
+
+class ForecastNumbers(BaseModel):
+    """Median and percentiles of the simulated rounds; seconds, counts and bytes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seconds: Spread
+    replies: Spread
+    bytes_down: Spread
+    bytes_up: Spread
+
+
+class Forecast(BaseModel):
+    """A forecast of the rounds with other settings.
+
+    Attributes:
+        run: identifier of the recorded run.
+        recorded_rounds: rounds that were measured.
+        recorded_seconds: their median duration.
+        same: the forecast for the recorded settings.
+        settings: the changed settings.
+        changed: the forecast for these.
+        not_modelled: what the forecast leaves out.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    recorded_rounds: int
+    recorded_seconds: float
+    same: ForecastNumbers
+    settings: dict[str, Any]
+    changed: ForecastNumbers
+    not_modelled: list[str] = list(NOT_MODELLED)
+
+
+def make_forecast(recording: Recording, texts: Sequence[str], samples: int, seed: int) -> Forecast:
+    """Predict rounds of a recorded run with other settings.
+
+    Args:
+        recording: the recorded run.
+        texts: changes such as ``deadline=30``.
+        samples: rounds to simulate.
+        seed: of the draws.
+
+    Raises:
+        ExperimentError: a change is not valid.
+        RunFolderError: the run has no round that can be measured.
+    """
+    measurements, speedup = measure(recording), recording.experiment.speedup
+    recorded = recorded_settings(recording.experiment, measurements)
+    settings = parse_what_if(texts, recorded, speedup)
+    return Forecast(
+        run=recording.run,
+        recorded_rounds=len(measurements.rounds),
+        recorded_seconds=measurements.seconds,
+        same=_numbers(measurements, recorded, speedup, samples, seed),
+        settings=asdict(settings),
+        changed=_numbers(measurements, settings, speedup, samples, seed),
+    )
+
+
+def _numbers(measurements: Measurements, settings: WhatIf, speedup: float, samples: int, seed: int) -> ForecastNumbers:
+    rounds = simulate_rounds(measurements, settings, speedup, samples, seed)
+
+    def column(name: str) -> Spread:
+        return spread([getattr(row, name) for row in rounds])
+
+    return ForecastNumbers(**{name: column(name) for name in SimulatedRound.__dataclass_fields__})
+
+
+def print_forecast(forecast: Forecast) -> None:
+    """Print a forecast as a table, and what it leaves out, to standard output."""
+    table = Table(title=f"{forecast.run}: median (5 to 95 %)", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("", "seconds a round", "replies", "down", "up"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    table.add_row(f"recorded, {forecast.recorded_rounds} rounds", f"{forecast.recorded_seconds:.2f}")
+    for label, numbers in (("predicted, same settings", forecast.same), ("predicted, what if", forecast.changed)):
+        seconds, replies = numbers.seconds, numbers.replies
+        table.add_row(
+            label,
+            f"{seconds.median:.2f} ({seconds.low:.2f} to {seconds.high:.2f})",
+            f"{replies.median:.0f} ({replies.low:.0f} to {replies.high:.0f})",
+            human_bytes(numbers.bytes_down.median),
+            human_bytes(numbers.bytes_up.median),
+        )
+    print_whole(table)
+    console = Console()
+    console.print("Not modelled:", highlight=False)
+    for line in forecast.not_modelled:
+        console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,225 @@
+"""The times of a recorded run: how long clients train, and how long everything around the training takes.
+
+The arrival of a reply is split into parts. A board with W training processes does its first W tasks at once:
+
+    arrival = opening of the exchange + lag + training
+
+``lag`` holds everything else: publishing, download, loading, writing and upload. Each later task of a board follows
+another one on the same process:
+
+    arrival = arrival of the reply before + gap + training
+
+The rest of a round, from the reply that closes it to the next opening, is the coordinator's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.experiment.experiment import agent_specs
+from fedquilt_common.types import ClientId
+from fedquilt_common.wire.slow_link import Link
+from fedquilt_server.replay.recording import RecordedRound, Recording
+from fedquilt_server.round.events import Joined, Replied, Resumed, RoundRestarted
+from fedquilt_server.status.results import RoundResult
+
+WARM_UP: Final = 1
+"""Number of the round in which training processes start; it is left out if there are others."""
+
+
+@dataclass(frozen=True)
+class RecordedTask:
+    """One task that a client did: its training in seconds, and the bytes of its reply."""
+
+    train: float
+    size: int
+
+
+@dataclass(frozen=True)
+class RecordedBoard:
+    """A board of the recorded run.
+
+    Attributes:
+        agent: name of its agent.
+        kind: its kind, as the experiment's fleet names it.
+        workers: training processes.
+        clients: the clients that replied from it.
+        link: the link that it imitated; None: none.
+    """
+
+    agent: str
+    kind: str
+    workers: int
+    clients: tuple[ClientId, ...]
+    link: Link | None = None
+
+
+@dataclass(frozen=True)
+class CoordinatorTimes:
+    """The coordinator's part of one round.
+
+    Attributes:
+        seconds: duration of the whole round.
+        averaging: the part of ``rest`` that grows with the number of replies.
+        rest: seconds from the reply that closed the round to the end of the round.
+        replies: replies that counted.
+        bytes_down: bytes at the coordinator's socket; ``model`` of them do not depend on the number of boards.
+        bytes_up: bytes at the coordinator's socket.
+        model: bytes of the model on the wire.
+    """
+
+    seconds: float
+    averaging: float
+    rest: float
+    replies: int
+    bytes_down: int
+    bytes_up: int
+    model: int
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Everything that a prediction draws from; the keys of the inner mappings are rounds.
+
+    Attributes:
+        boards: the boards that replied.
+        rounds: the coordinator's times of each round.
+        exchanges: number of exchanges of a round.
+        tasks: for each exchange and client.
+        lags: for each exchange and agent.
+        gaps: for each exchange and agent; empty for a board that did no task after another one.
+    """
+
+    boards: Sequence[RecordedBoard]
+    rounds: Mapping[int, CoordinatorTimes]
+    exchanges: int
+    tasks: Mapping[tuple[int, ClientId], Mapping[int, RecordedTask]]
+    lags: Mapping[tuple[int, str], Mapping[int, Sequence[float]]]
+    gaps: Mapping[tuple[int, str], Mapping[int, Sequence[float]]]
+
+    @property
+    def typical_gap(self) -> float:
+        """The median gap of all boards; 0 if no board did one task after another."""
+        found = [gap for rounds in self.gaps.values() for gaps in rounds.values() for gap in gaps]
+        return median(found) if found else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The median duration of the recorded rounds."""
+        return median(times.seconds for times in self.rounds.values())
+
+
+def measure(recording: Recording) -> Measurements:
+    """Measure a recorded run.
+
+    Raises:
+        RunFolderError: the run has no finished round that can be measured.
+    """
+    rounds = [part for part in recording.rounds if _result(part) is not None and not _is_interrupted(part)]
+    rounds = [part for part in rounds if part.round > WARM_UP] or rounds
+    if not rounds:
+        raise RunFolderError(f"{recording.folder} has no finished round without a restart, so nothing can be predicted")
+    boards = _boards(recording)
+    workers = {board.agent: board.workers for board in boards}
+    collected = _Collector(workers)
+    for part in rounds:
+        collected.add(part)
+    return Measurements(
+        boards, collected.rounds, collected.exchanges, collected.tasks, collected.lags, collected.gaps
+    )  # fmt: skip
+
+
+def _result(part: RecordedRound) -> RoundResult | None:
+    return part.checkpoint.result if part.checkpoint is not None else None
+
+
+def _is_interrupted(part: RecordedRound) -> bool:
+    """Whether coordinator or round were restarted, so that the round's times include more than one attempt."""
+    return any(isinstance(event, Resumed | RoundRestarted) for _, event in part.events)
+
+
+def _boards(recording: Recording) -> list[RecordedBoard]:
+    specs = agent_specs(recording.experiment.fleet, recording.experiment.speedup)
+    links = {spec.name: spec.link for spec in specs}
+    joined = {e.agent: e for part in recording.rounds for _, e in part.events if isinstance(e, Joined)}
+    clients: dict[str, set[ClientId]] = defaultdict(set)
+    for reply in recording.replies:
+        clients[reply.agent].add(reply.client)
+    return [
+        RecordedBoard(agent, joined[agent].profile.kind, joined[agent].workers, tuple(sorted(own)), links.get(agent))
+        for agent, own in sorted(clients.items())
+        if agent in joined
+    ]
+
+
+class _Collector:
+    """Collects the times of the rounds."""
+
+    def __init__(self, workers: Mapping[str, int]) -> None:
+        self._workers = workers
+        self.rounds: dict[int, CoordinatorTimes] = {}
+        self.tasks: dict[tuple[int, ClientId], dict[int, RecordedTask]] = defaultdict(dict)
+        self.lags: dict[tuple[int, str], dict[int, Sequence[float]]] = defaultdict(dict)
+        self.gaps: dict[tuple[int, str], dict[int, Sequence[float]]] = defaultdict(dict)
+        self.exchanges = 0
+
+    def add(self, part: RecordedRound) -> None:
+        result, closing = _result(part), part.checkpoint
+        assert result is not None  # noqa: S101 - the caller has chosen such rounds
+        assert closing is not None  # noqa: S101
+        opened_at = closing.at - result.seconds
+        replies = _first_replies(part)
+        for exchange in sorted({key[1] for key in replies}):
+            own = [reply for (_, number), reply in replies.items() if number == exchange]
+            self._add_exchange(part.round, exchange, opened_at, own)
+            opened_at = max(reply.at for reply in own)
+            self.exchanges = max(self.exchanges, exchange + 1)
+        rest = max(0.0, closing.at - max([opened_at, *(event.at for _, event in part.events[-1:])]))
+        averaging = min(rest, result.averaging_seconds)
+        self.rounds[part.round] = CoordinatorTimes(
+            result.seconds, averaging, rest, len(replies), result.bytes_down, result.bytes_up, result.model_bytes
+        )  # fmt: skip
+
+    def _add_exchange(self, round: int, exchange: int, opened_at: float, replies: Sequence[Replied]) -> None:
+        for reply in replies:
+            seconds = min(max(0.0, reply.metrics.get("train_seconds", 0.0)), reply.at - opened_at)
+            self.tasks[exchange, reply.client][round] = RecordedTask(seconds, reply.payload)
+        for agent in {reply.agent for reply in replies}:
+            own = sorted((reply for reply in replies if reply.agent == agent), key=lambda reply: reply.at)
+            trains = [self.tasks[exchange, reply.client][round].train for reply in own]
+            lags, gaps = split_arrivals([reply.at - opened_at for reply in own], trains, self._workers.get(agent, 1))
+            self.lags[exchange, agent][round] = lags
+            if gaps:
+                self.gaps[exchange, agent][round] = gaps
+
+
+def _first_replies(part: RecordedRound) -> dict[tuple[ClientId, int], Replied]:
+    """Return the first reply of each client in each exchange, by client and exchange."""
+    found: dict[tuple[ClientId, int], Replied] = {}
+    for _, event in part.events:
+        if isinstance(event, Replied) and event.round == part.round:
+            found.setdefault((event.client, event.exchange), event)
+    return found
+
+
+def split_arrivals(
+    arrivals: Sequence[float], trains: Sequence[float], workers: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the lags of the first tasks and the gaps before the later ones, in seconds.
+
+    Args:
+        arrivals: seconds from the opening of the exchange to each reply of one board, in order.
+        trains: the training of each, in seconds.
+        workers: training processes of the board.
+    """
+    pairs = list(zip(arrivals, trains, strict=True))
+    lags = tuple(arrival - train for arrival, train in pairs[:workers])
+    gaps = tuple(
+        arrival - arrivals[number] - train for number, (arrival, train) in enumerate(pairs[workers:])
+    )  # fmt: skip
+    return lags, gaps

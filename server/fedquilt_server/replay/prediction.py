@@ -1,0 +1,216 @@
+"""Predicts rounds with other settings: draws recorded times at random, and simulates the events of each round.
+
+The times of one simulated round come from one recorded round where it has them, because boards and coordinator are
+slow or fast together; other rounds fill the gaps. The same seed gives the same prediction.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+
+from fedquilt_common.types import ClientId
+from fedquilt_common.wire.slow_link import Link
+from fedquilt_server.replay.measurements import CoordinatorTimes, Measurements, RecordedBoard, RecordedTask
+from fedquilt_server.replay.round_model import (
+    ClosedExchange,
+    ClosingRule,
+    ModelledTask,
+    board_arrivals,
+    close_exchange,
+    misses_quorum,
+    transfer_seconds,
+)
+from fedquilt_server.replay.what_if import ALL_KINDS, WhatIf
+
+T = TypeVar("T")
+_MOST_RESTARTS: Final = 10
+
+
+@dataclass(frozen=True)
+class SimulatedBoard:
+    """A board of the simulation: a copy of a recorded one, with clients that behave as recorded clients do."""
+
+    model: RecordedBoard
+    clients: tuple[ClientId, ...]
+    workers: int
+    link: Link | None
+
+
+@dataclass(frozen=True)
+class SimulatedRound:
+    """One simulated round.
+
+    Attributes:
+        seconds: its duration.
+        replies: replies that count, in the first exchange.
+        bytes_down: bytes that the coordinator sends.
+        bytes_up: bytes that the coordinator receives.
+    """
+
+    seconds: float
+    replies: int
+    bytes_down: float
+    bytes_up: float
+
+
+def simulate_rounds(
+    measurements: Measurements, settings: WhatIf, speedup: float, samples: int, seed: int
+) -> list[SimulatedRound]:
+    """Simulate rounds with other settings.
+
+    Args:
+        measurements: the recorded times.
+        settings: the settings of the rounds.
+        speedup: the experiment's: its deadlines pass as many times as fast.
+        samples: number of rounds.
+        seed: of the draws.
+    """
+    simulation = _Simulation(measurements, settings, speedup, np.random.default_rng(seed))
+    return [simulation.round() for _ in range(samples)]
+
+
+def make_boards(recorded: Sequence[RecordedBoard], settings: WhatIf) -> list[SimulatedBoard]:
+    """Return the boards of a simulation: the recorded ones in turn."""
+    return [
+        SimulatedBoard(
+            board,
+            tuple(itertools.islice(itertools.cycle(board.clients), settings.clients_per_board or len(board.clients))),
+            settings.workers or board.workers,
+            settings.links.get(board.kind, settings.links.get(ALL_KINDS, board.link)),
+        )
+        for board in itertools.islice(itertools.cycle(recorded), settings.boards)
+    ]
+
+
+def traffic(times: CoordinatorTimes, replies: int, boards: float) -> tuple[float, float]:
+    """Return the bytes that the coordinator sends and receives in a round.
+
+    The model is published once. All other bytes grow with the boards or with the replies.
+
+    Args:
+        times: a recorded round.
+        replies: replies that count.
+        boards: number of boards, as a multiple of the recorded ones.
+    """
+    fixed = min(times.model, times.bytes_down)
+    down = fixed + (times.bytes_down - fixed) * boards
+    return down, times.bytes_up * replies / max(1, times.replies)
+
+
+class _Simulation:
+    def __init__(self, measurements: Measurements, settings: WhatIf, speedup: float, rng: np.random.Generator) -> None:
+        self._m, self._settings, self._rng = measurements, settings, rng
+        self._boards = make_boards(measurements.boards, settings)
+        self._rule = ClosingRule(settings.quorum, settings.deadline / speedup)
+        self._places = [
+            (number, slot) for number, board in enumerate(self._boards) for slot in range(len(board.clients))
+        ]
+        self._factor = len(self._boards) / len(measurements.boards)
+        self._numbers = sorted(measurements.rounds)
+
+    def round(self) -> SimulatedRound:
+        number = int(self._rng.choice(self._numbers))
+        times = self._m.rounds[number]
+        asked = self._select(range(len(self._places)), self._settings.per_round)
+        seconds, replies, counted = 0.0, 0, 0
+        for exchange in range(self._m.exchanges):
+            closed = self._exchange(exchange, number, asked)
+            seconds, counted = seconds + closed.seconds, counted + closed.replies
+            replies = replies or closed.replies
+        averaging = times.averaging * counted / max(1, times.replies)
+        down, up = traffic(times, counted, self._factor)
+        return SimulatedRound(seconds + times.rest - times.averaging + averaging, replies, down, up)
+
+    def _select(self, places: Sequence[int], count: int) -> list[int]:
+        """Draw places of clients uniformly, as ``ctx.select`` does."""
+        if len(places) <= count:
+            return list(places)
+        return sorted(int(place) for place in self._rng.choice(places, count, replace=False))
+
+    def _exchange(self, exchange: int, number: int, asked: list[int]) -> ClosedExchange:
+        """Simulate one exchange, with the restarts of ``shortfall: replace``."""
+        begun, arrivals = 0.0, self._arrivals(exchange, number, asked)
+        for _ in range(_MOST_RESTARTS):
+            if self._settings.shortfall == "wait" or not misses_quorum(list(arrivals.values()), self._rule):
+                break
+            others = [place for place in range(len(self._places)) if arrivals.get(place, 0.0) <= self._rule.deadline]
+            if len(others) < self._rule.quorum:
+                break
+            begun, arrivals = begun + self._rule.deadline, self._restart(exchange, number, arrivals, others)
+        closed = close_exchange(list(arrivals.values()), self._rule)
+        return ClosedExchange(begun + closed.seconds, closed.replies)
+
+    def _restart(
+        self, exchange: int, number: int, arrivals: Mapping[int, float], others: Sequence[int]
+    ) -> dict[int, float]:
+        """Ask other clients; replies that have arrived are kept if their clients are drawn again."""
+        asked = self._select(others, self._settings.per_round)
+        fresh = self._arrivals(exchange, number, [place for place in asked if place not in arrivals])
+        return {place: 0.0 if place in arrivals else fresh[place] for place in asked}
+
+    def _arrivals(self, exchange: int, number: int, asked: Sequence[int]) -> dict[int, float]:
+        """Return the arrival of each asked client's reply, by its place."""
+        found: dict[int, float] = {}
+        for board, places in itertools.groupby(asked, key=lambda place: self._places[place][0]):
+            own = list(places)
+            found |= dict(zip(own, self._board_arrivals(exchange, number, self._boards[board], own), strict=True))
+        return found
+
+    def _board_arrivals(self, exchange: int, number: int, board: SimulatedBoard, places: Sequence[int]) -> list[float]:
+        clients = [board.clients[self._places[place][1]] for place in places]
+        done = [self._draw_task(exchange, number, client) for client in clients]
+        present = [(place, task) for place, task in enumerate(done) if task is not None]
+        lags = self._draw(self._m.lags.get((exchange, board.model.agent), {}), number, (0.0,))
+        gaps = self._draw(self._m.gaps.get((exchange, board.model.agent), {}), number, (self._m.typical_gap,))
+        tasks = [
+            ModelledTask(task.train, self._pause(board, task, order, lags, gaps), task.size)
+            for order, (_, task) in enumerate(present)
+        ]
+        arrivals = board_arrivals(tasks, board.workers, board.link)
+        result = [0.0] * len(places)  # a client that is asked in no recorded exchange of this number is not waited for
+        for (place, _), arrival in zip(present, arrivals, strict=True):
+            result[place] = arrival
+        return result
+
+    def _pause(
+        self, board: SimulatedBoard, task: RecordedTask, order: int, lags: Sequence[float], gaps: Sequence[float]
+    ) -> float:
+        """Return the lag or gap before a task, without the time that its bytes took on the recorded link."""
+        if order >= board.workers:
+            return gaps[(order - board.workers) % len(gaps)]
+        if order >= board.model.workers:  # more training processes than recorded: as the first one
+            return lags[0]
+        return lags[order % len(lags)] - 2 * transfer_seconds(board.model.link, task.size)
+
+    def _draw_task(self, exchange: int, number: int, client: ClientId) -> RecordedTask | None:
+        return self._draw(self._m.tasks.get((exchange, client), {}), number, None)
+
+    def _draw(self, by_round: Mapping[int, T], number: int, default: T) -> T:
+        """Return the value of the recorded round, or of another one if it has none."""
+        if number in by_round:
+            return by_round[number]
+        rounds = sorted(by_round)
+        return by_round[rounds[int(self._rng.integers(len(rounds)))]] if rounds else default
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, and the 5th and 95th percentile."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the median and the percentiles of some values; all are nan without values."""
+    if not values:
+        return Spread(math.nan, math.nan, math.nan)
+    low, middle, high = np.percentile(np.asarray(values, dtype=np.float64), [5, 50, 95])
+    return Spread(float(middle), float(low), float(high))

@@ -1,0 +1,133 @@
+"""A recorded run: its experiment, events, checkpoints and kept replies, read without changing its folder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import ClientId
+from fedquilt_common.wire.chunks import digest_file
+from fedquilt_server.experiment_file import parse_experiment
+from fedquilt_server.round.events import Event, Replied, skip_dropped
+from fedquilt_server.runs.blob_store import reply_name
+from fedquilt_server.runs.journal import Journal, StoredCheckpoint, copy_journal, peek_meta
+from fedquilt_server.runs.result_files import MODEL
+from fedquilt_server.runs.run_folder import JOURNAL
+
+
+@dataclass(frozen=True)
+class RecordedRound:
+    """The events of one round.
+
+    Attributes:
+        round: its number, from 1.
+        events: with their sequence numbers, in the order in which the coordinator handled them; without those that a
+            recovery skips.
+        checkpoint: the checkpoint that closes the round; None if the journal ends within the round.
+    """
+
+    round: int
+    events: Sequence[tuple[int, Event]]
+    checkpoint: StoredCheckpoint | None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a run folder has recorded.
+
+    Attributes:
+        folder: the run folder; nothing in it is changed.
+        run: identifier of the run.
+        experiment: the resolved experiment.
+        start: the checkpoint before round 1.
+        rounds: the rounds with events or a checkpoint, oldest first.
+        finished: whether the run wrote its final results.
+    """
+
+    folder: Path
+    run: str
+    experiment: Experiment
+    start: StoredCheckpoint
+    rounds: Sequence[RecordedRound]
+    finished: bool
+
+    @property
+    def model_digest(self) -> str | None:
+        """SHA-256 of the run's ``global.safetensors``; None if the run has not written it."""
+        path = self.folder / MODEL
+        return digest_file(path) if path.is_file() else None
+
+    @cached_property
+    def replies(self) -> Sequence[Replied]:
+        """All recorded replies, also those that did not count."""
+        return [event for part in self.rounds for _, event in part.events if isinstance(event, Replied)]
+
+    @cached_property
+    def kept_clients(self) -> frozenset[ClientId]:
+        """The clients of which every recorded reply is still a file of the run folder."""
+        lost = {event.client for event in self.replies if not self.reply_file(event).exists()}
+        return frozenset(event.client for event in self.replies) - lost
+
+    def reply_file(self, event: Replied) -> Path:
+        """Return the path at which the run folder keeps a reply, whether it exists or not."""
+        name = reply_name(event.client, event.round, event.exchange, event.digest)
+        return self.folder / "blobs" / "replies" / name
+
+
+def read_run(folder: Path) -> str:
+    """Return the identifier of the run in a folder.
+
+    Raises:
+        RunFolderError: the folder holds no run that has started.
+    """
+    source = folder / JOURNAL
+    run = peek_meta(source, "run")
+    if run is None:
+        raise RunFolderError(f"{folder} holds no run that has started: name a run folder, such as one below runs/")
+    return run
+
+
+def read_recording(folder: Path, journal: Path) -> Recording:
+    """Read a recorded run.
+
+    Args:
+        folder: the run folder; its coordinator may still be running.
+        journal: path to which the journal is copied before it is read.
+
+    Raises:
+        RunFolderError: the folder holds no run that has started, or its journal is damaged.
+    """
+    copy_journal(folder / JOURNAL, journal)
+    opened = Journal(journal)
+    try:
+        return _read(folder, opened)
+    finally:
+        opened.close()
+
+
+def _read(folder: Path, journal: Journal) -> Recording:
+    text, run, checkpoints = journal.meta("experiment"), journal.meta("run"), journal.checkpoints()
+    if text is None or run is None or not checkpoints:
+        raise RunFolderError(f"{folder}: its journal holds no run that has started; name the folder of another run")
+    experiment = parse_experiment(text, str(folder / JOURNAL))
+    rounds = _split(list(journal.events_after(0)), checkpoints)
+    return Recording(folder, run, experiment, checkpoints[0], rounds, journal.meta("finished") is not None)
+
+
+def _split(events: Sequence[tuple[int, Event]], checkpoints: Sequence[StoredCheckpoint]) -> list[RecordedRound]:
+    """Return the events of each round; those after the last checkpoint belong to a round that is not closed."""
+    rounds = []
+    for before, closing in itertools.pairwise(checkpoints):
+        rounds.append(RecordedRound(closing.round, _between(events, before.seq, closing.seq), closing))
+    last = checkpoints[-1]
+    rest = skip_dropped([(seq, event) for seq, event in events if seq > last.seq])
+    return [*rounds, RecordedRound(last.round + 1, rest, None)] if rest else rounds
+
+
+def _between(events: Sequence[tuple[int, Event]], after: int, until: int) -> list[tuple[int, Event]]:
+    return skip_dropped([(seq, event) for seq, event in events if after < seq <= until])

@@ -1,0 +1,75 @@
+"""Opens a recorded run and a work folder, and replays the one in the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_server.replay.engine import OnRound, Replay, ReplayOptions
+from fedquilt_server.replay.publisher import open_downlink
+from fedquilt_server.replay.recording import Recording, read_recording, read_run
+from fedquilt_server.replay.report import ReplayReport
+from fedquilt_server.replay.training import TrainingPool
+from fedquilt_server.replay.work_folder import ReplayProgress, read_progress, write_progress
+from fedquilt_server.runs.blob_store import BlobStore
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """How a replay works.
+
+    Attributes:
+        workers: training processes.
+        threads: threads of each; the same number as on the boards, because another one gives other bits.
+        options: what is computed and compared.
+        should_stop: called several times a second; once it returns True, the replay stops.
+    """
+
+    workers: int = 1
+    threads: int = 1
+    options: ReplayOptions = field(default_factory=ReplayOptions)
+    should_stop: Callable[[], bool] = lambda: False
+
+
+def replay_run(
+    folder: Path, work: Path, settings: ReplaySettings, on_start: Callable[[Recording, int], None], on_round: OnRound
+) -> ReplayReport:
+    """Replay the run in ``folder``.
+
+    Args:
+        folder: the run folder; it is not changed.
+        work: the work folder; a replay of the same run that was interrupted in it continues.
+        settings: how to replay.
+        on_start: called with the recording and the number of rounds that are replayed already.
+        on_round: called with each round that is replayed.
+
+    Raises:
+        RunFolderError: the run folder holds no run, or the work folder something else.
+        RunFailedError: a reply cannot be made again here.
+        ReplayStoppedError: a person has stopped the replay.
+    """
+    if work.resolve() == folder.resolve():
+        raise RunFolderError(f"--out {work} is the run itself: choose another folder for the replay")
+    with lock_folder(work):
+        journal = work / "journal.sqlite"
+        progress = _open_progress(work, read_run(folder))
+        recording = read_recording(folder, journal)
+        on_start(recording, len(progress.rounds))
+        store = BlobStore(work / "blobs")
+        with (
+            closing(TrainingPool(settings.workers, settings.threads, settings.should_stop)) as pool,
+            open_downlink(recording.experiment, store, journal) as downlink,
+        ):
+            return Replay(recording, work, progress, pool, downlink, store, settings.options, on_round).run()
+
+
+def _open_progress(work: Path, run: str) -> ReplayProgress:
+    progress = read_progress(work, run)
+    if progress is None:
+        progress = ReplayProgress(run=run, arrays="", extra="", rounds=[])
+        write_progress(work, progress)
+    return progress

@@ -1,0 +1,147 @@
+"""The settings of a prediction: those of the recorded run, changed by ``--what-if KEY=VALUE``."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.wire.slow_link import Link, parse_link
+from fedquilt_server.replay.measurements import Measurements
+
+ALL_KINDS: Final = ""
+MOST_BOARDS: Final = 100_000
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The settings of the rounds that are predicted.
+
+    Attributes:
+        boards: number of boards.
+        clients_per_board: clients of each; None: as many as each recorded board has.
+        per_round: clients that are asked.
+        quorum: replies that are enough after the deadline.
+        deadline: seconds of the experiment, as ``participation.deadline``.
+        shortfall: what happens at the deadline without the quorum.
+        workers: training processes of each board; None: as recorded.
+        links: link by kind of board; ``ALL_KINDS`` stands for all that are not named. Empty: as recorded.
+    """
+
+    boards: int
+    clients_per_board: int | None
+    per_round: int
+    quorum: int
+    deadline: float
+    shortfall: Literal["wait", "replace"]
+    workers: int | None = None
+    links: Mapping[str, Link] = field(default_factory=dict)
+
+
+def recorded_settings(experiment: Experiment, measurements: Measurements) -> WhatIf:
+    """Return the settings of the recorded run."""
+    part = experiment.participation
+    boards = len(measurements.boards)
+    return WhatIf(boards, None, part.per_round, part.quorum, part.deadline, part.shortfall)
+
+
+def parse_what_if(texts: Sequence[str], recorded: WhatIf, speedup: float = 1.0) -> WhatIf:
+    """Return the recorded settings with the changes applied.
+
+    More boards ask proportionally more clients, with a quorum in proportion, unless the changes set these numbers.
+
+    Args:
+        texts: changes such as ``deadline=30`` or ``boards=100x``.
+        recorded: the settings of the recorded run.
+        speedup: the experiment's; links are as many times as fast.
+
+    Raises:
+        ExperimentError: a change is not valid.
+    """
+    changes = dict(_parse(text, recorded, speedup) for text in texts)
+    links = {name.partition(".")[2]: value for name, value in changes.items() if name.partition(".")[0] == "link"}
+    plain = {name: value for name, value in changes.items() if name.partition(".")[0] != "link"}
+    changed = replace(recorded, **plain, links=links)
+    per_round, quorum = _in_proportion(plain, changed, recorded)
+    return replace(changed, per_round=per_round, quorum=quorum)
+
+
+def _in_proportion(plain: Mapping[str, Any], changed: WhatIf, recorded: WhatIf) -> tuple[int, int]:
+    """Return ``per_round`` and ``quorum`` where they follow from other changes."""
+    factor = changed.boards / recorded.boards
+    per_round: int = plain.get("per_round", max(1, round(recorded.per_round * factor)))
+    follows = max(1, round(recorded.quorum * per_round / recorded.per_round))
+    quorum: int = plain.get("quorum", follows)
+    if quorum > per_round:
+        raise ExperimentError(f"--what-if quorum={quorum}: only {per_round} clients take part (per_round)")
+    return per_round, quorum
+
+
+def _parse(text: str, recorded: WhatIf, speedup: float) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ExperimentError(f"--what-if {text}: write it as KEY=VALUE, such as deadline=30")
+    key = name.partition(".")[0]
+    if key == "link":
+        return name, replace(parse_link(value), speedup=speedup)
+    read = _READERS.get(name)
+    if read is None:
+        near = difflib.get_close_matches(name, [*_READERS, "link"], 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join([*_READERS, 'link', 'link.KIND'])}"
+        raise ExperimentError(f"--what-if {text}: there is no setting {name!r}; {hint}")
+    found = read(value, recorded)
+    if found is None:
+        raise ExperimentError(f"--what-if {text}: {value!r} is not valid; {_FORMS[name]}")
+    return name, found
+
+
+def _read_count(value: str, _recorded: WhatIf) -> int | None:
+    with contextlib.suppress(ValueError):
+        count = int(value)
+        return count if count >= 1 else None
+    return None
+
+
+def _read_boards(value: str, recorded: WhatIf) -> int | None:
+    factor = value.endswith("x")
+    with contextlib.suppress(ValueError, OverflowError):
+        number = float(value.removesuffix("x"))
+        boards = round(number * recorded.boards) if factor else int(number)
+        return boards if 1 <= boards <= MOST_BOARDS and (factor or number == boards) else None
+    return None
+
+
+def _read_seconds(value: str, _recorded: WhatIf) -> float | None:
+    with contextlib.suppress(ValueError):
+        seconds = float(value)
+        return seconds if seconds > 0 else None
+    return None
+
+
+def _read_shortfall(value: str, _recorded: WhatIf) -> str | None:
+    return value if value in ("wait", "replace") else None
+
+
+_READERS: Final[dict[str, Callable[[str, WhatIf], object]]] = {
+    "boards": _read_boards,
+    "clients_per_board": _read_count,
+    "per_round": _read_count,
+    "quorum": _read_count,
+    "deadline": _read_seconds,
+    "shortfall": _read_shortfall,
+    "workers": _read_count,
+}
+_COUNT: Final = "it must be a whole number from 1"
+_FORMS: Final = {
+    "boards": f"it must be a number from 1 to {MOST_BOARDS}, or a factor such as 100x",
+    "clients_per_board": _COUNT,
+    "per_round": _COUNT,
+    "quorum": _COUNT,
+    "deadline": "it must be a number of seconds above 0",
+    "shortfall": "it must be wait or replace",
+    "workers": _COUNT,
+}

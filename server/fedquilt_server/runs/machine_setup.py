@@ -1,0 +1,49 @@
+"""What a machine needs of an experiment: its policy, and the context of each round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedquilt_common.algorithm_api import ServerContext, State
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import ClientId, Profile
+from fedquilt_server.lab.context import RoundContext
+from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.round.policy import Policy
+
+
+def make_policy(experiment: Experiment) -> Policy:
+    """Return when the experiment's rounds start and when their exchanges close."""
+    participation = experiment.participation
+    return Policy(
+        experiment.rounds,
+        experiment.data.clients,
+        participation.quorum,
+        participation.deadline / experiment.speedup,
+        participation.shortfall,
+    )
+
+
+def make_context(workbench: Workbench, round: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
+    """Return the context of a round for the clients that may be asked; round 0 is the start of the run."""
+    experiment = workbench.experiment
+    return RoundContext(
+        round,
+        fleet,
+        experiment.seed,
+        experiment.rounds,
+        experiment.data.clients,
+        experiment.participation.per_round,
+        workbench,
+        workbench.is_evaluated(round) and workbench.clients_evaluate,
+    )
+
+
+def first_state(workbench: Workbench) -> State:
+    """Return the state before round 1, which the run's seed determines.
+
+    Raises:
+        ExperimentError: the experiment cannot start.
+    """
+    workbench.check()
+    return workbench.algorithm().init(workbench.first_model(), make_context(workbench, 0, {}))

@@ -1,0 +1,50 @@
+"""A recorded run of three clients without training, whose replies are kept, and a quick way to replay it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from fedquilt_server.replay.recording import Recording
+from fedquilt_server.replay.replay import ReplaySettings, replay_run
+from fedquilt_server.replay.report import ReplayReport
+from fedquilt_server.simulate.simulate import make_plan, run_simulation
+from fedquilt_server.tools.bench import bench_experiment
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A copy of the recorded run that a test may damage, and an empty work folder."""
+
+    run: Path
+    work: Path
+
+    @property
+    def replies(self) -> list[Path]:
+        return sorted((self.run / "blobs" / "replies").iterdir())
+
+    def replay(self, settings: ReplaySettings | None = None) -> ReplayReport:
+        return replay_run(self.run, self.work, settings or ReplaySettings(), _ignore_start, lambda _: None)
+
+
+def _ignore_start(_recording: Recording, _done: int) -> None:
+    """Show nothing."""
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    plan = make_plan(bench_experiment(2, 3, 0.012, ROUNDS), folder)
+    assert run_simulation(replace(plan, keep_replies=True), lambda _: None) is not None
+    shutil.rmtree(folder / "agents")
+    return folder
+
+
+@pytest.fixture
+def kit(recorded: Path, tmp_path: Path) -> Kit:
+    return Kit(Path(shutil.copytree(recorded, tmp_path / "run")), tmp_path / "work")

@@ -1,0 +1,205 @@
+"""Predictions from a constructed journal, whose times are known, and their order in all settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.server.replay.conftest import Kit
+
+from fedquilt_common.errors import ExperimentError, RunFolderError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import Profile
+from fedquilt_common.wire.slow_link import Link
+from fedquilt_server.replay.forecast import make_forecast
+from fedquilt_server.replay.measurements import CoordinatorTimes, measure
+from fedquilt_server.replay.prediction import SimulatedRound, simulate_rounds, traffic
+from fedquilt_server.replay.recording import RecordedRound, Recording
+from fedquilt_server.replay.what_if import WhatIf, parse_what_if, recorded_settings
+from fedquilt_server.round.events import Event, Joined, Replied, Resumed
+from fedquilt_server.runs.journal import StoredCheckpoint, Traffic
+from fedquilt_server.status.results import RoundResult
+
+LAG, GAP, REST, AVERAGING, SIZE = 0.5, 0.25, 1.0, 0.4, 1000
+TRAIN = {0: 1.0, 1: 2.0, 2: 4.0, 3: 8.0}
+"""Seconds of training by client; agent a hosts 0 and 1, agent b hosts 2 and 3."""
+SECONDS = LAG + 4.0 + GAP + 8.0 + REST
+
+
+def experiment(**participation: Any) -> Experiment:
+    return Experiment.model_validate({
+        "name": "constructed", "rounds": 3, "data": {"set": "digits", "clients": 4}, "model": {"name": "mlp"},
+        "algorithm": {"name": "fedavg"}, "participation": {"deadline": 1000.0, **participation},
+        "fleet": [{"kind": "a", "clients": 2}, {"kind": "b", "clients": 2}],
+    })  # fmt: skip
+
+
+def reply(round: int, client: int, at: float) -> Replied:
+    metrics = {"train_seconds": TRAIN[client]}
+    return Replied(at, "ab"[client // 2] + "-0", client, round, 0, f"{round}.{client}", 1.0, metrics, SIZE)
+
+
+def recorded_round(round: int, opened_at: float, extra: tuple[Event, ...] = ()) -> RecordedRound:
+    arrivals = {0: LAG + 1, 1: LAG + 1 + GAP + 2, 2: LAG + 4, 3: LAG + 4 + GAP + 8}
+    events = [*extra, *(reply(round, c, opened_at + arrivals[c]) for c in sorted(arrivals, key=arrivals.__getitem__))]
+    zeros = ("sending_seconds", "receiving_seconds", "evaluate_seconds", "late", "rejected", "duplicates")
+    row = {
+        "round": round, "seconds": SECONDS, "train_seconds": 12, "overhead_seconds": 1,
+        "averaging_seconds": AVERAGING, "bytes_down": 5000, "bytes_up": 4400, "model_bytes": 3000,
+        "clients": 4, "asked": 4,
+    }  # fmt: skip
+    result = RoundResult.model_validate(dict.fromkeys(zeros, 0) | row)
+    closing = StoredCheckpoint(round, round * 10, "", "", opened_at + SECONDS, "", result, Traffic())
+    return RecordedRound(round, list(enumerate(events)), closing)
+
+
+def recording(made: Experiment, *extra: Event) -> Recording:
+    joins = (Joined(0.0, "a-0", 1, (0, 1), 1, Profile("a")), Joined(0.0, "b-0", 1, (2, 3), 1, Profile("b")))
+    rounds = [recorded_round(n, 100.0 * n, (*joins, *extra) if n == 1 else ()) for n in (1, 2, 3)]
+    start = StoredCheckpoint(0, 0, "", "", 0.0, "", None, Traffic())
+    return Recording(Path("constructed"), "constructed-1", made, start, rounds, finished=True)
+
+
+RECORDING = recording(experiment())
+MEASURED = measure(RECORDING)
+SAME = recorded_settings(RECORDING.experiment, MEASURED)
+
+
+def predict(changed: WhatIf, seed: int = 0) -> list[SimulatedRound]:
+    return simulate_rounds(MEASURED, changed, 1.0, 20, seed)
+
+
+def what_if(*texts: str) -> SimulatedRound:
+    (row,) = set(predict(parse_what_if(texts, SAME)))
+    return row
+
+
+def test_the_parts_of_the_recorded_times_are_found() -> None:
+    assert sorted(MEASURED.rounds) == [2, 3]  # without the first round, in which processes start
+    assert [(board.agent, board.kind, board.clients) for board in MEASURED.boards] == [
+        ("a-0", "a", (0, 1)), ("b-0", "b", (2, 3)),
+    ]  # fmt: skip
+    assert MEASURED.lags[0, "a-0"][2] == pytest.approx((LAG,))
+    assert MEASURED.gaps[0, "b-0"][3] == pytest.approx((GAP,))
+    assert MEASURED.rounds[2].rest == pytest.approx(REST)
+    assert MEASURED.tasks[0, 3][2].train == 8.0
+
+
+def test_the_recorded_settings_give_the_recorded_round() -> None:
+    row = what_if("deadline=1000")
+    assert row.seconds == pytest.approx(SECONDS)
+    assert (row.replies, row.bytes_down, row.bytes_up) == (4, 5000, 4400)
+
+
+@pytest.mark.parametrize(
+    ("texts", "seconds", "replies"),
+    [
+        (["quorum=3", "deadline=5"], 5.0, 3),  # client 3 would need until 12.75
+        (["quorum=1", "deadline=2"], 2.0, 1),
+        (["quorum=2", "deadline=2"], LAG + 1 + GAP + 2, 2),  # the quorum is complete after the deadline
+        (["quorum=2", "deadline=3", "shortfall=replace"], None, None),
+        (["workers=2"], LAG + 8.0, 4),
+        (["clients_per_board=1", "per_round=2"], LAG + 4.0, 2),
+    ],
+)
+def test_other_settings_give_the_times_that_follow(
+    texts: list[str], seconds: float | None, replies: int | None
+) -> None:
+    if seconds is None:
+        assert all(row.seconds > 3 for row in predict(parse_what_if(texts, SAME)))
+        return
+    row = what_if(*texts)
+    spared = AVERAGING * (1 - row.replies / 4)
+    assert row.replies == replies
+    assert row.seconds == pytest.approx(seconds + REST - spared)
+
+
+def test_a_link_adds_the_time_of_its_bytes() -> None:
+    slow = what_if("link=rate=1000,latency=0.5")
+    assert slow.seconds == pytest.approx(SECONDS + 2 * (SIZE / 1000 + 0.5))
+    one = what_if("link.a=rate=1000,latency=0.5")
+    assert one.seconds == pytest.approx(SECONDS)  # agent b, without a link, is the last one
+
+
+def test_more_boards_ask_more_clients() -> None:
+    row = what_if("boards=100x")
+    assert (row.replies, row.bytes_down, row.bytes_up) == (400, 3000 + 2000 * 100, 440_000)
+    assert row.seconds == pytest.approx(SECONDS + AVERAGING * 99)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 4), st.integers(0, 3), st.sampled_from([2.0, 4.0, 10.0, 1000.0]), st.integers(0, 5))
+def test_a_larger_quorum_is_never_faster(quorum: int, more: int, deadline: float, seed: int) -> None:
+    less = dataclasses.replace(SAME, quorum=quorum, deadline=deadline)
+    greater = dataclasses.replace(less, quorum=min(4, quorum + more))
+    pairs = zip(predict(less, seed), predict(greater, seed), strict=True)
+    assert all(first.seconds <= second.seconds for first, second in pairs)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 50), st.integers(0, 50))
+def test_more_boards_and_replies_are_never_fewer_bytes(
+    down: int, model: int, replies: int, boards: int, more: int
+) -> None:
+    times = CoordinatorTimes(1.0, 0.1, 0.2, replies, down, 1000, model)
+    before, after = traffic(times, replies, boards), traffic(times, replies + more, boards + more)
+    assert after >= before
+    assert after[0] >= before[0]
+    assert after[1] >= before[1]
+
+
+def test_the_seed_determines_the_prediction() -> None:
+    half = dataclasses.replace(SAME, per_round=2, quorum=2)
+    assert predict(half, 1) == predict(half, 1)
+    assert predict(half, 1) != predict(half, 2)
+
+
+def test_changes_are_read() -> None:
+    found = parse_what_if(["boards=10", "link.a=rate=5", "shortfall=replace"], SAME, speedup=2.0)
+    assert (found.boards, found.per_round, found.quorum, found.shortfall) == (10, 20, 20, "replace")
+    assert found.links == {"a": Link(rate=5.0, speedup=2.0)}
+    assert parse_what_if(["per_round=2"], SAME).quorum == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("deadline", "write it as KEY=VALUE"), ("quorom=3", "did you mean 'quorum'"), ("xyz=1", "choose one of boards"),
+        ("deadline=0", "seconds above 0"), ("boards=0x", "a factor such as 100x"), ("boards=1.5", "a factor"),
+        ("quorum=9", "only 4 clients take part"), ("shortfall=no", "wait or replace"), ("link=fast", "write it as"),
+        ("per_round=x", "whole number"),
+    ],
+)  # fmt: skip
+def test_changes_that_are_not_valid_are_refused(text: str, part: str) -> None:
+    with pytest.raises(ExperimentError, match=part):
+        parse_what_if([text], SAME)
+
+
+def test_a_run_without_a_whole_round_cannot_be_measured() -> None:
+    interrupted = recording(experiment(), Resumed(1.0))
+    only = dataclasses.replace(interrupted, rounds=interrupted.rounds[:1])
+    with pytest.raises(RunFolderError, match="no finished round without a restart"):
+        measure(only)
+
+
+def test_a_forecast_compares_the_recorded_settings_too() -> None:
+    forecast = make_forecast(RECORDING, ["quorum=3", "deadline=5"], 50, 0)
+    assert forecast.recorded_seconds == forecast.same.seconds.median == pytest.approx(SECONDS)
+    assert forecast.changed.seconds.median < forecast.same.seconds.median
+    assert forecast.not_modelled
+
+
+def test_the_command_predicts_a_real_run(kit: Kit) -> None:
+    command = [sys.executable, "-m", "fedquilt_common.cli", "replay", str(kit.run), "--what-if", "boards=3x"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["changed"]["replies"]["median"] == 9
+    texts = itertools.chain(command, ["--what-if", "quorum=0"])
+    assert subprocess.run(list(texts), capture_output=True, timeout=60, check=False).returncode == 4
