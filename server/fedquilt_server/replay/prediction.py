@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -60,7 +60,12 @@ class SimulatedRound:
 
 
 def simulate_rounds(
-    measurements: Measurements, settings: WhatIf, speedup: float, samples: int, seed: int
+    measurements: Measurements,
+    settings: WhatIf,
+    speedup: float,
+    samples: int,
+    seed: int,
+    asked: Collection[ClientId] | None = None,
 ) -> list[SimulatedRound]:
     """Simulate rounds with other settings.
 
@@ -70,9 +75,10 @@ def simulate_rounds(
         speedup: the experiment's: its deadlines pass as many times as fast.
         samples: number of rounds.
         seed: of the draws.
+        asked: the clients of every round; None draws them.
     """
     simulation = _Simulation(measurements, settings, speedup, np.random.default_rng(seed))
-    return [simulation.round() for _ in range(samples)]
+    return [simulation.round(asked) for _ in range(samples)]
 
 
 def make_boards(recorded: Sequence[RecordedBoard], settings: WhatIf) -> list[SimulatedBoard]:
@@ -114,10 +120,11 @@ class _Simulation:
         self._factor = len(self._boards) / len(measurements.boards)
         self._numbers = sorted(measurements.rounds)
 
-    def round(self) -> SimulatedRound:
+    def round(self, clients: Collection[ClientId] | None) -> SimulatedRound:
         number = int(self._rng.choice(self._numbers))
         times = self._m.rounds[number]
-        asked = self._select(range(len(self._places)), self._settings.per_round)
+        places = range(len(self._places))
+        asked = self._select(places, self._settings.per_round) if clients is None else self._find(clients)
         seconds, replies, counted = 0.0, 0, 0
         for exchange in range(self._m.exchanges):
             closed = self._exchange(exchange, number, asked)
@@ -126,6 +133,12 @@ class _Simulation:
         averaging = times.averaging * counted / max(1, times.replies)
         down, up = traffic(times, counted, self._factor)
         return SimulatedRound(seconds + times.rest - times.averaging + averaging, replies, down, up)
+
+    def _find(self, clients: Collection[ClientId]) -> list[int]:
+        """Return the places at which the boards host these clients."""
+        return [
+            place for place, (board, slot) in enumerate(self._places) if self._boards[board].clients[slot] in clients
+        ]
 
     def _select(self, places: Sequence[int], count: int) -> list[int]:
         """Draw places of clients uniformly, as ``ctx.select`` does."""

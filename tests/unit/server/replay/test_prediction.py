@@ -155,6 +155,12 @@ def test_more_boards_and_replies_are_never_fewer_bytes(
     assert after[1] >= before[1]
 
 
+def test_a_round_of_known_clients_takes_their_time() -> None:
+    (row,) = set(simulate_rounds(MEASURED, SAME, 1.0, 5, 0, asked={0, 3}))
+    assert row.replies == 2
+    assert row.seconds == pytest.approx(LAG + 8.0 + REST - AVERAGING / 2)
+
+
 def test_the_seed_determines_the_prediction() -> None:
     half = dataclasses.replace(SAME, per_round=2, quorum=2)
     assert predict(half, 1) == predict(half, 1)
