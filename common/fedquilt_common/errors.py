@@ -14,7 +14,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     3: "no broker: it does not answer, it refused the connection, or there is no mosquitto to start",
     4: "the experiment, an option or a name in it is not valid, or the model cannot be cut",
     5: "a data set is missing or damaged",
-    6: "the folder is in use, damaged, or holds another run (for `simulate`, also a finished one)",
+    6: "the folder is in use, damaged, or holds another run (for `simulate`, also a finished one); "
+    "or another coordinator works in the federation",
     7: "the run failed before its last round",
     8: "a federation's folder of identities is missing or damaged, or has no such board",
     9: "an image or a card cannot be written, or reads back differently",
@@ -58,6 +59,12 @@ class DataUnavailableError(FedquiltError):
 
 class FolderInUseError(FedquiltError):
     """Another process uses the folder."""
+
+    exit_code = 6
+
+
+class FederationInUseError(FedquiltError):
+    """Another coordinator works in the federation, which carries one run at a time."""
 
     exit_code = 6
 

@@ -14,6 +14,7 @@ import pytest
 
 from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
+from fedquilt_common.errors import FederationInUseError
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.mqtt import MqttTransport
@@ -103,12 +104,23 @@ class Lab:
 
     port: int
     folder: Path
+    name: str = "run"
     status: StatusStore = field(default_factory=StatusStore)
 
     def execute(self, should_stop: Callable[[], bool]) -> None:
-        run = ActiveRun(bench_experiment(1, 2, 0.01, 2), self.folder / "run", resume=True)
-        Coordinator(run, TOPICS.federation, connection(self.port, "coordinator"), self.status).execute(should_stop)
-        run.folder.release()
+        run = ActiveRun(bench_experiment(1, 2, 0.01, 2), self.folder / self.name, resume=True)
+        try:
+            make_transport = connection(self.port, f"coordinator-{self.name}")
+            Coordinator(run, TOPICS.federation, make_transport, self.status).execute(should_stop)
+        finally:
+            run.folder.release()
+
+    def await_claim(self, squatter: Squatter, client: int) -> None:
+        """Let a peer claim a client, live: a claim that the broker retains would give way to a live agent."""
+        wait_for(lambda: self.status.current.broker_connected)
+        squatter.claim([client])
+        wait_for(lambda: self.status.current.boards)
+        squatter.claim([client])
 
     @property
     def refusals(self) -> list[str]:
@@ -129,7 +141,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 def test_a_reply_counts_once_another_agent_gives_up_its_claim(port: int, tmp_path: Path, lab: Lab) -> None:
     with closing(Squatter(port)) as squatter, running(lab.execute) as work:
-        squatter.claim([0])
+        lab.await_claim(squatter, 0)
         with agent(port, tmp_path, "board", (0, 1)):
             wait_for(lambda: lab.refusals and lab.status.current.replies)
             squatter.claim([])
@@ -141,11 +153,22 @@ def test_a_reply_counts_once_another_agent_gives_up_its_claim(port: int, tmp_pat
 def test_boards_that_swap_their_clients_finish_the_run(port: int, tmp_path: Path, lab: Lab) -> None:
     """Client 1's old board is off, but its claim lives for a while: nobody has published its will yet."""
     with closing(Squatter(port)) as squatter, running(lab.execute) as work:
+        lab.await_claim(squatter, 1)
         with agent(port, tmp_path, "one", (0,)):
-            squatter.claim([1])
             wait_for(lambda: lab.status.current.replies)
         with agent(port, tmp_path, "one", (1,)), agent(port, tmp_path, "two", (0,)):
             wait_for(lambda: lab.refusals)
             squatter.claim([], online=False)
+            work.join(30)
+            assert lab.status.current.phase == "finished"
+
+
+def test_a_second_coordinator_in_a_federation_leaves_and_harms_nothing(port: int, tmp_path: Path, lab: Lab) -> None:
+    second = Lab(port, tmp_path, "second")
+    with running(lab.execute) as work:
+        wait_for(lambda: lab.status.current.broker_connected)
+        with pytest.raises(FederationInUseError, match="works in the federation hosting, which carries one run at a"):
+            second.execute(lambda: False)
+        with agent(port, tmp_path, "board", (0, 1)):
             work.join(30)
             assert lab.status.current.phase == "finished"

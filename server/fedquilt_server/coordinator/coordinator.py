@@ -28,6 +28,7 @@ from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
+from fedquilt_server.coordinator.rivals import Rivals
 from fedquilt_server.coordinator.uplink import Uplink
 from fedquilt_server.round.events import Event, Joined, Rejected, Ticked
 from fedquilt_server.runs import clock
@@ -81,6 +82,7 @@ class Coordinator:
         guard = FloodGuard(run.experiment.data.clients)
         self._admission = Admission(self._transport, self._topics, guard)
         self._ledger = Ledger(self.machine, self._admission)
+        self._rivals = Rivals(folder.run, federation, self._publish_presence, self._announce)
         self._wire()
 
     def _wire(self) -> None:
@@ -116,6 +118,7 @@ class Coordinator:
         Raises:
             BrokerUnreachableError: no broker accepts the coordinator at the start.
             RunFailedError: the algorithm cannot close a round, or failing clients prevent the quorum.
+            FederationInUseError: another coordinator works in the federation.
         """
         run = self.run
         run.watch_socket(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
@@ -208,13 +211,16 @@ class Coordinator:
 
     def _announce(self) -> None:
         """Publish everything that the broker must retain: it may have lost it."""
-        folder = self.run.folder
         self._admission.connect()
-        online = CoordinatorPresence(online=True, epoch=folder.epoch, run=folder.run)
-        self._transport.publish(self._topics.coordinator, online.encode(), retain=True)
+        self._transport.subscribe([self._topics.coordinator])
+        self._publish_presence()
         self._transport.publish(self._topics.end, b"", retain=True)
         self._transport.publish(self._topics.run, self.run.message.encode(), retain=True)
         self._downlink.publish_again()
+
+    def _publish_presence(self) -> None:
+        online = CoordinatorPresence(online=True, epoch=self.run.folder.epoch, run=self.run.folder.run)
+        self._transport.publish(self._topics.coordinator, online.encode(), retain=True)
 
     def _take_message(self, message: MqttMessage) -> None:
         agent: str = "?"
@@ -226,6 +232,8 @@ class Coordinator:
                 self._claims.hear(agent)  # first: an agent that was gone must host its client when the chunk is judged
                 self._ledger.take(address, len(message.payload))
                 self._uplink.take(address, message)
+            elif address.kind == "coordinator" and message.payload:
+                self._rivals.take(message)
             elif message.payload:
                 self._agent_messages.take(address, message)
                 if address.kind == "presence" and not message.retained:
