@@ -50,8 +50,7 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -
 def _write_holder(file: IO[str]) -> None:
     with contextlib.suppress(OSError):  # the lock holds without it, also on a full disk
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        os.write(file.fileno(), f"{os.getpid()}\n".encode())  # a buffer would fail again when the file is closed
 
 
 def _in_use(folder: Path, file: IO[str]) -> FolderInUseError:
