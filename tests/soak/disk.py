@@ -25,6 +25,7 @@ UNTOUCHED: Final = re.compile(r"^logs/|^broker/|\.lock$|^pids\.json$|^boards\.cs
 NAMES: Final = re.compile(r"[0-9a-f]{8,}|\d+")
 DAMAGED: Final = 6
 READ_ONLY_SECONDS: Final = 60.0
+BUSY_SECONDS: Final = 5.0
 
 
 @contextlib.contextmanager
@@ -63,9 +64,13 @@ def fill(federation: Federation, fault: Fault) -> None:
 
 
 def make_read_only(federation: Federation) -> str:
-    """Give the command again while the disk is read only; returns what is wrong with its end."""
+    """Give the command again while the disk is read only; returns what is wrong with its end.
+
+    Raises:
+        CalledProcessError: a file of the disk stays open, so it cannot become read only.
+    """
     with federation.paused, resting(federation):
-        _mount("-o", "remount,ro", str(federation.run))
+        _remount_read_only(federation.run)
         try:
             federation.start()
             code = federation.wait(READ_ONLY_SECONDS)
@@ -73,6 +78,18 @@ def make_read_only(federation: Federation) -> str:
         finally:
             _mount("-o", "remount,rw", str(federation.run))
     return "" if code == DAMAGED else f"on a read-only disk, exit code {code}: {federation.message()[-300:]}"
+
+
+def _remount_read_only(folder: Path) -> None:
+    """Try for some seconds: the hunt itself reads the journal at times."""
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return _mount("-o", "remount,ro", str(folder))
+        except subprocess.CalledProcessError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager

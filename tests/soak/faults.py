@@ -118,7 +118,10 @@ def read_only(federation: Federation, fault: Fault) -> Blow:
     """Give the command again while the disk is read only."""
     if not federation.run.is_mount():
         return Blow(fault, struck=False, skipped=NO_MOUNT)
-    return Blow(fault, problem=disk.make_read_only(federation))
+    try:
+        return Blow(fault, problem=disk.make_read_only(federation))
+    except subprocess.CalledProcessError as busy:
+        return Blow(fault, struck=False, skipped=f"the disk stayed busy: {busy}")
 
 
 def damage(federation: Federation, fault: Fault) -> Blow:
