@@ -10,6 +10,7 @@ from typing import Final
 import psutil
 
 from fedquilt_client.store import RunStore
+from fedquilt_common.errors import RunFolderError
 from fedquilt_common.wire.chunks import Assembly, ChunkHeader
 from fedquilt_common.wire.messages import PatchMessage
 from fedquilt_common.wire.topics import Address, Topics
@@ -92,7 +93,8 @@ class Downloads:
             Whether the chunk completed a patch.
 
         Raises:
-            PayloadError: the message is not a chunk, the patch does not fit on the disk, or its digest is wrong.
+            PayloadError: the message is not a chunk, or the patch's digest is wrong.
+            RunFolderError: the patch does not fit on the disk.
         """
         if not (header_bytes or payload) or address.place not in self._subscribed:  # the slot was cleared
             return False
@@ -120,10 +122,18 @@ class Downloads:
         assembly = self._assemblies.get(place)
         if assembly is None or not assembly.fits(header):
             self._discard(place)
-            free = psutil.disk_usage(str(self._store.folder)).free - DISK_RESERVE
+            self._check_room(header.size)
             path = self._store.patches / f"{header.digest}.{place.replace('/', '-')}.part"
-            assembly = self._assemblies[place] = Assembly(path, header, max(0, free))
+            assembly = self._assemblies[place] = Assembly(path, header, header.size)
         return assembly
+
+    def _check_room(self, size: int) -> None:
+        free = psutil.disk_usage(str(self._store.folder)).free
+        if size > free - DISK_RESERVE:
+            raise RunFolderError(
+                f"a patch of {size} bytes does not fit into {self._store.folder}: {free} bytes are free there, and "
+                f"{DISK_RESERVE} of them stay free. Free disk space, then start the agent again"
+            )
 
     def _discard(self, place: str) -> None:
         assembly = self._assemblies.pop(place, None)

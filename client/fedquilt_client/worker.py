@@ -26,7 +26,7 @@ from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training.out_of_memory import is_out_of_memory
-from fedquilt_common.training_jobs import Job
+from fedquilt_common.training_jobs import DISK_FAILURE, Job
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
 
@@ -166,7 +166,9 @@ def _failure(error: Exception) -> dict[str, str]:
     """Return the event that reports an error to the agent."""
     if isinstance(error, _DamagedInputError):
         return {"event": "damaged", "path": str(error)}
-    if isinstance(error, FedquiltError | OSError):
+    if isinstance(error, OSError):
+        return {"event": "failed", "reason": str(error), "cause": DISK_FAILURE}
+    if isinstance(error, FedquiltError):
         return {"event": "failed", "reason": str(error)}
     if is_out_of_memory(error):
         return {"event": "memory"}

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import json
+import logging
 import signal
 import subprocess
 import threading
@@ -16,12 +17,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedquilt_client.capacity import oom_kills
-from fedquilt_common.training_jobs import Job, worker_command, worker_environment
+from fedquilt_common.training_jobs import DISK_FAILURE, Job, worker_command, worker_environment
+
+log = logging.getLogger(__name__)
 
 CANCEL_SECONDS: Final = 5.0
 """How long a worker may take to abort a cancelled job before it is killed."""
 ATTEMPTS: Final = 3
 """Limit of starts of one job whose process dies."""
+DISK_PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
+"""Seconds before a job starts again whose files could not be read or written."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +117,15 @@ class WorkerPool:
         self._post = post
         self._on_event = on_event
         self._waiting: collections.deque[Job] = collections.deque()
+        self._pausing: list[tuple[float, Job]] = []
         self._attempts: collections.Counter[int] = collections.Counter()
+        self._disk_failures: collections.Counter[int] = collections.Counter()
 
     @property
     def jobs(self) -> list[Job]:
         """The jobs that run or wait, without cancelled ones."""
-        return [slot.job for slot in self._slots if slot.job and slot.leaving_since is None] + list(self._waiting)
+        running = [slot.job for slot in self._slots if slot.job and slot.leaving_since is None]
+        return [*running, *self._waiting, *(job for _, job in self._pausing)]
 
     def submit(self, job: Job) -> None:
         """Start a job as soon as a process is free."""
@@ -127,6 +135,7 @@ class WorkerPool:
     def cancel(self, unwanted: Callable[[Job], bool]) -> None:
         """Cancel jobs. The worker of a running job is asked to abort it, and is reused for the next job."""
         self._waiting = collections.deque(job for job in self._waiting if not unwanted(job))
+        self._pausing = [(due, job) for due, job in self._pausing if not unwanted(job)]
         for slot in self._slots:
             if slot.job is not None and slot.leaving_since is None and unwanted(slot.job):
                 slot.leaving_since = time.monotonic()
@@ -138,11 +147,17 @@ class WorkerPool:
             if slot.leaving_since is not None and time.monotonic() - slot.leaving_since >= CANCEL_SECONDS:
                 slot.job = slot.leaving_since = None
                 self._kill(slot)
+        self._end_pauses(time.monotonic())
         self._feed()
+
+    def _end_pauses(self, now: float) -> None:
+        self._waiting.extend(job for due, job in self._pausing if due <= now)
+        self._pausing = [(due, job) for due, job in self._pausing if due > now]
 
     def close(self) -> None:
         """Kill all processes."""
         self._waiting.clear()
+        self._pausing.clear()
         for slot in self._slots:
             slot.job = slot.leaving_since = None
             self._kill(slot)
@@ -168,9 +183,22 @@ class WorkerPool:
         cancelled, need = slot.leaving_since is not None, slot.need
         slot.job = slot.leaving_since = None
         self._attempts.pop(job.number, None)
+        waits = not cancelled and message.get("cause") == DISK_FAILURE and self._pause(job, str(message["reason"]))
         self._feed()
-        if not cancelled:
+        if not (cancelled or waits):
+            self._disk_failures.pop(job.number, None)
             self._on_event(_outcome(job, message, need))
+
+    def _pause(self, job: Job, reason: str) -> bool:
+        """Start a job again later, because the disk may work by then; returns False if it has failed too often."""
+        failures = self._disk_failures[job.number]
+        if failures >= len(DISK_PAUSES):
+            return False
+        pause = DISK_PAUSES[failures]
+        log.warning("client %d, round %d: %s; trying again in %g s", job.client, job.round, reason, pause)
+        self._disk_failures[job.number] += 1
+        self._pausing.append((time.monotonic() + pause, job))
+        return True
 
     def _take_exit(self, number: int, process: subprocess.Popen[str]) -> None:
         """Handle the end of a process: retry its job, or report that it failed."""

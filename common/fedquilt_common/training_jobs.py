@@ -18,6 +18,8 @@ from fedquilt_common.types import ExchangeId, Scalar
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.messages import SliceMessage
 
+DISK_FAILURE: Final = "disk"
+"""``cause`` of a job's failure if a file could not be read or written: the same job may succeed later."""
 _WORKER: Final = "fedquilt_client.worker"
 
 

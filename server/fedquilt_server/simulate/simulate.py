@@ -173,11 +173,12 @@ def run_simulation(
         RunFolderError: the folder is damaged, or cannot be written.
         RunFailedError: a process fails again after each restart, or too many clients fail for a quorum.
     """
-    with report_disk_errors(plan.folder):
-        lock = lock_folder(plan.folder, wait=0, name=".simulate.lock")
-    with lock, Supervisor(plan.folder / "pids.json", report) as children:
-        with report_disk_errors(plan.folder):
-            write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
+    with (
+        report_disk_errors(plan.folder),
+        lock_folder(plan.folder, wait=0, name=".simulate.lock"),
+        Supervisor(plan.folder / "pids.json", report) as children,
+    ):
+        write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
         if plan.broker is None:
             children.start(_broker_spec(plan))
         _await_broker(plan, children)

@@ -20,6 +20,15 @@ def can_reach_quorum(tasks: int, failing: int, quorum: int) -> bool:
     return tasks - failing >= min(quorum, tasks)
 
 
+def can_replace(connected: int, failing: int, quorum: int) -> bool:
+    """Whether the round can start again without the failing clients: enough others are connected."""
+    return connected - failing >= quorum
+
+
+def _connected(snapshot: Snapshot) -> int:
+    return len({client for board in snapshot.boards if board.online for client in board.clients})
+
+
 @dataclass
 class StallDetector:
     """Checks the snapshots of a run, one after the other.
@@ -44,9 +53,11 @@ class StallDetector:
             RunFailedError: clients failed, and the remaining ones cannot reach the quorum.
         """
         progress = snapshot.round, snapshot.exchange, snapshot.replies, snapshot.failing
-        replaces = self.participation.shortfall == "replace"
-        possible = can_reach_quorum(snapshot.tasks, snapshot.failing, self.participation.quorum)
-        if possible or replaces or progress != self._progress:
+        quorum = self.participation.quorum
+        possible = can_reach_quorum(snapshot.tasks, snapshot.failing, quorum)
+        if self.participation.shortfall == "replace":
+            possible = possible or can_replace(_connected(snapshot), snapshot.failing, quorum)
+        if possible or progress != self._progress:
             self._progress, self._since = progress, now
         elif now - self._since >= self.patience:
             raise RunFailedError(f"{_describe(snapshot, self.participation.quorum)}. {self.advice}")

@@ -13,7 +13,7 @@ from tests.support.memory_transport import MemoryBroker, MemoryTransport
 from fedquilt_client import downloads as module
 from fedquilt_client.downloads import DISK_RESERVE, LONGEST_REPAIR_SECONDS, REPAIR_SECONDS, SINGLE_REPAIRS, Downloads
 from fedquilt_client.store import RunStore
-from fedquilt_common.errors import PayloadError
+from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.wire.chunks import Blob, ChunkHeader
 from fedquilt_common.wire.messages import PatchMessage, RunMessage
 from fedquilt_common.wire.topics import Topics
@@ -285,14 +285,14 @@ def test_a_chunk_of_the_wrong_length_is_refused(board: Board) -> None:
     assert board.bytes_of(patch) == data(0)
 
 
-def test_what_the_disk_cannot_hold_is_refused(board: Board) -> None:
+def test_what_the_disk_cannot_hold_is_an_error_that_names_the_disk(board: Board) -> None:
     patch = board.publish(0, data(0))
     board.downloads.want([patch])
     board.free = DISK_RESERVE + len(data(0)) - 1
-    with pytest.raises(PayloadError, match="95 bytes is larger than the 94 bytes"):
+    with pytest.raises(RunFolderError, match=r"95 bytes does not fit into .*: 67108958 bytes are free there"):
         board.arrive()
     board.free = 0
-    with pytest.raises(PayloadError, match="larger than the 0 bytes"):
+    with pytest.raises(RunFolderError, match="0 bytes are free there, and 67108864 of them stay free"):
         board.downloads.take(TOPICS.parse(TOPICS.slot_chunk("slices/0", 0)), chunk_header(data(0), 0, 10), data(0)[:10])
     assert board.files() == set()
     board.free = DISK_RESERVE + len(data(0))

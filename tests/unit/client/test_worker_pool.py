@@ -266,3 +266,23 @@ def test_the_cut_line_of_a_killed_process_is_ignored(driver: Driver, kit: Kit) -
     driver.pool.close()
     driver.pool._take_line(0, process, '{"number": 0, "eve')
     assert driver.events == []
+
+
+@pytest.mark.parametrize("failures", [2, 99])
+def test_a_job_whose_disk_fails_starts_again_after_a_pause(
+    failures: int, driver: Driver, kit: Kit, seen: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.monkeypatch.setattr(pool_module, "DISK_PAUSES", (0.1, 0.1, 0.1))
+    own = kit.package("failing_disk", f"{COUNT}if n < {failures}: raise OSError(28, 'No space left on device')")
+    job = kit.job(kit.run(algorithm={"name": own}), allowed=["failing_disk"])
+    driver.pool.submit(job)
+    end = time.monotonic() + 20
+    while not driver.handle_all():
+        assert time.monotonic() < end
+        assert driver.pool.jobs == [job]
+        driver.pool.kill_unresponsive()
+        time.sleep(0.01)
+    event = driver.next()
+    assert isinstance(event, JobFinished if failures == 2 else JobFailed)
+    assert len(list(seen.iterdir())) == min(failures, 3) + 1
+    assert "No space left on device; trying again in 0.1 s" in caplog.text

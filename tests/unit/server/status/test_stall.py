@@ -8,7 +8,7 @@ import pytest
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.experiment.sections import Participation
-from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.status.stall import StallDetector, can_reach_quorum
 
 REASONS = {3: "the client failed: the loss became nan", 4: "array 'w' holds numbers that are not finite"}
@@ -35,6 +35,8 @@ def test_a_quorum_that_cannot_be_reached_any_more_ends_the_run() -> None:
         check_twice(shot(1))
     with pytest.raises(RunFailedError, match="client 4: array 'w' holds numbers that are not finite"):
         check_twice(shot(2), quorum=3)
+    with pytest.raises(RunFailedError, match="1 of 4 clients failed"):  # nobody is connected to replace it
+        check_twice(shot(1, boards=[BoardStatus(agent="pi", clients=[0, 1, 2, 3])]), shortfall="replace")
     with pytest.raises(RunFailedError, match=r"80 of 100 .*; and 78 more"):
         check_twice(shot(80, tasks=100), quorum=80)
 
@@ -54,7 +56,7 @@ def test_the_rule_for_a_quorum() -> None:
         (shot(), None, {}),
         (shot(1), None, {"quorum": 3}),
         (shot(1), None, {"later": 9.0}),
-        (shot(1), None, {"shortfall": "replace"}),
+        (shot(1, boards=[BoardStatus(agent="pi", clients=[0, 1, 2, 3, 4])]), None, {"shortfall": "replace"}),
         (shot(1), shot(1, replies=3), {}),  # there is progress
         (shot(1), shot(0, replies=3), {}),  # it has replied since
         (shot(1), shot(1, exchange=1), {}),
