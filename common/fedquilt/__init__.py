@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         DataUnavailableError,
         ExperimentError,
         FederationError,
+        FederationInUseError,
         FedquiltError,
         FolderInUseError,
         ForbiddenImportError,
@@ -103,8 +104,8 @@ __all__ = [
     "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedDF", "FedET",
     # errors
     "FedquiltError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError", "DataUnavailableError",
-    "ExperimentError", "FederationError", "FolderInUseError", "ForbiddenImportError", "ImageError",
-    "NoGlobalModelError", "PackageMissingError", "PayloadError", "ProtocolError", "ProtocolVersionError",
+    "ExperimentError", "FederationError", "FederationInUseError", "FolderInUseError", "ForbiddenImportError",
+    "ImageError", "NoGlobalModelError", "PackageMissingError", "PayloadError", "ProtocolError", "ProtocolVersionError",
     "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError", "UncuttableModelError",
     "UnknownNameError", "UnsupportedPrecisionError",
 ]  # fmt: skip
@@ -140,7 +141,8 @@ _NAMES = {
     "fedquilt_common.algorithms.heterofl": "HeteroFL",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
     "fedquilt_common.errors": "BrokerMissingError BrokerUnreachableError DamagedTransferError DataUnavailableError "
-    "ExperimentError FederationError FedquiltError FolderInUseError ForbiddenImportError ImageError "
+    "ExperimentError FederationError FederationInUseError FedquiltError FolderInUseError ForbiddenImportError "
+    "ImageError "
     "NoGlobalModelError PackageMissingError PayloadError ProtocolError ProtocolVersionError RunFailedError "
     "RunFolderError SliceError TrainingDivergedError UncuttableModelError UnknownNameError UnsupportedPrecisionError",
     "fedquilt_common.experiment.experiment": "Experiment",

@@ -74,7 +74,12 @@ class Exchange:
 def same_task(task: Task, other: Task) -> bool:
     """Whether a reply to one task answers the other."""
     same_arrays = task.arrays is other.arrays or not (len(task.arrays) or len(other.arrays))
-    return same_arrays and (task.kind, task.scalars) == (other.kind, other.scalars)
+    return same_arrays and _request(task) == _request(other)
+
+
+def _request(task: Task) -> tuple[object, ...]:
+    """Return all of a task but its arrays."""
+    return task.kind, task.scalars, task.slice, task.labels, task.expect, task.dtypes
 
 
 def move_clients(

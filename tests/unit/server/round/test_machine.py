@@ -11,6 +11,7 @@ import pytest
 
 from fedquilt_common.algorithm_api import Algorithm, Round, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.submodels.slices import Anatomy, Group, IndexSet, Slice
 from fedquilt_common.types import Arrays, ClientId, Profile
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.round.events import (
@@ -204,6 +205,11 @@ def test_what_the_same_question_is() -> None:
     assert not same_task(Task("train", arrays), Task("train"))
     assert not same_task(Task("score", scalars={"seed": 1}), Task("score", scalars={"seed": 2}))
     assert not same_task(Task("score"), Task("digest"))
+    assert not same_task(Task("score"), Task("score", labels=True))
+    group = Anatomy((Group("layer", 4, 0),), {})
+    first, second = (Slice(group, (IndexSet(4, ((start, start + 2),)),)) for start in (0, 2))
+    assert same_task(Task("train", arrays, slice=first), Task("train", arrays, slice=Slice(group, first.kept)))
+    assert not same_task(Task("train", arrays, slice=first), Task("train", arrays, slice=second))
 
 
 def test_replacing_never_closes_below_the_quorum() -> None:

@@ -58,7 +58,10 @@ def wait_for(done: Callable[[], Any], what: str) -> None:
 
 
 def ask(server: PageServer) -> int:
-    """Ask for the health check on a connection of its own."""
+    """Ask for the health check on a connection of its own; try again, as a browser does, if it is closed."""
+    for _ in range(4):
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(server.url + "healthz", timeout=PATIENCE).status_code
     return httpx.get(server.url + "healthz", timeout=PATIENCE).status_code
 
 
