@@ -149,7 +149,7 @@ def test_the_brokers_configuration_refuses_tls_1_1(federation: Federation) -> No
 
 
 def test_client_and_broker_offer_the_same_suites(federation: Federation) -> None:
-    """Of TLS 1.2; those of TLS 1.3 cannot be chosen here, and all of them are good."""
+    """Suites of TLS 1.2; those of TLS 1.3 cannot be chosen here, and all of them are good."""
     assert f"ciphers {TLS_1_2_CIPHERS}" in (federation.broker_folder / "mosquitto.conf").read_text().splitlines()
     context = tls_context(BrokerAddress("localhost", 8883, tls=True))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2

@@ -109,7 +109,7 @@ def test_a_disk_that_fills_up(from_start: bool, disk: Path, make_stage: MakeStag
 
 @pytest.mark.parametrize("replies", [False, True])
 def test_a_read_only_disk(replies: bool, disk: Path, make_stage: MakeStage, undisturbed: str) -> None:
-    """Of a new run, and of one that has stopped with replies on disk."""
+    """A new run, and one that has stopped with replies on disk."""
     stage = make_stage(disk.parent / "stage")
     stage.folder = disk / "run"
     stage.arrive()

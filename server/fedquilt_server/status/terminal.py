@@ -29,7 +29,7 @@ UPDATE_SECONDS: Final = 0.5
 
 
 class StandardError(io.TextIOBase):
-    """Writes to standard error for as long as somebody reads it: a run goes on without its terminal or its pipe.
+    """Writes to standard error until its reader is gone: a run continues without its terminal or its pipe.
 
     It looks up ``sys.stderr`` at each write, because a live display replaces it.
     """
