@@ -233,7 +233,9 @@ def peek_meta(path: Path, key: str) -> str | None:
     """
     if not path.exists():
         return None
-    with journal_errors(path), closing(connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+    # a process that was killed while it made the file has left a rollback journal, which a reader cannot roll back
+    mode = "rw" if path.with_name(f"{path.name}-journal").exists() else "ro"
+    with journal_errors(path), closing(connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)) as db:
         if not columns_of(db):
             return None  # the process was killed before it made the tables
         return read_meta(db, path, key)
