@@ -273,3 +273,16 @@ def test_a_full_disk_is_named_and_nothing_is_lost(journal: Journal, path: Path) 
         assert [event for _, event in other.events_after(0)] == EVENTS[:1]
         other.append(EVENTS[1], Traffic())
         assert [event for _, event in other.events_after(0)] == EVENTS[:2]
+
+
+def test_a_file_whose_making_was_killed_is_rolled_back(tmp_path: Path) -> None:
+    """Its rollback journal is still there, and only a connection that may write can use it."""
+    made, found = tmp_path / "made", tmp_path / "found"
+    with closing(sqlite3.connect(made, isolation_level=None)) as db:
+        db.execute("PRAGMA cache_size=1")
+        db.execute("BEGIN")
+        db.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        db.executemany("INSERT INTO meta VALUES (?, ?)", [(str(i), "x" * 4000) for i in range(50)])
+        for suffix in ("", "-journal"):
+            found.with_name(found.name + suffix).write_bytes(made.with_name(made.name + suffix).read_bytes())
+    assert peek_meta(found, "run") is None
