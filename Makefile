@@ -44,11 +44,11 @@ explore: $(VENV)/.has-dev ## Visit every state of the machine in small worlds (m
 MINUTES ?= 10
 SEED ?=
 SOAK_OUT ?= runs/soak
-soak: $(VENV)/.has-dev ## Hunt with random faults for MINUTES=10; SEED=n replays one failing scenario
+soak: $(VENV)/.has-dev ## Soak test with random faults for MINUTES=10; SEED=n replays one scenario
 	$(BIN)/python -m tests.soak $(SEED) --minutes $(MINUTES) --out "$(SOAK_OUT)" $(ARGS)
 
-# With atheris (pip install atheris; Linux) the inputs follow the code's coverage, otherwise they are random changes.
-fuzz: $(VENV)/.has-dev ## Fuzz everything that is read from others (MINUTES=10, ARGS="--target yaml")
+# Needs Linux. With atheris (pip install atheris) the inputs follow the code's coverage, otherwise they are random changes.
+fuzz: $(VENV)/.has-dev ## Fuzz every parser of messages, files and options (MINUTES=10, ARGS="--target yaml")
 	$(BIN)/python -m tests.fuzz.fuzz --minutes $(MINUTES) --jobs $(JOBS) $(ARGS)
 
 check: $(VENV)/.has-dev ## Check lint, formatting, types and playbooks; changes nothing

@@ -22,6 +22,7 @@ import yaml
 from tests.soak.namespace import prefix
 
 from fedquilt_server.experiment_file import make_experiment
+from fedquilt_server.runs.begun_mark import mark_path
 from fedquilt_server.simulate.simulate import SimulationPlan
 
 MARK: Final = "FEDQUILT_SOAK"
@@ -154,7 +155,9 @@ class Federation:
         return len(self.query("SELECT seq FROM events WHERE kind = 'Replied'"))
 
     def run_id(self) -> str | None:
-        """The run's identifier; None while there is none."""
+        """The run's identifier; None until the run has begun. A run that has not begun may start over."""
+        if not mark_path(self.run).exists():
+            return None
         rows = self.query("SELECT value FROM meta WHERE key = 'run'")
         return str(rows[0][0]) if rows else None
 

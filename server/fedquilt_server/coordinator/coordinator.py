@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fedquilt_common.errors import BrokerUnreachableError, FedquiltError, ProtocolError
+from fedquilt_common.errors import BrokerUnreachableError, FedquiltError, ProtocolError, RunFolderError
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.topics import Topics
@@ -139,6 +139,8 @@ class Coordinator:
             self._store.update(phase="failed", message=str(error))
             raise
         finally:
+            with contextlib.suppress(RunFolderError):  # the next start writes them
+                run.result_files.catch_up(self._display.boards)
             farewell = self._topics.coordinator, self._farewell
             self._transport.close(farewell, end_session=run.folder.closed)
 

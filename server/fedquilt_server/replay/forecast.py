@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -11,11 +11,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedquilt_common.types import ClientId
+from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.replay.measurements import Measurements, measure
 from fedquilt_server.replay.prediction import SimulatedRound, Spread, simulate_rounds, spread
 from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.what_if import WhatIf, parse_what_if, recorded_settings
+from fedquilt_server.replay.widths import WidthCost, measure_widths, scale_measurements
 from fedquilt_server.status.terminal import human_bytes, print_whole
+from fedquilt_server.status.waiting import ranges
 
 NOT_MODELLED: Final = (
     "queues at the broker and the coordinator, which grow with the number of boards",
@@ -46,6 +50,7 @@ class Forecast(BaseModel):
         recorded_seconds: their median duration.
         same: the forecast for the recorded settings.
         settings: the changed settings.
+        widths: what a task costs with the other widths, by client, measured on this machine; empty without them.
         changed: the forecast for these.
         not_modelled: what the forecast leaves out.
     """
@@ -57,6 +62,7 @@ class Forecast(BaseModel):
     recorded_seconds: float
     same: ForecastNumbers
     settings: dict[str, Any]
+    widths: dict[ClientId, WidthCost] = {}
     changed: ForecastNumbers
     not_modelled: list[str] = list(NOT_MODELLED)
 
@@ -73,17 +79,20 @@ def make_forecast(recording: Recording, texts: Sequence[str], samples: int, seed
     Raises:
         ExperimentError: a change is not valid.
         RunFolderError: the run has no round that can be measured.
+        UncuttableModelError: ``width`` is set, but fedquilt cannot cut sub-models from the model.
     """
     measurements, speedup = measure(recording), recording.experiment.speedup
     recorded = recorded_settings(recording.experiment, measurements)
     settings = parse_what_if(texts, recorded, speedup)
+    costs = measure_widths(measurements, settings.widths, Workbench(recording.experiment)) if settings.widths else {}
     return Forecast(
         run=recording.run,
         recorded_rounds=len(measurements.rounds),
         recorded_seconds=measurements.seconds,
         same=_numbers(measurements, recorded, speedup, samples, seed),
         settings=asdict(settings),
-        changed=_numbers(measurements, settings, speedup, samples, seed),
+        widths=costs,
+        changed=_numbers(scale_measurements(measurements, costs), settings, speedup, samples, seed),
     )
 
 
@@ -94,6 +103,13 @@ def _numbers(measurements: Measurements, settings: WhatIf, speedup: float, sampl
         return spread([getattr(row, name) for row in rounds])
 
     return ForecastNumbers(**{name: column(name) for name in SimulatedRound.__dataclass_fields__})
+
+
+def _group_clients(widths: Mapping[ClientId, WidthCost]) -> dict[WidthCost, list[ClientId]]:
+    groups: dict[WidthCost, list[ClientId]] = {}
+    for client, cost in sorted(widths.items()):
+        groups.setdefault(cost, []).append(client)
+    return groups
 
 
 def print_forecast(forecast: Forecast) -> None:
@@ -113,6 +129,13 @@ def print_forecast(forecast: Forecast) -> None:
         )
     print_whole(table)
     console = Console()
+    for cost, clients in _group_clients(forecast.widths).items():
+        console.print(
+            f"Clients {ranges(clients)}: {cost.training:.2f} times the recorded training, measured on this "
+            f"machine, and {cost.bytes:.2f} times the bytes",
+            highlight=False,
+            soft_wrap=True,
+        )
     console.print("Not modelled:", highlight=False)
     for line in forecast.not_modelled:
         console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)

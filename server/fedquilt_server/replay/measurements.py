@@ -4,8 +4,8 @@ The arrival of a reply is split into parts. A board with W training processes do
 
     arrival = opening of the exchange + lag + training
 
-``lag`` holds everything else: publishing, download, loading, writing and upload. Each later task of a board follows
-another one on the same process:
+``lag`` holds everything else: publishing, download, loading, writing and upload, but not the time of the bytes on an
+imitated link. Each later task of a board follows another one on the same process:
 
     arrival = arrival of the reply before + gap + training
 
@@ -25,6 +25,7 @@ from fedquilt_common.experiment.experiment import agent_specs
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.slow_link import Link
 from fedquilt_server.replay.recording import RecordedRound, Recording
+from fedquilt_server.replay.round_model import transfer_seconds
 from fedquilt_server.round.events import Joined, Replied, Resumed, RoundRestarted
 from fedquilt_server.status.results import RoundResult
 
@@ -93,6 +94,7 @@ class Measurements:
         tasks: for each exchange and client.
         lags: for each exchange and agent.
         gaps: for each exchange and agent; empty for a board that did no task after another one.
+        trained: the width or level that each client trained; without those that trained the whole model.
     """
 
     boards: Sequence[RecordedBoard]
@@ -101,6 +103,7 @@ class Measurements:
     tasks: Mapping[tuple[int, ClientId], Mapping[int, RecordedTask]]
     lags: Mapping[tuple[int, str], Mapping[int, Sequence[float]]]
     gaps: Mapping[tuple[int, str], Mapping[int, Sequence[float]]]
+    trained: Mapping[ClientId, float | str]
 
     @property
     def typical_gap(self) -> float:
@@ -125,12 +128,12 @@ def measure(recording: Recording) -> Measurements:
     if not rounds:
         raise RunFolderError(f"{recording.folder} has no finished round without a restart, so nothing can be predicted")
     boards = _boards(recording)
-    workers = {board.agent: board.workers for board in boards}
-    collected = _Collector(workers)
+    collected = _Collector({board.agent: board for board in boards})
     for part in rounds:
         collected.add(part)
     return Measurements(
-        boards, collected.rounds, collected.exchanges, collected.tasks, collected.lags, collected.gaps
+        boards, collected.rounds, collected.exchanges, collected.tasks, collected.lags, collected.gaps,
+        collected.trained,
     )  # fmt: skip
 
 
@@ -160,18 +163,20 @@ def _boards(recording: Recording) -> list[RecordedBoard]:
 class _Collector:
     """Collects the times of the rounds."""
 
-    def __init__(self, workers: Mapping[str, int]) -> None:
-        self._workers = workers
+    def __init__(self, boards: Mapping[str, RecordedBoard]) -> None:
+        self._boards = boards
         self.rounds: dict[int, CoordinatorTimes] = {}
         self.tasks: dict[tuple[int, ClientId], dict[int, RecordedTask]] = defaultdict(dict)
         self.lags: dict[tuple[int, str], dict[int, Sequence[float]]] = defaultdict(dict)
         self.gaps: dict[tuple[int, str], dict[int, Sequence[float]]] = defaultdict(dict)
+        self.trained: dict[ClientId, float | str] = {}
         self.exchanges = 0
 
     def add(self, part: RecordedRound) -> None:
         result, closing = _result(part), part.checkpoint
         assert result is not None  # noqa: S101 - the caller has chosen such rounds
         assert closing is not None  # noqa: S101
+        self.trained |= {int(client): size for client, size in result.trained.items() if size != 1.0}
         opened_at = closing.at - result.seconds
         replies = _first_replies(part)
         for exchange in sorted({key[1] for key in replies}):
@@ -191,9 +196,12 @@ class _Collector:
             self.tasks[exchange, reply.client][round] = RecordedTask(seconds, reply.payload)
         for agent in {reply.agent for reply in replies}:
             own = sorted((reply for reply in replies if reply.agent == agent), key=lambda reply: reply.at)
+            board = self._boards.get(agent)
+            workers, link = (board.workers, board.link) if board else (1, None)
             trains = [self.tasks[exchange, reply.client][round].train for reply in own]
-            lags, gaps = split_arrivals([reply.at - opened_at for reply in own], trains, self._workers.get(agent, 1))
-            self.lags[exchange, agent][round] = lags
+            lags, gaps = split_arrivals([reply.at - opened_at for reply in own], trains, workers)
+            sent = [2 * transfer_seconds(link, reply.payload) for reply in own]
+            self.lags[exchange, agent][round] = tuple(lag - seconds for lag, seconds in zip(lags, sent, strict=False))
             if gaps:
                 self.gaps[exchange, agent][round] = gaps
 

@@ -24,7 +24,6 @@ from fedquilt_server.replay.round_model import (
     board_arrivals,
     close_exchange,
     misses_quorum,
-    transfer_seconds,
 )
 from fedquilt_server.replay.what_if import ALL_KINDS, WhatIf
 
@@ -182,7 +181,7 @@ class _Simulation:
         lags = self._draw(self._m.lags.get((exchange, board.model.agent), {}), number, (0.0,))
         gaps = self._draw(self._m.gaps.get((exchange, board.model.agent), {}), number, (self._m.typical_gap,))
         tasks = [
-            ModelledTask(task.train, self._pause(board, task, order, lags, gaps), task.size)
+            ModelledTask(task.train, _pause(board, order, lags, gaps), task.size)
             for order, (_, task) in enumerate(present)
         ]
         arrivals = board_arrivals(tasks, board.workers, board.link)
@@ -190,16 +189,6 @@ class _Simulation:
         for (place, _), arrival in zip(present, arrivals, strict=True):
             result[place] = arrival
         return result
-
-    def _pause(
-        self, board: SimulatedBoard, task: RecordedTask, order: int, lags: Sequence[float], gaps: Sequence[float]
-    ) -> float:
-        """Return the lag or gap before a task, without the time that its bytes took on the recorded link."""
-        if order >= board.workers:
-            return gaps[(order - board.workers) % len(gaps)]
-        if order >= board.model.workers:  # more training processes than recorded: as the first one
-            return lags[0]
-        return lags[order % len(lags)] - 2 * transfer_seconds(board.model.link, task.size)
 
     def _draw_task(self, exchange: int, number: int, client: ClientId) -> RecordedTask | None:
         return self._draw(self._m.tasks.get((exchange, client), {}), number, None)
@@ -210,6 +199,14 @@ class _Simulation:
             return by_round[number]
         rounds = sorted(by_round)
         return by_round[rounds[int(self._rng.integers(len(rounds)))]] if rounds else default
+
+
+def _pause(board: SimulatedBoard, order: int, lags: Sequence[float], gaps: Sequence[float]) -> float:
+    """Return the lag or gap before a board's task; ``order`` counts its tasks from 0."""
+    if order >= board.workers:
+        return gaps[(order - board.workers) % len(gaps)]
+    # a process that the recorded board did not have begins as its first one did
+    return lags[order % len(lags)] if order < board.model.workers else lags[0]
 
 
 @dataclass(frozen=True)

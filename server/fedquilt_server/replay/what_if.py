@@ -30,6 +30,7 @@ class WhatIf:
         shortfall: what happens at the deadline without the quorum.
         workers: training processes of each board; None: as recorded.
         links: link by kind of board; ``ALL_KINDS`` stands for all that are not named. Empty: as recorded.
+        widths: width of the trained sub-models by kind of board, in the same way.
     """
 
     boards: int
@@ -40,6 +41,7 @@ class WhatIf:
     shortfall: Literal["wait", "replace"]
     workers: int | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
+    widths: Mapping[str, float] = field(default_factory=dict)
 
 
 def recorded_settings(experiment: Experiment, measurements: Measurements) -> WhatIf:
@@ -62,10 +64,12 @@ def parse_what_if(texts: Sequence[str], recorded: WhatIf, speedup: float = 1.0) 
     Raises:
         ExperimentError: a change is not valid.
     """
-    changes = dict(_parse(text, recorded, speedup) for text in texts)
-    links = {name.partition(".")[2]: value for name, value in changes.items() if name.partition(".")[0] == "link"}
-    plain = {name: value for name, value in changes.items() if name.partition(".")[0] != "link"}
-    changed = replace(recorded, **plain, links=links)
+    changes = [_parse(text, recorded, speedup) for text in texts]
+    plain = {name: value for name, _, value in changes if name not in _BY_KIND}
+    by_kind: dict[str, Any] = {
+        field: {kind: value for name, kind, value in changes if name == key} for key, field in _BY_KIND.items()
+    }  # fmt: skip
+    changed = replace(recorded, **plain, **by_kind)
     per_round, quorum = _in_proportion(plain, changed, recorded)
     return replace(changed, per_round=per_round, quorum=quorum)
 
@@ -81,22 +85,24 @@ def _in_proportion(plain: Mapping[str, Any], changed: WhatIf, recorded: WhatIf) 
     return per_round, quorum
 
 
-def _parse(text: str, recorded: WhatIf, speedup: float) -> tuple[str, Any]:
+def _parse(text: str, recorded: WhatIf, speedup: float) -> tuple[str, str, Any]:
+    """Return a change's key, the kind of board to which it applies, and its value."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ExperimentError(f"--what-if {text}: write it as KEY=VALUE, such as deadline=30")
-    key = name.partition(".")[0]
-    if key == "link":
-        return name, replace(parse_link(value), speedup=speedup)
-    read = _READERS.get(name)
-    if read is None:
-        near = difflib.get_close_matches(name, [*_READERS, "link"], 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join([*_READERS, 'link', 'link.KIND'])}"
-        raise ExperimentError(f"--what-if {text}: there is no setting {name!r}; {hint}")
-    found = read(value, recorded)
+    key, _, kind = name.partition(".")
+    if key not in _READERS or (kind and key not in _BY_KIND):
+        raise ExperimentError(f"--what-if {text}: there is no setting {name!r}; {_hint(name)}")
+    found = _READERS[key](value, recorded)
     if found is None:
-        raise ExperimentError(f"--what-if {text}: {value!r} is not valid; {_FORMS[name]}")
-    return name, found
+        raise ExperimentError(f"--what-if {text}: {value!r} is not valid; {_FORMS[key]}")
+    return key, kind, replace(found, speedup=speedup) if isinstance(found, Link) else found
+
+
+def _hint(name: str) -> str:
+    if near := difflib.get_close_matches(name, _READERS, 1):
+        return f"did you mean {near[0]!r}?"
+    return f"choose one of {', '.join([*_READERS, *(f'{key}.KIND' for key in _BY_KIND)])}"
 
 
 def _read_count(value: str, _recorded: WhatIf) -> int | None:
@@ -122,6 +128,13 @@ def _read_seconds(value: str, _recorded: WhatIf) -> float | None:
     return None
 
 
+def _read_width(value: str, _recorded: WhatIf) -> float | None:
+    with contextlib.suppress(ValueError):
+        width = float(value)
+        return width if 0 < width <= 1 else None
+    return None
+
+
 def _read_shortfall(value: str, _recorded: WhatIf) -> str | None:
     return value if value in ("wait", "replace") else None
 
@@ -134,7 +147,11 @@ _READERS: Final[dict[str, Callable[[str, WhatIf], object]]] = {
     "deadline": _read_seconds,
     "shortfall": _read_shortfall,
     "workers": _read_count,
+    "link": lambda value, _recorded: parse_link(value),
+    "width": _read_width,
 }
+_BY_KIND: Final = {"link": "links", "width": "widths"}
+"""Keys that may name a kind of board, with their fields of ``WhatIf``."""
 _COUNT: Final = "it must be a whole number from 1"
 _FORMS: Final = {
     "boards": f"it must be a number from 1 to {MOST_BOARDS}, or a factor such as 100x",
@@ -144,4 +161,5 @@ _FORMS: Final = {
     "deadline": "it must be a number of seconds above 0",
     "shortfall": "it must be wait or replace",
     "workers": _COUNT,
+    "width": "it must be above 0 and at most 1",
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from fedquilt_server.status.snapshot import BoardStatus
 
 RESULT: Final = "result.json"
 MODEL: Final = "global.safetensors"
+SHARE: Final = 0.05
+"""The largest share of a run's time that writing result files takes, except at its end."""
 _COLUMNS = ("accuracy", "r2", "loss", "global_accuracy", "personal_accuracy")
 """Scores that have a column of their own."""
 
@@ -88,6 +91,52 @@ def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -
     for name, text in texts.items():
         with report_disk_errors(folder / name):
             write_atomically(folder / name, text)
+
+
+class ResultFiles:
+    """Keeps the result files up to date.
+
+    They grow with the rounds, so writing them takes at most ``SHARE`` of the time.
+
+    Args:
+        folder: the run folder.
+        make: returns the content of ``result.json``.
+    """
+
+    def __init__(self, folder: Path, make: Callable[[], Result]) -> None:
+        self._folder, self._make = folder, make
+        self._stale = False
+        self._due = 0.0
+
+    def note_round(self, boards: Sequence[BoardStatus]) -> None:
+        """Write the files after a round, unless too little time has passed since the last writing.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        self._stale = True
+        if time.monotonic() >= self._due:
+            self.write(boards)
+
+    def catch_up(self, boards: Sequence[BoardStatus]) -> None:
+        """Write the files if rounds are missing in them.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        if self._stale:
+            self.write(boards)
+
+    def write(self, boards: Sequence[BoardStatus]) -> None:
+        """Write the files.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        started = time.monotonic()
+        write_results(self._folder, self._make(), boards)
+        ended = time.monotonic()
+        self._stale, self._due = False, ended + (ended - started) * (1 / SHARE - 1)
 
 
 def write_model(folder: Path, blob: Blob) -> None:

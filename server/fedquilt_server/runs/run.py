@@ -25,7 +25,7 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy
-from fedquilt_server.runs.result_files import final_row, round_result, write_model, write_results
+from fedquilt_server.runs.result_files import ResultFiles, final_row, round_result, write_model
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
@@ -62,6 +62,7 @@ class ActiveRun:
         machine: the state machine, as of the last checkpoint.
         traffic: bytes at the coordinator's socket.
         watch: times of the open round.
+        result_files: the result files of the folder.
 
     Raises:
         RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run; or it
@@ -80,6 +81,7 @@ class ActiveRun:
             self.machine = self._make_machine()
             self.traffic = TrafficMeter(self.folder.journal)
             self.watch = Stopwatch(self.checkpoints.last.traffic)
+            self.result_files = ResultFiles(path, self.result)
             self._idle_memory = 0
             running = not self.machine.finished
             self.partition_digest = self.workbench.partition_digest() if running else None
@@ -154,7 +156,7 @@ class ActiveRun:
         keep: set[str],
         published: Blob | None = None,
     ) -> SavedRound:
-        """Make a finished round durable: state, journal, result files; then delete its replies.
+        """Make a finished round durable: state and journal; then delete its replies.
 
         Args:
             seq: sequence number of the last event of the round.
@@ -169,13 +171,13 @@ class ActiveRun:
         self.checkpoints.save(stored, {travelling.digest, *keep})
         self.folder.note_round(done.round)
         self.watch = Stopwatch(traffic)
-        write_results(self.folder.path, self.result(), boards)
+        self.result_files.note_round(boards)
         return SavedRound(row, self.checkpoints.read(), travelling, now)
 
     def finish(self, boards: Sequence[BoardStatus]) -> None:
         """Write the final model and the last result files, and record that the run is finished."""
         write_model(self.folder.path, self.folder.blobs.blob(self.checkpoints.last.arrays))
-        write_results(self.folder.path, self.result(), boards)
+        self.result_files.write(boards)
         self.folder.finish()
 
     def result(self) -> Result:

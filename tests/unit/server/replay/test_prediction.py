@@ -17,13 +17,16 @@ from tests.unit.server.replay.conftest import Kit
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.types import Profile
 from fedquilt_common.wire.slow_link import Link
+from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.replay.forecast import make_forecast
 from fedquilt_server.replay.measurements import CoordinatorTimes, measure
 from fedquilt_server.replay.prediction import SimulatedRound, simulate_rounds, traffic
 from fedquilt_server.replay.recording import RecordedRound, Recording
 from fedquilt_server.replay.what_if import WhatIf, parse_what_if, recorded_settings
+from fedquilt_server.replay.widths import WidthCost, measure_widths, scale_measurements
 from fedquilt_server.round.events import Event, Joined, Replied, Resumed
 from fedquilt_server.runs.journal import StoredCheckpoint, Traffic
 from fedquilt_server.status.results import RoundResult
@@ -129,6 +132,37 @@ def test_a_link_adds_the_time_of_its_bytes() -> None:
     assert one.seconds == pytest.approx(SECONDS)  # agent b, without a link, is the last one
 
 
+def test_other_widths_scale_training_and_bytes() -> None:
+    costs = {0: WidthCost(0.5, 0.25), 1: WidthCost(0.5, 0.25), 2: WidthCost(0.5, 0.5), 3: WidthCost(0.5, 0.5)}
+    scaled = scale_measurements(MEASURED, costs)
+    (row,) = set(simulate_rounds(scaled, SAME, 1.0, 20, 0))
+    assert row.seconds == pytest.approx(LAG + 2.0 + GAP + 4.0 + REST - AVERAGING * (1 - 0.375))
+    assert (row.bytes_down, row.bytes_up) == (2500, 1650)
+    assert scaled.tasks[0, 3][2].size == SIZE // 2
+    assert scale_measurements(MEASURED, {}) == MEASURED
+
+
+def test_a_width_costs_what_its_sub_model_costs() -> None:
+    bench = Workbench(RECORDING.experiment)
+    costs = measure_widths(dataclasses.replace(MEASURED, trained={2: 0.5, 3: 0.5}), {"b": 0.25, "": 1.0}, bench)
+    assert [costs[client].bytes == 1.0 for client in range(4)] == [True, True, False, False]
+    assert costs[0].training == 1.0
+    quarter, half = (prefix(bench.anatomy, width, "floor").entries for width in (0.25, 0.5))
+    assert costs[2] == costs[3]
+    assert costs[2].bytes == quarter / half
+
+
+@pytest.mark.parametrize(
+    ("widths", "trained", "part"),
+    [({"c": 0.5}, {}, "no such kind of board"), ({"a": 0.5}, {0: "M2"}, "trained the level 'M2'")],
+)
+def test_widths_that_cannot_be_set_are_refused(
+    widths: dict[str, float], trained: dict[int, float | str], part: str
+) -> None:
+    with pytest.raises(ExperimentError, match=part):
+        measure_widths(dataclasses.replace(MEASURED, trained=trained), widths, Workbench(RECORDING.experiment))
+
+
 def test_more_boards_ask_more_clients() -> None:
     row = what_if("boards=100x")
     assert (row.replies, row.bytes_down, row.bytes_up) == (400, 3000 + 2000 * 100, 440_000)
@@ -172,6 +206,7 @@ def test_changes_are_read() -> None:
     assert (found.boards, found.per_round, found.quorum, found.shortfall) == (10, 20, 20, "replace")
     assert found.links == {"a": Link(rate=5.0, speedup=2.0)}
     assert parse_what_if(["per_round=2"], SAME).quorum == 2
+    assert parse_what_if(["width=0.5", "width.b=1"], SAME).widths == {"": 0.5, "b": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +215,7 @@ def test_changes_are_read() -> None:
         ("deadline", "write it as KEY=VALUE"), ("quorom=3", "did you mean 'quorum'"), ("xyz=1", "choose one of boards"),
         ("deadline=0", "seconds above 0"), ("boards=0x", "a factor such as 100x"), ("boards=1.5", "a factor"),
         ("quorum=9", "only 4 clients take part"), ("shortfall=no", "wait or replace"), ("link=fast", "write it as"),
-        ("per_round=x", "whole number"),
+        ("per_round=x", "whole number"), ("width=0", "above 0 and at most 1"), ("quorum.a=2", "did you mean 'quorum'"),
     ],
 )  # fmt: skip
 def test_changes_that_are_not_valid_are_refused(text: str, part: str) -> None:
