@@ -43,7 +43,7 @@ def main() -> int:
     options.add_argument("--jobs", type=int, default=1, help="worlds that are explored at a time")
     jobs = options.parse_args().jobs
     rows = []
-    print("| world | states | transitions | crashes | seconds |\n|---|---|---|---|---|", flush=True)
+    print("| world | states | steps | crashes | seconds |\n|---|---|---|---|---|", flush=True)
     with Pool(jobs, maxtasksperchild=1) as pool:
         for name, states, transitions, crashes, seconds, error in pool.imap(visit, worlds()):
             rows.append((states, transitions, crashes, error))

@@ -80,7 +80,7 @@ def mutate_for(name: str, seconds: float, seed: int, work: Path, save: Path) -> 
 
 
 def follow_coverage(name: str, seconds: float, seed: int, work: Path, save: Path) -> None:
-    """Fuzz with atheris, which ends the process; an input that fails lies in ``save``, its traceback on stderr."""
+    """Fuzz with atheris, which ends the process; an input that fails is saved in ``save``, its traceback on stderr."""
     import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     with atheris.instrument_imports(include=PACKAGES):

@@ -1,4 +1,4 @@
-"""``python -m tests.soak``: hunt for faults that break the promise, or replay one seed."""
+"""``python -m tests.soak``: look for faults that break the promise, or replay one seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from tests.soak.session import hunt, replay, write_report
+from tests.soak.session import replay, run_scenarios, write_report
 
 
 def main() -> int:
@@ -18,7 +18,9 @@ def main() -> int:
     if options.seed:
         verdicts = replay(options.seed, options.out, console)
     else:
-        verdicts = hunt(options.minutes, options.first, options.experiments, options.jobs, options.out, console)
+        verdicts = run_scenarios(
+            options.minutes, options.first, options.experiments, options.jobs, options.out, console
+        )
     print(write_report(verdicts, options.out))
     failed = [str(verdict.seed) for verdict in verdicts if verdict.problems]
     if failed:

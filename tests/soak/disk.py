@@ -64,7 +64,7 @@ def fill(federation: Federation, fault: Fault) -> None:
 
 
 def make_read_only(federation: Federation) -> str:
-    """Give the command again while the disk is read only; returns what is wrong with its end.
+    """Run the command again while the disk is read only; returns what is wrong with its end.
 
     Raises:
         CalledProcessError: a file of the disk stays open, so it cannot become read only.
@@ -81,7 +81,7 @@ def make_read_only(federation: Federation) -> str:
 
 
 def _remount_read_only(folder: Path) -> None:
-    """Try for some seconds: the hunt itself reads the journal at times."""
+    """Try for some seconds: the test itself reads the journal at times."""
     end = time.monotonic() + BUSY_SECONDS
     while True:
         try:

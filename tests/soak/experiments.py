@@ -1,4 +1,4 @@
-"""The small experiments of the hunt: one for each algorithm, made from ``deploy/experiments/digits-*.yaml``.
+"""The small experiments of the soak test: one for each algorithm, made from ``deploy/experiments/digits-*.yaml``.
 
 Each one has four clients on two agents and trains little. Starting torch in several processes dominates the time of a
 scenario, so a round costs almost nothing.

@@ -1,4 +1,4 @@
-"""How each class of faults is done to the processes of a scenario."""
+"""How each class of faults is injected into the processes of a scenario."""
 
 from __future__ import annotations
 
@@ -28,114 +28,114 @@ TRACER_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Blow:
+class Injection:
     """What a fault did.
 
     Attributes:
         fault: the fault.
-        struck: whether it happened; it does not if the run ends before, or its target never does what it waits for.
+        done: whether it happened; it does not if the run ends before, or its target never does what it waits for.
         skipped: why this machine cannot do it; empty if it can.
         damaged: files that it changed.
         problem: what it has found wrong itself.
     """
 
     fault: Fault
-    struck: bool = True
+    done: bool = True
     skipped: str = ""
     damaged: tuple[str, ...] = ()
     problem: str = ""
 
 
 def excuses(fault: Fault) -> frozenset[int]:
-    """Return the exit codes with which the command may end once the fault has begun; it is then given again."""
+    """Return the exit codes with which the command may end once the fault has begun; it then runs again."""
     if fault.target == "simulate" or fault.kind in ("damage", "read-only"):
         return STOPPED
-    if fault.kind in (*network.STRIKES, "partition"):
+    if fault.kind in (*network.INJECTORS, "partition"):
         return NO_BROKER
     return NO_DISK if fault.kind in ("fill", "error") else frozenset()
 
 
-def kill(federation: Federation, fault: Fault) -> Blow:
+def kill(federation: Federation, fault: Fault) -> Injection:
     """Kill a process with SIGKILL."""
     return _signal(federation, fault, signal.SIGKILL)
 
 
-def terminate(federation: Federation, fault: Fault) -> Blow:
+def terminate(federation: Federation, fault: Fault) -> Injection:
     """Ask a process to end, as systemd does."""
     return _signal(federation, fault, signal.SIGTERM)
 
 
-def _signal(federation: Federation, fault: Fault, number: signal.Signals) -> Blow:
+def _signal(federation: Federation, fault: Fault, number: signal.Signals) -> Injection:
     pid = federation.find(fault.target, fault.number)
-    return Blow(fault, pid is not None and send(pid, number))
+    return Injection(fault, pid is not None and send(pid, number))
 
 
-def stop(federation: Federation, fault: Fault) -> Blow:
+def stop(federation: Federation, fault: Fault) -> Injection:
     """Freeze a process for some seconds."""
     pid = federation.find(fault.target, fault.number)
     if pid is None or not send(pid, signal.SIGSTOP):
-        return Blow(fault, struck=False)
+        return Injection(fault, done=False)
     try:
         time.sleep(fault.seconds)
     finally:
         send(pid, signal.SIGCONT)
-    return Blow(fault)
+    return Injection(fault)
 
 
-def syscall(federation: Federation, fault: Fault) -> Blow:
+def syscall(federation: Federation, fault: Fault) -> Injection:
     """Kill a process at its Nth system call of one kind, before the call takes effect."""
     if reason := why_no_trace():
-        return Blow(fault, struck=False, skipped=reason)
+        return Injection(fault, done=False, skipped=reason)
     pid = federation.find(fault.target, fault.number)
     if pid is None:
-        return Blow(fault, struck=False)
+        return Injection(fault, done=False)
     with tracing(pid, f"{fault.detail}:signal=KILL:when={fault.number}"):
-        struck = _wait_dead(pid, fault.seconds)
-    return Blow(fault, struck)
+        done = _wait_dead(pid, fault.seconds)
+    return Injection(fault, done)
 
 
-def error(federation: Federation, fault: Fault) -> Blow:
+def error(federation: Federation, fault: Fault) -> Injection:
     """Let a process's system calls of one kind fail for some seconds."""
     if reason := why_no_trace():
-        return Blow(fault, struck=False, skipped=reason)
+        return Injection(fault, done=False, skipped=reason)
     pid = federation.find(fault.target, fault.number)
     if pid is None:
-        return Blow(fault, struck=False)
+        return Injection(fault, done=False)
     with tracing(pid, f"{fault.detail}:when={fault.number % 10 + 1}+"):
         _wait_dead(pid, fault.seconds)
-    return Blow(fault)
+    return Injection(fault)
 
 
-def fill(federation: Federation, fault: Fault) -> Blow:
+def fill(federation: Federation, fault: Fault) -> Injection:
     """Fill the disk for some seconds."""
     if not federation.run.is_mount():
-        return Blow(fault, struck=False, skipped=NO_MOUNT)
+        return Injection(fault, done=False, skipped=NO_MOUNT)
     disk.fill(federation, fault)
-    return Blow(fault)
+    return Injection(fault)
 
 
-def read_only(federation: Federation, fault: Fault) -> Blow:
-    """Give the command again while the disk is read only."""
+def read_only(federation: Federation, fault: Fault) -> Injection:
+    """Run the command again while the disk is read only."""
     if not federation.run.is_mount():
-        return Blow(fault, struck=False, skipped=NO_MOUNT)
+        return Injection(fault, done=False, skipped=NO_MOUNT)
     try:
-        return Blow(fault, problem=disk.make_read_only(federation))
+        return Injection(fault, problem=disk.make_read_only(federation))
     except subprocess.CalledProcessError as busy:
-        return Blow(fault, struck=False, skipped=f"the disk stayed busy: {busy}")
+        return Injection(fault, done=False, skipped=f"the disk stayed busy: {busy}")
 
 
-def damage(federation: Federation, fault: Fault) -> Blow:
+def damage(federation: Federation, fault: Fault) -> Injection:
     """Damage a file while nothing runs."""
     name = disk.damage(federation, fault)
-    return Blow(fault, name is not None, damaged=(name,) if name else ())
+    return Injection(fault, name is not None, damaged=(name,) if name else ())
 
 
-def partition(federation: Federation, fault: Fault) -> Blow:
+def partition(federation: Federation, fault: Fault) -> Injection:
     """Lose all packets for some seconds."""
     if federation.namespace is None:
-        return Blow(fault, struck=False, skipped=NO_NAMESPACE)
+        return Injection(fault, done=False, skipped=NO_NAMESPACE)
     namespace.partition(federation.namespace, fault)
-    return Blow(fault)
+    return Injection(fault)
 
 
 @contextlib.contextmanager
@@ -177,7 +177,7 @@ def _wait_dead(pid: int, seconds: float) -> bool:
     return True
 
 
-STRIKES: Final[Mapping[str, Callable[[Federation, Fault], Blow]]] = {
+INJECTORS: Final[Mapping[str, Callable[[Federation, Fault], Injection]]] = {
     "kill": kill,
     "stop": stop,
     "terminate": terminate,

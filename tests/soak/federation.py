@@ -33,7 +33,7 @@ FIND_SECONDS: Final = 8.0
 
 
 class Federation:
-    """The command of one scenario, which can be given again, and its processes.
+    """The command of one scenario, which can run again, and its processes.
 
     Args:
         folder: holds the experiment, the run folder and the output of each start of the command.
@@ -50,7 +50,7 @@ class Federation:
         self.paused = threading.RLock()
         """Held while a fault needs the command to stay away."""
         self.over = threading.Event()
-        """Set when the command is not given again."""
+        """Set when the command does not run again."""
         self.starts = 0
         self._mark = secrets.token_hex(8)
         self._broker = ["--broker", broker] if broker else []
@@ -64,7 +64,7 @@ class Federation:
         return SimulationPlan(self._experiment, self.run, 0, None, 0).federation
 
     def start(self) -> None:
-        """Give the command; a second time it resumes the run."""
+        """Start the command; a second time it resumes the run."""
         self.starts += 1
         argv = [
             *prefix(self.namespace),
@@ -218,7 +218,7 @@ def _is_marked(pid: int, mark: bytes) -> bool:
 def federation(
     folder: Path, experiment: dict[str, object], broker: str | None = None, namespace: str | None = None
 ) -> Iterator[Federation]:
-    """Make a federation of which nothing is left after the block. The command is not given yet."""
+    """Make a federation and end all its processes after the block. The command does not run yet."""
     made = Federation(folder, experiment, broker, namespace)
     try:
         yield made

@@ -84,7 +84,7 @@ def network(folder: Path, weather: str, seed: int) -> Iterator[Network]:
 
 
 def choose(proxy: MqttProxy, fault: Fault) -> Whose:
-    """Return whose connections a fault strikes. It waits some seconds for the first one."""
+    """Return whose connections a fault cuts or delays. It waits some seconds for the first one."""
     end = time.monotonic() + FIND_SECONDS
     while not (names := [name for name in proxy.names if _is_target(name, fault.target)]) and time.monotonic() < end:
         time.sleep(POLL)
@@ -139,7 +139,7 @@ def _direction(fault: Fault) -> Direction:
     return "up" if fault.detail == "up" else "down"
 
 
-STRIKES: Final[Mapping[str, Callable[[Network, Fault], int]]] = {
+INJECTORS: Final[Mapping[str, Callable[[Network, Fault], int]]] = {
     "cut": cut,
     "stall": stall,
     "blackhole": blackhole,
@@ -147,4 +147,4 @@ STRIKES: Final[Mapping[str, Callable[[Network, Fault], int]]] = {
     "drop": drop,
     "restart": restart,
 }
-"""How each fault of the network is done; each function returns how many connections or processes it struck."""
+"""How each fault of the network is done; each function returns how many connections or processes it done."""

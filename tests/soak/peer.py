@@ -1,4 +1,4 @@
-"""A hostile peer: a client of the broker with a valid agent name of its own, which sends whatever it likes."""
+"""A hostile peer: a client of the broker with a valid agent name of its own, which sends arbitrary messages."""
 
 from __future__ import annotations
 

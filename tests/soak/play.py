@@ -1,4 +1,4 @@
-"""Play one scenario: give the command, let the faults strike at their times, give the command again."""
+"""Run one scenario: start the command, inject the faults at their times, start the command again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Final
 from tests.soak.disk import small_disk
 from tests.soak.evidence import Evidence, collect
 from tests.soak.experiments import experiment
-from tests.soak.faults import STRIKES, Blow, excuses
+from tests.soak.faults import INJECTORS, Injection, excuses
 from tests.soak.federation import Federation, federation
 from tests.soak.namespace import namespace
-from tests.soak.network import STRIKES as NETWORK_STRIKES
+from tests.soak.network import INJECTORS as NETWORK_INJECTORS
 from tests.soak.network import Network, network
 from tests.soak.oracle import Outcome
 from tests.soak.peer import attack
@@ -33,7 +33,7 @@ class Play:
 
     scenario: Scenario
     outcome: Outcome
-    blows: tuple[Blow, ...]
+    injections: tuple[Injection, ...]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Stage:
     net: Network | None
     total: int
     begun: list[Fault] = field(default_factory=list)
-    blows: list[Blow] = field(default_factory=list)
+    injections: list[Injection] = field(default_factory=list)
     runs: set[str] = field(default_factory=set)
 
 
@@ -73,10 +73,10 @@ def play(scenario: Scenario, undisturbed: Evidence, folder: Path) -> Play:
         began = time.monotonic()
         codes = _drive(stage, scenario, began + _limit(scenario, undisturbed))
         evidence = collect(made, codes, time.monotonic() - began, frozenset(stage.runs))
-    damaged = tuple(file for blow in stage.blows for file in blow.damaged)
-    found = tuple(blow.problem for blow in stage.blows if blow.problem)
+    damaged = tuple(file for injection in stage.injections for file in injection.damaged)
+    found = tuple(injection.problem for injection in stage.injections if injection.problem)
     outcome = Outcome(evidence, damaged, found, same_repliers=scenario.policy == "wait")
-    return Play(scenario, outcome, tuple(stage.blows))
+    return Play(scenario, outcome, tuple(stage.injections))
 
 
 def _limit(scenario: Scenario, undisturbed: Evidence) -> float:
@@ -85,23 +85,23 @@ def _limit(scenario: Scenario, undisturbed: Evidence) -> float:
 
 
 def _drive(stage: _Stage, scenario: Scenario, end: float) -> tuple[int | None, ...]:
-    """Give the command until it ends without an excuse, or the time is over; returns its exit codes."""
+    """Run the command until it ends without an excuse, or the time is over; returns its exit codes."""
     codes: list[int | None] = []
     stage.federation.start()
     with ThreadPoolExecutor(max(1, len(scenario.faults))) as pool:
-        strikes = [pool.submit(_strike, stage, fault) for fault in scenario.faults]
+        futures = [pool.submit(_inject, stage, fault) for fault in scenario.faults]
         try:
             while _goes_on(stage, codes, end):
                 with stage.federation.paused:
                     stage.federation.start()
         finally:
             stage.federation.over.set()
-            stage.blows[:] = [strike.result() for strike in strikes]
+            stage.injections[:] = [future.result() for future in futures]
     return tuple(codes)
 
 
 def _goes_on(stage: _Stage, codes: list[int | None], end: float) -> bool:
-    """Wait until the command ends; returns whether it has to be given again."""
+    """Wait until the command ends; returns whether it has to run again."""
     code = stage.federation.wait(end - time.monotonic())
     codes.append(code)
     if run := stage.federation.run_id():
@@ -111,16 +111,16 @@ def _goes_on(stage: _Stage, codes: list[int | None], end: float) -> bool:
     return any(code in excuses(fault) for fault in stage.begun) and len(codes) <= 2 * len(stage.begun) + 1
 
 
-def _strike(stage: _Stage, fault: Fault) -> Blow:
+def _inject(stage: _Stage, fault: Fault) -> Injection:
     """Wait for the fault's time and do it. It is noted before, because it may end the command at once."""
     if not _await_time(stage, fault):
-        return Blow(fault, struck=False)
+        return Injection(fault, done=False)
     stage.begun.append(fault)
     if stage.net is not None and fault.kind == "peer":
-        return Blow(fault, attack(stage.net, stage.federation.run, stage.federation.name, fault) > 0)
-    if stage.net is not None and fault.kind in NETWORK_STRIKES:
-        return Blow(fault, NETWORK_STRIKES[fault.kind](stage.net, fault) > 0)
-    return STRIKES[fault.kind](stage.federation, fault)
+        return Injection(fault, attack(stage.net, stage.federation.run, stage.federation.name, fault) > 0)
+    if stage.net is not None and fault.kind in NETWORK_INJECTORS:
+        return Injection(fault, NETWORK_INJECTORS[fault.kind](stage.net, fault) > 0)
+    return INJECTORS[fault.kind](stage.federation, fault)
 
 
 def _await_time(stage: _Stage, fault: Fault) -> bool:

@@ -1,4 +1,4 @@
-"""What one scenario does: a seed gives the experiment, the faults and their times, and nothing else does."""
+"""The plan of a scenario: the seed alone determines the experiment, the faults and their times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FaultClass:
     """A class of faults.
 
     Attributes:
-        targets: what it can strike.
+        targets: what it can hit.
         weight: how often it is drawn, in relation to the others of its theme.
         seconds: shortest and longest duration.
         details: further choices, one of which is drawn.
@@ -84,7 +84,7 @@ class Fault:
 
     Attributes:
         kind: a key of a theme in ``FAULTS``.
-        target: what it strikes.
+        target: what it hits.
         after: when, as a part of all the run's replies, from 0 to 1.
         delay: seconds that pass then.
         seconds: how long it lasts.

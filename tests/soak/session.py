@@ -1,4 +1,4 @@
-"""A session of the hunt: scenario after scenario until the time is over, counted by class of fault."""
+"""A session of the soak test: scenario after scenario until the time is over, counted by class of fault."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def examine(scenario: Scenario, references: References, folder: Path) -> Verdict
     return Verdict(played, problems)
 
 
-def hunt(
+def run_scenarios(
     minutes: float, first: int | None, experiments: int, jobs: int, folder: Path, console: Console
 ) -> list[Verdict]:
     """Examine scenarios until the time is over.
@@ -135,9 +135,9 @@ def _seeds(first: int, experiments: int) -> Iterator[int]:
 def show(verdict: Verdict, number: int, console: Console) -> None:
     """Print one verdict; a failing one with the command that replays it."""
     played = verdict.played
-    struck = sum(blow.struck for blow in played.blows)
+    done = sum(injection.done for injection in played.injections)
     found = played.outcome.evidence
-    line = f"{number:4} seed {verdict.seed}: {struck} faults, {found.seconds:.0f} s"
+    line = f"{number:4} seed {verdict.seed}: {done} faults, {found.seconds:.0f} s"
     if not verdict.problems:
         console.print(f"[green]{line}, survived[/green]  {played.scenario.experiment}", highlight=False, soft_wrap=True)
         return
@@ -162,17 +162,17 @@ class Row:
 
 
 def tabulate(verdicts: list[Verdict]) -> list[Row]:
-    """Count the faults that struck by class. A fault survives if nothing was wrong with its scenario."""
+    """Count the faults that took effect, by class. A fault survives if nothing was wrong with its scenario."""
     tried: Counter[str] = Counter()
     survived: Counter[str] = Counter()
     skipped: dict[str, str] = {}
     for verdict in verdicts:
-        for blow in verdict.played.blows:
-            label = blow.fault.label
-            tried[label] += blow.struck
-            survived[label] += blow.struck and not verdict.problems
-            if blow.skipped:
-                skipped[label] = blow.skipped
+        for injection in verdict.played.injections:
+            label = injection.fault.label
+            tried[label] += injection.done
+            survived[label] += injection.done and not verdict.problems
+            if injection.skipped:
+                skipped[label] = injection.skipped
     return [Row(label, tried[label], survived[label], skipped.get(label, "")) for label in sorted(tried)]
 
 

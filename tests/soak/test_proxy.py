@@ -78,7 +78,7 @@ def test_everything_arrives_in_any_weather(behind: Make, direct: MqttSide) -> No
         assert own == sorted(own)
 
 
-def test_a_cut_strikes_one_client_and_lasts(behind: Make) -> None:
+def test_a_cut_hits_one_client_and_lasts(behind: Make) -> None:
     proxy, side = behind()
     one, other = side.peer("one").connect(), side.peer("other").connect()
     with proxy.refusing(named("one")) as cut:

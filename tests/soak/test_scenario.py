@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.soak import disk, network, peer
 from tests.soak.experiments import LINKS, NAMES, POLICIES, experiment
-from tests.soak.faults import STRIKES
+from tests.soak.faults import INJECTORS
 from tests.soak.scenario import ATTACKS, FAULTS, WEATHERS, WORKER_KILLS, plan
 
 from fedquilt_server.experiment_file import make_experiment
@@ -32,7 +32,7 @@ def test_all_experiments_faults_and_targets_are_drawn() -> None:
 
 
 def test_each_class_of_faults_can_be_done() -> None:
-    assert {*STRIKES, *network.STRIKES, "peer"} == {kind for classes in FAULTS.values() for kind in classes}
+    assert {*INJECTORS, *network.INJECTORS, "peer"} == {kind for classes in FAULTS.values() for kind in classes}
     assert tuple(network.WEATHERS) == WEATHERS
     assert tuple(peer.ATTACKS) == ATTACKS
     assert set(disk.DAMAGES) == set(FAULTS["disk"]["damage"].details)

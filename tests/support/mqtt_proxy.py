@@ -1,7 +1,7 @@
 """A proxy between MQTT clients and their broker that cuts, stalls, delays, duplicates and reorders.
 
-It reads each client's identifier from its CONNECT packet, so one port serves all of them and a fault strikes one. It
-shortens the delay of wills, so that a cut of two seconds does what a minute does elsewhere.
+It reads each client's identifier from its CONNECT packet, so one port serves all of them and a fault hits one. It
+shortens the delay of wills, so that a cut of three seconds does what a minute does elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Direction = Literal["up", "down"]
 """To the broker, or to the client."""
 Result = TypeVar("Result")
 Whose = Callable[[str], bool]
-"""Whether a fault strikes the client with this identifier."""
+"""Whether a fault hits the client with this identifier."""
 
 
 @dataclass(frozen=True)
