@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,19 +10,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.process.signals import StopSignal
-from fedquilt_server.replay.engine import ReplayOptions
 from fedquilt_server.replay.forecast import make_forecast, print_forecast
 from fedquilt_server.replay.recording import Recording, read_recording, read_run
 from fedquilt_server.replay.replay import ReplaySettings, replay_run
 from fedquilt_server.replay.report import ReplayedRound, ReplayReport, print_report
 from fedquilt_server.replay.training import ReplayStoppedError
-from fedquilt_server.status.terminal import print_message
+from fedquilt_server.replay.work_folder import ReplayOptions
+from fedquilt_server.status.terminal import ERROR_CONSOLE, STANDARD_ERROR, print_message
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -62,7 +60,7 @@ def replay(
     if what_if:
         return _predict(run, what_if, samples, seed, json_)
     stop = StopSignal()
-    settings = ReplaySettings(workers or os.cpu_count() or 1, threads, ReplayOptions(evaluate, retrain), stop)
+    settings = ReplaySettings(workers or os.cpu_count() or 1, ReplayOptions(evaluate, retrain, threads), stop)
     try:
         with _work_folder(out) as work:
             report = _replay(run, work, settings)
@@ -99,9 +97,9 @@ def _work_folder(out: Path | None) -> Iterator[Path]:
 
 
 def _replay(run: Path, work: Path, settings: ReplaySettings) -> ReplayReport:
-    live = sys.stderr.isatty()
+    live = STANDARD_ERROR.isatty()
     columns = (TextColumn("[bold]replayed rounds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with RichProgress(*columns, console=Console(stderr=True), disable=not live) as bar:
+    with RichProgress(*columns, console=ERROR_CONSOLE, disable=not live) as bar:
         task = bar.add_task("rounds")
 
         def start(recording: Recording, done: int) -> None:

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from fedquilt_common.algorithm_api import State
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.publications import plan_publications
@@ -22,7 +24,13 @@ from fedquilt_server.replay.recording import RecordedRound, Recording
 from fedquilt_server.replay.replies import OpenExchange, ReplyMaker
 from fedquilt_server.replay.report import ReplayedRound, ReplayReport
 from fedquilt_server.replay.training import TrainingPool
-from fedquilt_server.replay.work_folder import ReplayProgress, load_memories, store_memories, write_progress
+from fedquilt_server.replay.work_folder import (
+    ReplayOptions,
+    ReplayProgress,
+    load_memories,
+    store_memories,
+    write_progress,
+)
 from fedquilt_server.round.events import Checkpoint, Command, Event, Replied, Send
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.snapshots import MachineSnapshot
@@ -47,19 +55,6 @@ class StoredState:
     extra: str
 
 
-@dataclass(frozen=True)
-class ReplayOptions:
-    """How to replay.
-
-    Attributes:
-        evaluate: evaluate the state after each round, and compare the scores.
-        retrain: train every reply again, also those whose file is kept.
-    """
-
-    evaluate: bool = False
-    retrain: bool = False
-
-
 class Replay:
     """The replay of one run.
 
@@ -70,7 +65,7 @@ class Replay:
         pool: trains the replies.
         downlink: writes what each exchange publishes.
         store: the blobs of the work folder.
-        options: how to replay.
+        options: what is computed and compared.
         on_round: called with each round that is replayed.
     """
 
@@ -94,6 +89,8 @@ class Replay:
         kept = frozenset[int]() if options.retrain else recording.kept_clients
         self._maker = ReplyMaker(recording, self._run_message(), folder, self._memories, pool, kept)
         self._stored = StoredState(progress.arrays, progress.extra)
+        self._wire: Blob | None = None
+        self._model: str | None = None
         self._exchange: OpenExchange | None = None
         self._next: list[Command] = []
         self._row = ReplayedRound(round=0)
@@ -112,6 +109,7 @@ class Replay:
 
         Raises:
             RunFailedError: a reply cannot be made again here.
+            RunFolderError: a kept reply was deleted while the run went on.
             ReplayStoppedError: a person has stopped the replay.
         """
         difference = None
@@ -122,6 +120,9 @@ class Replay:
             self._compare_model()
         except _DifferenceError as error:
             difference = str(error)
+        except (OSError, PayloadError):
+            self._maker.check_kept()
+            raise
         return self._report(difference)
 
     # -- start and end -------------------------------------------------------------------------
@@ -157,28 +158,31 @@ class Replay:
         return stored
 
     def _compare_model(self) -> None:
-        recorded = self._recording.model_digest
-        if recorded is not None and recorded != self._stored.arrays:
-            raise _DifferenceError(f"the global model has the SHA-256 {self._stored.arrays} instead of {recorded}")
+        """Compare the final model; a running run may write it after its journal was copied."""
+        self._model = self._recording.read_model_digest() if self._machine.finished else None
+        if self._model is not None and self._model != self._stored.arrays:
+            raise _DifferenceError(f"the global model has the SHA-256 {self._stored.arrays} instead of {self._model}")
 
     def _report(self, difference: str | None) -> ReplayReport:
         return ReplayReport(
             run=self._recording.run,
             algorithm=self._recording.experiment.algorithm.name,
             rounds=self._rows,
-            end=self._describe_end(),
+            end="" if difference else self._describe_end(),
             finished=self._recording.finished,
             model_sha256=self._stored.arrays,
-            recorded_sha256=self._recording.model_digest,
+            recorded_sha256=self._model,
             difference=difference,
         )
 
     def _describe_end(self) -> str:
         machine, rounds = self._machine, self._recording.experiment.rounds
+        lacks_state = machine.done > self._recording.closed_rounds
+        without = f" It does not have the state after round {machine.done}." if lacks_state else ""
         if machine.finished:
-            return f"The journal has all {rounds} rounds."
+            return f"The journal has all {rounds} rounds.{without}"
         if machine.exchange is None or not machine.exchange.replies:
-            return f"The journal ends after {machine.done} of {rounds} rounds."
+            return f"The journal ends after {machine.done} of {rounds} rounds.{without}"
         have, asked = len(machine.exchange.replies), len(machine.exchange.tasks)
         return (
             f"The journal ends in round {machine.round} of {rounds}, exchange {machine.exchange.number}, "
@@ -191,16 +195,21 @@ class Replay:
         started, events = time.perf_counter(), [event for _, event in part.events]
         self._row = ReplayedRound(round=part.round)
         try:
-            self._carry_out(self._next, events, part.checkpoint)
-            for number, event in enumerate(events, 1):
-                self._accept(event)
-                self._carry_out(self._machine.handle(event), events[number:], part.checkpoint)
-            if part.checkpoint is not None and self._machine.done != part.round:
-                raise _DifferenceError(f"round {part.round} does not close with the event that closed it")
-        finally:
+            self._handle(part, events)
+        except _DifferenceError:
             self._finish_row(part, time.perf_counter() - started)
+            raise
+        self._finish_row(part, time.perf_counter() - started)
         if part.checkpoint is not None:
             self._save(part.checkpoint)
+
+    def _handle(self, part: RecordedRound, events: Sequence[Event]) -> None:
+        self._carry_out(self._next, events, part.checkpoint)
+        for number, event in enumerate(events, 1):
+            self._accept(event)
+            self._carry_out(self._machine.handle(event), events[number:], part.checkpoint)
+        if part.checkpoint is not None and self._machine.done != part.round:
+            raise _DifferenceError(f"round {part.round} does not close with the event that closed it")
 
     def _finish_row(self, part: RecordedRound, seconds: float) -> None:
         if part.checkpoint is None and not self._row.replies:
@@ -251,7 +260,8 @@ class Replay:
             self._row = self._row.model_copy(update={"state_equal": True})
         counted = MachineSnapshot.decode(done.snapshot).counted
         state = self._read_state()
-        self._downlink.remember(state.arrays, self._store.put(state.arrays, self._recording.experiment.wire.down))
+        self._wire = self._store.put(state.arrays, self._recording.experiment.wire.down)
+        self._downlink.remember(state.arrays, self._wire)
         self._next = self._machine.proceed(state, recorded.at if recorded else done.at)
         self._maker.clear()
         self._memories.keep(counted)
@@ -286,13 +296,16 @@ class Replay:
         return State(self._store.arrays(self._stored.arrays), extra)
 
     def _save(self, recorded: StoredCheckpoint) -> None:
-        """Store the progress after a round, then delete the blobs that no later round needs."""
+        """Store the progress after a round, then delete the blobs and memories that no later round needs."""
         progress = ReplayProgress(
             run=self._recording.run,
+            options=self._options,
             arrays=self._stored.arrays,
             extra=self._stored.extra,
             rounds=self._rows,
             memories=store_memories(self._memories.after),
         )
         write_progress(self._folder, progress)
-        self._store.clean({recorded.arrays, recorded.extra, *self._downlink.digests})
+        self._memories.clean()
+        wire = {self._wire.digest} if self._wire is not None else set()
+        self._store.clean({recorded.arrays, recorded.extra, *wire, *self._downlink.digests})

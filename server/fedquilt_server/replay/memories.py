@@ -44,8 +44,11 @@ class Memories:
         self.after[client, (message.round, message.exchange)] = changed or self.before(message, client)
 
     def keep(self, counted: Mapping[ClientId, ExchangeId]) -> None:
-        """Forget every memory except the one after each client's last reply that counts, and delete its file."""
+        """Forget every memory except the one after each client's last reply that counts; ``clean`` deletes its file."""
         self.after = {key: file for key, file in self.after.items() if counted.get(key[0]) == key[1]}
+
+    def clean(self) -> None:
+        """Delete the files of forgotten memories, once the stored progress does not name them any more."""
         used = {file.path for file in self.after.values() if file is not None}
         for path in self.folder.iterdir():
             if path not in used:

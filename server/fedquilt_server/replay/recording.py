@@ -57,8 +57,12 @@ class Recording:
     finished: bool
 
     @property
-    def model_digest(self) -> str | None:
-        """SHA-256 of the run's ``global.safetensors``; None if the run has not written it."""
+    def closed_rounds(self) -> int:
+        """Number of rounds of which the journal has the state."""
+        return sum(part.checkpoint is not None for part in self.rounds)
+
+    def read_model_digest(self) -> str | None:
+        """Return the SHA-256 of the run's ``global.safetensors``; None if the run has not written it."""
         path = self.folder / MODEL
         return digest_file(path) if path.is_file() else None
 

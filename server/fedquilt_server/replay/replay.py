@@ -9,12 +9,12 @@ from pathlib import Path
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.locking import lock_folder
-from fedquilt_server.replay.engine import OnRound, Replay, ReplayOptions
+from fedquilt_server.replay.engine import OnRound, Replay
 from fedquilt_server.replay.publisher import open_downlink
 from fedquilt_server.replay.recording import Recording, read_recording, read_run
 from fedquilt_server.replay.report import ReplayReport
 from fedquilt_server.replay.training import TrainingPool
-from fedquilt_server.replay.work_folder import ReplayProgress, read_progress, write_progress
+from fedquilt_server.replay.work_folder import ReplayOptions, ReplayProgress, read_progress, write_progress
 from fedquilt_server.runs.blob_store import BlobStore
 
 
@@ -24,13 +24,11 @@ class ReplaySettings:
 
     Attributes:
         workers: training processes.
-        threads: threads of each; the same number as on the boards, because another one gives other bits.
         options: what is computed and compared.
         should_stop: called several times a second; once it returns True, the replay stops.
     """
 
     workers: int = 1
-    threads: int = 1
     options: ReplayOptions = field(default_factory=ReplayOptions)
     should_stop: Callable[[], bool] = lambda: False
 
@@ -48,7 +46,8 @@ def replay_run(
         on_round: called with each round that is replayed.
 
     Raises:
-        RunFolderError: the run folder holds no run, or the work folder something else.
+        RunFolderError: the run folder holds no run; the work folder holds something else, or a replay with other
+            options; or a kept reply was deleted while the run went on.
         RunFailedError: a reply cannot be made again here.
         ReplayStoppedError: a person has stopped the replay.
     """
@@ -56,20 +55,20 @@ def replay_run(
         raise RunFolderError(f"--out {work} is the run itself: choose another folder for the replay")
     with lock_folder(work):
         journal = work / "journal.sqlite"
-        progress = _open_progress(work, read_run(folder))
+        progress = _open_progress(work, read_run(folder), settings.options)
         recording = read_recording(folder, journal)
         on_start(recording, len(progress.rounds))
         store = BlobStore(work / "blobs")
         with (
-            closing(TrainingPool(settings.workers, settings.threads, settings.should_stop)) as pool,
+            closing(TrainingPool(settings.workers, settings.options.threads, settings.should_stop)) as pool,
             open_downlink(recording.experiment, store, journal) as downlink,
         ):
             return Replay(recording, work, progress, pool, downlink, store, settings.options, on_round).run()
 
 
-def _open_progress(work: Path, run: str) -> ReplayProgress:
-    progress = read_progress(work, run)
+def _open_progress(work: Path, run: str, options: ReplayOptions) -> ReplayProgress:
+    progress = read_progress(work, run, options)
     if progress is None:
-        progress = ReplayProgress(run=run, arrays="", extra="", rounds=[])
+        progress = ReplayProgress(run=run, options=options, arrays="", extra="", rounds=[])
         write_progress(work, progress)
     return progress

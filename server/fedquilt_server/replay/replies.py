@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fedquilt_common.algorithm_api import Task
+from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.types import Arrays, ClientId, Shapes
 from fedquilt_common.wire.chunks import digest_file
@@ -119,6 +120,16 @@ class ReplyMaker:
         """Return the arrays of a reply that counts."""
         return FileArrays(self._accepted[event.digest].path)
 
+    def check_kept(self) -> None:
+        """Check that the kept replies of the round are still there.
+
+        Raises:
+            RunFolderError: the coordinator has closed the round meanwhile, and deleted them.
+        """
+        for reply in self._made.values():
+            if reply.source == "kept" and not reply.path.exists():
+                raise _deleted(reply.path)
+
     def clear(self) -> None:
         """Forget the replies of a closed round, and delete those that were trained."""
         self._made.clear()
@@ -211,8 +222,21 @@ def _patch(blobs: Path, digest: str) -> CheckedFile:
 
 
 def _read_kept(path: Path, event: Replied) -> ReplayedReply:
-    equal = digest_file(path) == event.digest
-    return ReplayedReply(path, "kept", difference="" if equal else f"{path} does not have the recorded SHA-256")
+    """Return a kept reply, compared with the journal.
+
+    Raises:
+        RunFolderError: the file was deleted while the run went on.
+    """
+    try:
+        digest = digest_file(path)
+        damage = "" if digest == event.digest else f"{path} does not have the recorded SHA-256"
+        return ReplayedReply(path, "kept", difference=damage or _compare(event, FileArrays(path), digest))
+    except FileNotFoundError:
+        raise _deleted(path) from None
+
+
+def _deleted(path: Path) -> RunFolderError:
+    return RunFolderError(f"{path} was deleted while the run went on: run the same command again")
 
 
 def list_fittings(task: Task, payload: int) -> Sequence[Shapes | None]:
@@ -231,9 +255,9 @@ def list_fittings(task: Task, payload: int) -> Sequence[Shapes | None]:
     return [shapes for _, shapes in sorted(sizes, key=lambda choice: choice[0])]
 
 
-def _compare(event: Replied, trained: FileArrays, digest: str) -> str:
-    """Return how a reply that was trained again differs from the recorded one; empty if it is equal."""
-    found = ReplyHeader.model_validate_json(trained.metadata[REPLY_KEY])
+def _compare(event: Replied, arrays: FileArrays, digest: str) -> str:
+    """Return how a reply differs from the recorded one; empty if it is equal."""
+    found = ReplyHeader.model_validate_json(arrays.metadata[REPLY_KEY])
     if found.weight != event.weight:
         return f"its weight is {found.weight:g} instead of {event.weight:g}"
     names = sorted((found.metrics.keys() | event.metrics.keys()) - MEASURED)

@@ -45,10 +45,11 @@ class ReplayReport(BaseModel):
         run: identifier of the run.
         algorithm: the run's algorithm.
         rounds: the replayed rounds.
-        end: where the journal ends.
+        end: where the journal ends; empty after a difference.
         finished: whether the recorded run was finished.
         model_sha256: SHA-256 of the replayed global model.
-        recorded_sha256: SHA-256 of the recorded one; None if the run has not written it.
+        recorded_sha256: SHA-256 of the recorded one; None if the run has not written it, or the replay did not reach
+            its end.
         difference: the first difference; None if everything that could be compared is equal.
     """
 
@@ -91,5 +92,5 @@ def _outcome(report: ReplayReport) -> list[str]:
     if report.difference is not None:
         return [f"First difference: {report.difference}"]
     if report.recorded_sha256 is None:
-        return [f"{report.end} Everything up to there is bit-identical."]
+        return [f"{report.end} Everything that was compared is bit-identical."]
     return [f"{report.end} The global model is bit-identical: SHA-256 {report.model_sha256}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,26 @@ from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_server.replay.report import ReplayedRound
 
 _FILE: Final = "replay.json"
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """What a replay computes and compares; all rounds in one work folder have the same options.
+
+    Attributes:
+        evaluate: evaluate the state after each round, and compare the scores.
+        retrain: train every reply again, also those whose file is kept.
+        threads: threads of each training process, as many as on the boards, because another number gives other bits.
+    """
+
+    evaluate: bool = False
+    retrain: bool = False
+    threads: int = 1
+
+    def __str__(self) -> str:
+        """The options as the command line takes them."""
+        switches = [f"--{name}" for name in ("evaluate", "retrain") if getattr(self, name)]
+        return " ".join([*switches, f"--threads {self.threads}"])
 
 
 class StoredMemoryFile(BaseModel):
@@ -32,6 +53,7 @@ class ReplayProgress(BaseModel):
 
     Attributes:
         run: identifier of the run.
+        options: those of every round in the folder.
         arrays: digest of the state's arrays after the last of the rounds.
         extra: digest of the state's other arrays; empty without any.
         rounds: the finished rounds.
@@ -41,17 +63,18 @@ class ReplayProgress(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     run: str
+    options: ReplayOptions
     arrays: str
     extra: str
     rounds: list[ReplayedRound]
     memories: list[StoredMemoryFile] = []
 
 
-def read_progress(folder: Path, run: str) -> ReplayProgress | None:
+def read_progress(folder: Path, run: str, options: ReplayOptions) -> ReplayProgress | None:
     """Return how far an earlier replay in the folder came; None in a new folder.
 
     Raises:
-        RunFolderError: the folder holds something else.
+        RunFolderError: the folder holds something else, or a replay with other options.
     """
     path = folder / _FILE
     if not path.exists():
@@ -63,6 +86,11 @@ def read_progress(folder: Path, run: str) -> ReplayProgress | None:
         raise RunFolderError(f"{path} is damaged: delete the folder, or choose another --out") from None
     if progress.run != run:
         raise RunFolderError(f"{folder} holds a replay of the run {progress.run}, not of {run}: choose another --out")
+    if progress.options != options:
+        raise RunFolderError(
+            f"{folder} holds a replay with {progress.options}, not with {options}, so its rounds do not show the same: "
+            "give the same options again, or choose another --out"
+        )
     return progress
 
 

@@ -63,13 +63,14 @@ def _standard_error() -> TextIO | None:
     return cast("TextIO | None", getattr(sys.stderr, "rich_proxied_file", sys.stderr))
 
 
-_stderr = StandardError()
-_errors = Console(file=cast("IO[str]", _stderr))
+STANDARD_ERROR: Final = StandardError()
+ERROR_CONSOLE: Final = Console(file=cast("IO[str]", STANDARD_ERROR))
+"""Console for messages and progress."""
 
 
 def print_message(text: str) -> None:
     """Print one line to standard error, so that a pipe reads only the data on standard output."""
-    _errors.print(text, highlight=False, markup=False, soft_wrap=True)
+    ERROR_CONSOLE.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class ProgressDisplay:
@@ -89,14 +90,14 @@ class ProgressDisplay:
         self._rounds_shown = 0
         self._last_rejection = 0.0
         self._wait_reporter = WaitReporter()
-        self._live = _stderr.isatty()
+        self._live = STANDARD_ERROR.isatty()
         self._bar = RichProgress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
-            console=_errors,
+            console=ERROR_CONSOLE,
             disable=not self._live,
         )
         self._task = self._bar.add_task("rounds", total=rounds, status="starting")

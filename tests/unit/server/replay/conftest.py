@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_server.replay.engine import OnRound
 from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.replay import ReplaySettings, replay_run
 from fedquilt_server.replay.report import ReplayReport
@@ -28,23 +30,33 @@ class Kit:
     def replies(self) -> list[Path]:
         return sorted((self.run / "blobs" / "replies").iterdir())
 
-    def replay(self, settings: ReplaySettings | None = None) -> ReplayReport:
-        return replay_run(self.run, self.work, settings or ReplaySettings(), _ignore_start, lambda _: None)
+    def replay(self, settings: ReplaySettings | None = None, on_round: OnRound = lambda _: None) -> ReplayReport:
+        return replay_run(self.run, self.work, settings or ReplaySettings(), _ignore_start, on_round)
 
 
 def _ignore_start(_recording: Recording, _done: int) -> None:
     """Show nothing."""
 
 
-@pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recorded") / "run"
-    plan = make_plan(bench_experiment(2, 3, 0.012, ROUNDS), folder)
-    assert run_simulation(replace(plan, keep_replies=True), lambda _: None) is not None
+def _record(experiment: Experiment, folder: Path) -> Path:
+    assert run_simulation(replace(make_plan(experiment, folder), keep_replies=True), lambda _: None) is not None
     shutil.rmtree(folder / "agents")
     return folder
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _record(bench_experiment(2, 3, 0.012, ROUNDS), tmp_path_factory.mktemp("recorded") / "run")
 
 
 @pytest.fixture
 def kit(recorded: Path, tmp_path: Path) -> Kit:
     return Kit(Path(shutil.copytree(recorded, tmp_path / "run")), tmp_path / "work")
+
+
+@pytest.fixture
+def half_kit(tmp_path: Path) -> Kit:
+    """A run whose patches travel in half precision."""
+    experiment = bench_experiment(1, 2, 0.001, ROUNDS)
+    wire = experiment.wire.model_copy(update={"down": "fp16"})
+    return Kit(_record(experiment.model_copy(update={"wire": wire}), tmp_path / "run"), tmp_path / "work")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.server.replay.conftest import ROUNDS, Kit
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.wire.chunks import digest_file
-from fedquilt_server.replay.engine import ReplayOptions
+from fedquilt_server.replay import engine
 from fedquilt_server.replay.replay import ReplaySettings
+from fedquilt_server.replay.replies import ReplyMaker
+from fedquilt_server.replay.report import ReplayedRound
 from fedquilt_server.replay.training import ReplayStoppedError
-from fedquilt_server.runs.journal import Journal
+from fedquilt_server.replay.work_folder import ReplayOptions, ReplayProgress, StoredMemoryFile, write_progress
+from fedquilt_server.round.events import Replied
+from fedquilt_server.runs.journal import Journal, Traffic
 
 RETRAIN = ReplaySettings(workers=2, options=ReplayOptions(retrain=True))
 
@@ -69,6 +75,7 @@ def test_a_damaged_reply_is_named(kit: Kit) -> None:
     assert report.difference.startswith("round 1, exchange 0, reply of client 0 (")
     assert kit.replies[0].name in report.difference
     assert [row.replies - row.equal for row in report.rounds] == [1]
+    assert report.end == ""
 
 
 def test_another_algorithm_gives_other_replies(kit: Kit) -> None:
@@ -88,20 +95,113 @@ def test_a_killed_run_is_replayed_as_far_as_its_journal_goes(kit: Kit) -> None:
     closes = first.checkpoints()[1].seq
     first.close()
     cut(kit.run / "journal.sqlite", closes + 2)
-    (kit.run / "global.safetensors").unlink()
-    report = kit.replay(RETRAIN)
-    assert report.difference is None
+    report = kit.replay(RETRAIN)  # a running run may finish after its journal was copied
+    assert (report.difference, report.recorded_sha256) == (None, None)
     assert report.end == f"The journal ends in round 2 of {ROUNDS}, exchange 0, after 2 of 3 replies."
     assert [(row.equal, row.state_equal) for row in report.rounds] == [(3, True), (2, None)]
+
+
+def test_a_journal_that_ends_before_a_checkpoint_does_not_show_that_the_state_is_equal(kit: Kit) -> None:
+    with closing(Journal(kit.run / "journal.sqlite")) as journal:
+        closes = journal.checkpoints()[2].seq
+    cut(kit.run / "journal.sqlite", closes)
+    with closing(sqlite3.connect(kit.run / "journal.sqlite")) as db, db:
+        db.execute("DELETE FROM checkpoints WHERE seq = ?", (closes,))
+    report = kit.replay()
+    assert report.end == f"The journal ends after 2 of {ROUNDS} rounds. It does not have the state after round 2."
+    assert [row.state_equal for row in report.rounds] == [True, None]
+
+
+def test_replies_in_half_precision_give_the_same_model(half_kit: Kit) -> None:
+    assert [(row.replies, row.equal) for row in half_kit.replay().rounds] == [(2, 2)] * ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"weight": 7.0}, "its weight is 1 instead of 7"), ({"metrics": {"loss": 0.5}}, "its metric 'loss' is None")],
+)
+def test_a_kept_reply_has_the_recorded_weight_and_metrics(kit: Kit, change: dict[str, Any], words: str) -> None:
+    rewrite_replies(kit.run / "journal.sqlite", change)
+    report = kit.replay()
+    assert report.difference is not None
+    assert words in report.difference
+
+
+def rewrite_replies(path: Path, change: dict[str, Any]) -> None:
+    """Change all replies of a journal, with valid checksums."""
+    with closing(Journal(path)) as old, closing(Journal(path.with_name("new"))) as new:
+        for key in ("run", "experiment"):
+            new.set_meta(key, old.meta(key) or "")
+        for _, event in old.events_after(0):
+            new.append(dataclasses.replace(event, **change) if isinstance(event, Replied) else event, Traffic())
+        for checkpoint in old.checkpoints():
+            new.save(checkpoint)
+    path.with_name("new").replace(path)
+
+
+def test_a_kept_reply_that_is_deleted_before_it_is_read_is_named(kit: Kit) -> None:
+    def delete(round: int) -> None:
+        for path in kit.replies:
+            if f"-{round}.0-" in path.name:
+                path.unlink()
+
+    with pytest.raises(RunFolderError, match="was deleted while the run went on: run the same command again"):
+        kit.replay(on_round=lambda row: delete(row.round + 1))
+
+
+def test_a_kept_reply_that_is_deleted_before_it_is_aggregated_is_named(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept = ReplyMaker.accept
+
+    def accept_and_delete(maker: ReplyMaker, *arguments: Any) -> Any:
+        reply = accept(maker, *arguments)
+        reply.path.unlink()
+        return reply
+
+    monkeypatch.setattr(ReplyMaker, "accept", accept_and_delete)
+    with pytest.raises(RunFolderError, match="was deleted while the run went on"):
+        kit.replay()
+
+
+def test_a_replay_continues_with_the_same_options_only(kit: Kit) -> None:
+    kit.replay()
+    with pytest.raises(RunFolderError, match=r"a replay with --threads 1, not with --retrain --threads 1.*the same"):
+        kit.replay(RETRAIN)
+
+
+def test_a_replay_that_is_killed_before_it_stores_a_round_keeps_the_private_memory(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ReplayStoppedError):
+        kit.replay(ReplaySettings(should_stop=lambda: '"rounds":[]' not in (kit.work / "replay.json").read_text()))
+    memory = kit.work / "memories" / "7-1.0-fingerprint"
+    memory.write_bytes(b"memory")
+    progress = ReplayProgress.model_validate_json((kit.work / "replay.json").read_bytes())
+    stored = StoredMemoryFile(client=7, after=(1, 0), file=memory.name, digest=None)
+    write_progress(kit.work, progress.model_copy(update={"memories": [stored]}))
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "write_progress", die)
+    with pytest.raises(KeyboardInterrupt):
+        kit.replay()
+    assert memory.exists()
+    monkeypatch.undo()
+    assert kit.replay().identical
+    assert not memory.exists()
 
 
 def test_a_stopped_replay_continues(kit: Kit) -> None:
     def finished() -> list[object]:
         return list(json.loads((kit.work / "replay.json").read_text())["rounds"])
 
+    shown: list[ReplayedRound] = []
     with pytest.raises(ReplayStoppedError):
-        kit.replay(ReplaySettings(should_stop=lambda: bool(finished())))
+        kit.replay(ReplaySettings(should_stop=lambda: bool(finished())), shown.append)
     done = finished()
+    assert [row.round for row in shown] == [1]
     report = kit.replay()
     assert report.identical
     assert len(done) == 1
@@ -112,7 +212,7 @@ def test_a_stopped_replay_continues(kit: Kit) -> None:
 @pytest.mark.parametrize("content", ["journal.sqlite", "replay.json"])
 def test_a_folder_with_something_else_is_no_work_folder(kit: Kit, content: str) -> None:
     kit.work.mkdir()
-    other = {"run": "other", "arrays": "", "extra": "", "rounds": []}
+    other = {"run": "other", "options": {}, "arrays": "", "extra": "", "rounds": []}
     (kit.work / content).write_text(json.dumps(other))
     with pytest.raises(RunFolderError, match="choose another --out"):
         kit.replay()
@@ -131,6 +231,8 @@ def test_the_command_prints_a_report_and_exits_with_7_if_the_run_differs(kit: Ki
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["difference"] is None
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
+    assert subprocess.run(closed, stdout=subprocess.DEVNULL, timeout=60, check=False).returncode == 0
     kit.replies[0].write_bytes(b"")
     done = subprocess.run(command[:-1], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 7

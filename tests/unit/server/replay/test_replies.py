@@ -42,6 +42,8 @@ def test_memories_are_those_after_the_replies_that_count(tmp_path: Path) -> None
     memories.commit(manifest(1, 0, {}), 4, first)
     memories.commit(manifest(1, 1, {"4": (1, 0)}), 4, second)
     memories.keep({4: (1, 1)})
+    assert all(draft.exists() for draft in drafts)
+    memories.clean()
     assert [path.name for path in memories.folder.iterdir()] == [drafts[1].name]
     later = manifest(2, 0, {"4": (1, 1)})
     assert memories.before(later, 4) == second
