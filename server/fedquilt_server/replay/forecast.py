@@ -16,14 +16,14 @@ from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.replay.measurements import Measurements, measure
 from fedquilt_server.replay.prediction import SimulatedRound, Spread, simulate_rounds, spread
 from fedquilt_server.replay.recording import Recording
-from fedquilt_server.replay.what_if import WhatIf, parse_what_if, recorded_settings
+from fedquilt_server.replay.what_if import WhatIf, check_kinds, parse_what_if, recorded_settings
 from fedquilt_server.replay.widths import WidthCost, measure_widths, scale_measurements
 from fedquilt_server.status.terminal import human_bytes, print_whole
 from fedquilt_server.status.waiting import ranges
 
 NOT_MODELLED: Final = (
     "queues at the broker and the coordinator, which grow with the number of boards",
-    "boards that share a machine slowing each other down more, or less, than in the recorded run",
+    "boards that share a machine and slow each other down more, or less, than in the recorded run",
     "boards that fail, leave or throttle, and clients that never replied in the recorded run",
     "algorithms that do not draw their clients uniformly",
 )
@@ -84,6 +84,7 @@ def make_forecast(recording: Recording, texts: Sequence[str], samples: int, seed
     measurements, speedup = measure(recording), recording.experiment.speedup
     recorded = recorded_settings(recording.experiment, measurements)
     settings = parse_what_if(texts, recorded, speedup)
+    check_kinds(settings, measurements)
     costs = measure_widths(measurements, settings.widths, Workbench(recording.experiment)) if settings.widths else {}
     return Forecast(
         run=recording.run,

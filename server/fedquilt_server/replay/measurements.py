@@ -26,11 +26,13 @@ from fedquilt_common.types import ClientId
 from fedquilt_common.wire.slow_link import Link
 from fedquilt_server.replay.recording import RecordedRound, Recording
 from fedquilt_server.replay.round_model import transfer_seconds
-from fedquilt_server.round.events import Joined, Replied, Resumed, RoundRestarted
+from fedquilt_server.round.events import Joined, Replied, Resumed, RoundRestarted, Ticked
 from fedquilt_server.status.results import RoundResult
 
 WARM_UP: Final = 1
 """Number of the round in which training processes start; it is left out if there are others."""
+_ROUNDING: Final = 1e-3
+"""Seconds within which two times are the same moment."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Measurements:
     Attributes:
         boards: the boards that replied.
         rounds: the coordinator's times of each round.
-        exchanges: number of exchanges of a round.
+        exchanges: the clients that replied in each exchange, by round and exchange.
         tasks: for each exchange and client.
         lags: for each exchange and agent.
         gaps: for each exchange and agent; empty for a board that did no task after another one.
@@ -99,7 +101,7 @@ class Measurements:
 
     boards: Sequence[RecordedBoard]
     rounds: Mapping[int, CoordinatorTimes]
-    exchanges: int
+    exchanges: Mapping[int, Mapping[int, frozenset[ClientId]]]
     tasks: Mapping[tuple[int, ClientId], Mapping[int, RecordedTask]]
     lags: Mapping[tuple[int, str], Mapping[int, Sequence[float]]]
     gaps: Mapping[tuple[int, str], Mapping[int, Sequence[float]]]
@@ -123,14 +125,17 @@ def measure(recording: Recording) -> Measurements:
     Raises:
         RunFolderError: the run has no finished round that can be measured.
     """
-    rounds = [part for part in recording.rounds if _result(part) is not None and not _is_interrupted(part)]
-    rounds = [part for part in rounds if part.round > WARM_UP] or rounds
+    participation = recording.experiment.participation
+    timed = [(part, _timed_exchanges(part, participation.quorum)) for part in recording.rounds if _result(part)]
+    replaces = participation.shortfall == "replace"
+    rounds = [(part, found) for part, found in timed if not _is_repeated(part, found, replaces=replaces)]
+    rounds = [pair for pair in rounds if pair[0].round > WARM_UP] or rounds
     if not rounds:
         raise RunFolderError(f"{recording.folder} has no finished round without a restart, so nothing can be predicted")
     boards = _boards(recording)
     collected = _Collector({board.agent: board for board in boards})
-    for part in rounds:
-        collected.add(part)
+    for part, found in rounds:
+        collected.add(part, found)
     return Measurements(
         boards, collected.rounds, collected.exchanges, collected.tasks, collected.lags, collected.gaps,
         collected.trained,
@@ -141,9 +146,72 @@ def _result(part: RecordedRound) -> RoundResult | None:
     return part.checkpoint.result if part.checkpoint is not None else None
 
 
-def _is_interrupted(part: RecordedRound) -> bool:
-    """Whether coordinator or round were restarted, so that the round's times include more than one attempt."""
-    return any(isinstance(event, Resumed | RoundRestarted) for _, event in part.events)
+def _is_repeated(part: RecordedRound, exchanges: Sequence[TimedExchange], *, replaces: bool) -> bool:
+    """Whether coordinator or round were restarted, so that the round's times include more than one attempt.
+
+    Args:
+        replaces: whether a round starts again when a deadline passes without the quorum.
+    """
+    restarted = any(isinstance(event, Resumed | RoundRestarted) for _, event in part.events)
+    return restarted or (replaces and any(exchange.is_short for exchange in exchanges))
+
+
+@dataclass(frozen=True)
+class TimedExchange:
+    """One exchange of a recorded round, in Unix time in seconds.
+
+    Attributes:
+        opened_at: when it opened.
+        closed_at: when it closed: with its last reply that counts, or at its deadline.
+        replies: each client's first reply, also if it came too late to count.
+        is_short: whether its deadline passed without the quorum.
+    """
+
+    number: int
+    opened_at: float
+    closed_at: float
+    replies: Mapping[ClientId, Replied]
+    is_short: bool
+
+
+def _timed_exchanges(part: RecordedRound, quorum: int) -> list[TimedExchange]:
+    """Return the exchanges of a finished round that have replies, in their order."""
+    result, closing = _result(part), part.checkpoint
+    assert result is not None  # noqa: S101 - the caller has chosen such rounds
+    assert closing is not None  # noqa: S101
+    opened_at = closing.at - result.seconds
+    first = _first_replies(part)
+    found: list[TimedExchange] = []
+    for number in sorted({exchange for _, exchange in first}):
+        replies = {client: reply for (client, exchange), reply in first.items() if exchange == number}
+        closed_at, is_short = _find_closing(part, number, opened_at, quorum)
+        found.append(TimedExchange(number, opened_at, closed_at, replies, is_short))
+        opened_at = closed_at
+    return found
+
+
+def _find_closing(part: RecordedRound, number: int, opened_at: float, quorum: int) -> tuple[float, bool]:
+    """Return when an exchange closed, and whether its deadline had passed without the quorum.
+
+    With the quorum, it closes at its deadline; without, with the reply that completes the quorum. If fewer clients than
+    the quorum were asked, it closes with the last event before the next exchange.
+    """
+    closed_at, overdue, is_short = opened_at, False, False
+    clients: set[ClientId] = set()
+    for _, event in part.events:
+        match event:
+            case Replied() if (event.round, event.exchange) == (part.round, number):
+                clients.add(event.client)
+            case Replied() if event.round == part.round and event.exchange > number:
+                break
+            case Ticked() if event.at > opened_at + _ROUNDING:
+                overdue, is_short = True, is_short or len(clients) < quorum
+            case _:
+                continue
+        closed_at = event.at
+        if overdue and len(clients) >= quorum:
+            break
+    return closed_at, is_short
 
 
 def _boards(recording: Recording) -> list[RecordedBoard]:
@@ -170,27 +238,26 @@ class _Collector:
         self.lags: dict[tuple[int, str], dict[int, Sequence[float]]] = defaultdict(dict)
         self.gaps: dict[tuple[int, str], dict[int, Sequence[float]]] = defaultdict(dict)
         self.trained: dict[ClientId, float | str] = {}
-        self.exchanges = 0
+        self.exchanges: dict[int, Mapping[int, frozenset[ClientId]]] = {}
 
-    def add(self, part: RecordedRound) -> None:
+    def add(self, part: RecordedRound, exchanges: Sequence[TimedExchange]) -> None:
         result, closing = _result(part), part.checkpoint
         assert result is not None  # noqa: S101 - the caller has chosen such rounds
         assert closing is not None  # noqa: S101
         self.trained |= {int(client): size for client, size in result.trained.items() if size != 1.0}
-        opened_at = closing.at - result.seconds
-        replies = _first_replies(part)
-        for exchange in sorted({key[1] for key in replies}):
-            own = [reply for (_, number), reply in replies.items() if number == exchange]
-            self._add_exchange(part.round, exchange, opened_at, own)
-            opened_at = max(reply.at for reply in own)
-            self.exchanges = max(self.exchanges, exchange + 1)
-        rest = max(0.0, closing.at - max([opened_at, *(event.at for _, event in part.events[-1:])]))
+        for exchange in exchanges:
+            self._add_exchange(part.round, exchange)
+        self.exchanges[part.round] = {exchange.number: frozenset(exchange.replies) for exchange in exchanges}
+        ends = [exchange.closed_at for exchange in exchanges[-1:]]
+        rest = max(0.0, closing.at - max([closing.at - result.seconds, *ends, *(e.at for _, e in part.events[-1:])]))
         averaging = min(rest, result.averaging_seconds)
+        replies = sum(len(exchange.replies) for exchange in exchanges)
         self.rounds[part.round] = CoordinatorTimes(
-            result.seconds, averaging, rest, len(replies), result.bytes_down, result.bytes_up, result.model_bytes
+            result.seconds, averaging, rest, replies, result.bytes_down, result.bytes_up, result.model_bytes
         )  # fmt: skip
 
-    def _add_exchange(self, round: int, exchange: int, opened_at: float, replies: Sequence[Replied]) -> None:
+    def _add_exchange(self, round: int, timed: TimedExchange) -> None:
+        exchange, opened_at, replies = timed.number, timed.opened_at, timed.replies.values()
         for reply in replies:
             seconds = min(max(0.0, reply.metrics.get("train_seconds", 0.0)), reply.at - opened_at)
             self.tasks[exchange, reply.client][round] = RecordedTask(seconds, reply.payload)

@@ -71,7 +71,7 @@ def simulate_rounds(
     Args:
         measurements: the recorded times.
         settings: the settings of the rounds.
-        speedup: the experiment's: its deadlines pass as many times as fast.
+        speedup: the experiment's `speedup`; links and deadlines are divided by it.
         samples: number of rounds.
         seed: of the draws.
         asked: the clients of every round; None draws them.
@@ -116,22 +116,28 @@ class _Simulation:
         self._places = [
             (number, slot) for number, board in enumerate(self._boards) for slot in range(len(board.clients))
         ]
+        self._all = range(len(self._places))
         self._factor = len(self._boards) / len(measurements.boards)
         self._numbers = sorted(measurements.rounds)
 
     def round(self, clients: Collection[ClientId] | None) -> SimulatedRound:
         number = int(self._rng.choice(self._numbers))
         times = self._m.rounds[number]
-        places = range(len(self._places))
-        asked = self._select(places, self._settings.per_round) if clients is None else self._find(clients)
+        asked = self._select(self._all, self._settings.per_round) if clients is None else self._find(clients)
         seconds, replies, counted = 0.0, 0, 0
-        for exchange in range(self._m.exchanges):
-            closed = self._exchange(exchange, number, asked)
+        for exchange, places_of_it in self._asked(number, asked).items():
+            closed = self._exchange(exchange, number, places_of_it)
             seconds, counted = seconds + closed.seconds, counted + closed.replies
             replies = replies or closed.replies
         averaging = times.averaging * counted / max(1, times.replies)
         down, up = traffic(times, counted, self._factor)
         return SimulatedRound(seconds + times.rest - times.averaging + averaging, replies, down, up)
+
+    def _asked(self, number: int, drawn: Sequence[int]) -> dict[int, Sequence[int]]:
+        """Return the places that each exchange of a recorded round asks: the drawn ones, or all for an evaluation."""
+        replied = self._m.exchanges[number]
+        first = replied.get(0, frozenset())
+        return {exchange: drawn if clients <= first else self._all for exchange, clients in replied.items()}
 
     def _find(self, clients: Collection[ClientId]) -> list[int]:
         """Return the places at which the boards host these clients."""
@@ -145,13 +151,13 @@ class _Simulation:
             return list(places)
         return sorted(int(place) for place in self._rng.choice(places, count, replace=False))
 
-    def _exchange(self, exchange: int, number: int, asked: list[int]) -> ClosedExchange:
+    def _exchange(self, exchange: int, number: int, asked: Sequence[int]) -> ClosedExchange:
         """Simulate one exchange, with the restarts of ``shortfall: replace``."""
         begun, arrivals = 0.0, self._arrivals(exchange, number, asked)
         for _ in range(_MOST_RESTARTS):
             if self._settings.shortfall == "wait" or not misses_quorum(list(arrivals.values()), self._rule):
                 break
-            others = [place for place in range(len(self._places)) if arrivals.get(place, 0.0) <= self._rule.deadline]
+            others = [place for place in self._all if arrivals.get(place, 0.0) <= self._rule.deadline]
             if len(others) < self._rule.quorum:
                 break
             begun, arrivals = begun + self._rule.deadline, self._restart(exchange, number, arrivals, others)
@@ -164,31 +170,29 @@ class _Simulation:
         """Ask other clients; replies that have arrived are kept if their clients are drawn again."""
         asked = self._select(others, self._settings.per_round)
         fresh = self._arrivals(exchange, number, [place for place in asked if place not in arrivals])
-        return {place: 0.0 if place in arrivals else fresh[place] for place in asked}
+        return fresh | {place: 0.0 for place in asked if place in arrivals}
 
     def _arrivals(self, exchange: int, number: int, asked: Sequence[int]) -> dict[int, float]:
-        """Return the arrival of each asked client's reply, by its place."""
+        """Return the arrival of each asked client's reply, by its place; without clients that never had such a task."""
         found: dict[int, float] = {}
         for board, places in itertools.groupby(asked, key=lambda place: self._places[place][0]):
             own = list(places)
-            found |= dict(zip(own, self._board_arrivals(exchange, number, self._boards[board], own), strict=True))
+            found |= self._board_arrivals(exchange, number, self._boards[board], own)
         return found
 
-    def _board_arrivals(self, exchange: int, number: int, board: SimulatedBoard, places: Sequence[int]) -> list[float]:
-        clients = [board.clients[self._places[place][1]] for place in places]
-        done = [self._draw_task(exchange, number, client) for client in clients]
-        present = [(place, task) for place, task in enumerate(done) if task is not None]
+    def _board_arrivals(
+        self, exchange: int, number: int, board: SimulatedBoard, places: Sequence[int]
+    ) -> dict[int, float]:
+        clients = {place: board.clients[self._places[place][1]] for place in places}
+        drawn = {place: self._draw_task(exchange, number, client) for place, client in clients.items()}
+        present = {place: task for place, task in drawn.items() if task is not None}
         lags = self._draw(self._m.lags.get((exchange, board.model.agent), {}), number, (0.0,))
         gaps = self._draw(self._m.gaps.get((exchange, board.model.agent), {}), number, (self._m.typical_gap,))
         tasks = [
             ModelledTask(task.train, _pause(board, order, lags, gaps), task.size)
-            for order, (_, task) in enumerate(present)
+            for order, task in enumerate(present.values())
         ]
-        arrivals = board_arrivals(tasks, board.workers, board.link)
-        result = [0.0] * len(places)  # a client that is asked in no recorded exchange of this number is not waited for
-        for (place, _), arrival in zip(present, arrivals, strict=True):
-            result[place] = arrival
-        return result
+        return dict(zip(present, board_arrivals(tasks, board.workers, board.link), strict=True))
 
     def _draw_task(self, exchange: int, number: int, client: ClientId) -> RecordedTask | None:
         return self._draw(self._m.tasks.get((exchange, client), {}), number, None)

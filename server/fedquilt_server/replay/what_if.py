@@ -59,7 +59,7 @@ def parse_what_if(texts: Sequence[str], recorded: WhatIf, speedup: float = 1.0) 
     Args:
         texts: changes such as ``deadline=30`` or ``boards=100x``.
         recorded: the settings of the recorded run.
-        speedup: the experiment's; links are as many times as fast.
+        speedup: the experiment's `speedup`; links and deadlines are divided by it.
 
     Raises:
         ExperimentError: a change is not valid.
@@ -72,6 +72,20 @@ def parse_what_if(texts: Sequence[str], recorded: WhatIf, speedup: float = 1.0) 
     changed = replace(recorded, **plain, **by_kind)
     per_round, quorum = _in_proportion(plain, changed, recorded)
     return replace(changed, per_round=per_round, quorum=quorum)
+
+
+def check_kinds(settings: WhatIf, measurements: Measurements) -> None:
+    """Check that the run had boards of each kind that a change names.
+
+    Raises:
+        ExperimentError: it had none.
+    """
+    kinds = {board.kind for board in measurements.boards}
+    for key, attribute in _BY_KIND.items():
+        for kind in sorted(set(getattr(settings, attribute)) - kinds - {ALL_KINDS}):
+            raise ExperimentError(
+                f"--what-if {key}.{kind}: the run had no such kind of board; choose one of {', '.join(sorted(kinds))}"
+            )
 
 
 def _in_proportion(plain: Mapping[str, Any], changed: WhatIf, recorded: WhatIf) -> tuple[int, int]:

@@ -21,13 +21,13 @@ from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.types import Profile
 from fedquilt_common.wire.slow_link import Link
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.replay.forecast import make_forecast
+from fedquilt_server.replay.forecast import NOT_MODELLED, make_forecast
 from fedquilt_server.replay.measurements import CoordinatorTimes, measure
 from fedquilt_server.replay.prediction import SimulatedRound, simulate_rounds, traffic
 from fedquilt_server.replay.recording import RecordedRound, Recording
 from fedquilt_server.replay.what_if import WhatIf, parse_what_if, recorded_settings
 from fedquilt_server.replay.widths import WidthCost, measure_widths, scale_measurements
-from fedquilt_server.round.events import Event, Joined, Replied, Resumed
+from fedquilt_server.round.events import Event, Joined, Replied, Resumed, Ticked
 from fedquilt_server.runs.journal import StoredCheckpoint, Traffic
 from fedquilt_server.status.results import RoundResult
 
@@ -45,9 +45,9 @@ def experiment(**participation: Any) -> Experiment:
     })  # fmt: skip
 
 
-def reply(round: int, client: int, at: float) -> Replied:
-    metrics = {"train_seconds": TRAIN[client]}
-    return Replied(at, "ab"[client // 2] + "-0", client, round, 0, f"{round}.{client}", 1.0, metrics, SIZE)
+def reply(round: int, client: int, at: float, exchange: int = 0) -> Replied:
+    metrics = {"train_seconds": 0.0 if exchange else TRAIN[client]}
+    return Replied(at, "ab"[client // 2] + "-0", client, round, exchange, f"{round}.{client}", 1.0, metrics, SIZE)
 
 
 def recorded_round(round: int, opened_at: float, extra: tuple[Event, ...] = ()) -> RecordedRound:
@@ -69,6 +69,17 @@ def recording(made: Experiment, *extra: Event) -> Recording:
     rounds = [recorded_round(n, 100.0 * n, (*joins, *extra) if n == 1 else ()) for n in (1, 2, 3)]
     start = StoredCheckpoint(0, 0, "", "", 0.0, "", None, Traffic())
     return Recording(Path("constructed"), "constructed-1", made, start, rounds, finished=True)
+
+
+def with_round_3(made: Experiment, events: list[Event], seconds: float) -> Recording:
+    """A recording whose round 3, opened at 300, has these events."""
+    plain = recording(made)
+    last = plain.rounds[2]
+    assert last.checkpoint is not None
+    assert last.checkpoint.result is not None
+    result = last.checkpoint.result.model_copy(update={"seconds": seconds})
+    closing = dataclasses.replace(last.checkpoint, at=300.0 + seconds, result=result)
+    return dataclasses.replace(plain, rounds=[*plain.rounds[:2], RecordedRound(3, list(enumerate(events)), closing)])
 
 
 RECORDING = recording(experiment())
@@ -152,15 +163,51 @@ def test_a_width_costs_what_its_sub_model_costs() -> None:
     assert costs[2].bytes == quarter / half
 
 
-@pytest.mark.parametrize(
-    ("widths", "trained", "part"),
-    [({"c": 0.5}, {}, "no such kind of board"), ({"a": 0.5}, {0: "M2"}, "trained the level 'M2'")],
-)
-def test_widths_that_cannot_be_set_are_refused(
-    widths: dict[str, float], trained: dict[int, float | str], part: str
-) -> None:
-    with pytest.raises(ExperimentError, match=part):
-        measure_widths(dataclasses.replace(MEASURED, trained=trained), widths, Workbench(RECORDING.experiment))
+def test_a_level_that_is_no_width_cannot_be_set() -> None:
+    measured = dataclasses.replace(MEASURED, trained={0: "M2"})
+    with pytest.raises(ExperimentError, match="trained the level 'M2'"):
+        measure_widths(measured, {"a": 0.5}, Workbench(RECORDING.experiment))
+
+
+@pytest.mark.parametrize("change", ["link.c=rate=5", "width.c=0.5"])
+def test_a_kind_of_board_that_the_run_did_not_have_is_refused(change: str) -> None:
+    with pytest.raises(ExperimentError, match=rf"{change[:6]}.*no such kind of board; choose one of a, b"):
+        make_forecast(RECORDING, [change], 5, 0)
+
+
+def test_only_rounds_that_were_evaluated_have_the_time_of_the_evaluation() -> None:
+    """The evaluation asks all clients, also those that the round did not ask."""
+    train = [reply(3, 0, 300 + LAG + 1), reply(3, 3, 300 + LAG + 8)]
+    evaluate = [reply(3, client, 300 + LAG + 8 + 2, 1) for client in range(4)]
+    measured = measure(with_round_3(experiment(per_round=2), [*train, *evaluate], LAG + 8 + 2 + REST))
+    same = dataclasses.replace(SAME, per_round=2, quorum=2)
+    found = {round(row.seconds, 6) for row in simulate_rounds(measured, same, 1.0, 20, 0, asked={0, 3})}
+    assert found == {round(LAG + 8 + REST - AVERAGING / 2, 6), LAG + 8 + 2 + REST}
+
+
+def test_a_client_without_a_recorded_task_does_not_reply() -> None:
+    tasks = {key: value for key, value in MEASURED.tasks.items() if key != (0, 3)}
+    settings_ = dataclasses.replace(SAME, quorum=4, deadline=3.0)
+    (row,) = set(simulate_rounds(dataclasses.replace(MEASURED, tasks=tasks), settings_, 1.0, 20, 0))
+    assert row.replies == 3
+    assert row.seconds == pytest.approx(LAG + 4 + REST - AVERAGING / 4)
+
+
+def test_the_next_exchange_opens_at_the_deadline_of_the_one_before() -> None:
+    made = experiment(quorum=2, deadline=5.0)
+    first: list[Event] = [reply(3, 0, 300 + LAG + 1), reply(3, 1, 300 + LAG + 1 + GAP + 2), Ticked(305.0)]
+    late = reply(3, 2, 305.5)
+    second = [reply(3, 0, 306.0, 1), reply(3, 1, 306.5, 1)]
+    measured = measure(with_round_3(made, [*first, late, *second], 6.5 + REST))
+    assert measured.lags[1, "a-0"][3] == pytest.approx((1.0,))
+    assert measured.rounds[3].rest == pytest.approx(REST)
+
+
+@pytest.mark.parametrize(("shortfall", "rounds"), [("replace", [2]), ("wait", [2, 3])])
+def test_a_round_that_asked_other_clients_at_its_deadline_is_left_out(shortfall: str, rounds: list[int]) -> None:
+    made = experiment(quorum=2, deadline=5.0, shortfall=shortfall)
+    events: list[Event] = [reply(3, 0, 301.5), Ticked(305.0), reply(3, 1, 309.0)]
+    assert sorted(measure(with_round_3(made, events, 9.0 + REST)).rounds) == rounds
 
 
 def test_more_boards_ask_more_clients() -> None:
@@ -235,6 +282,12 @@ def test_a_forecast_compares_the_recorded_settings_too() -> None:
     assert forecast.recorded_seconds == forecast.same.seconds.median == pytest.approx(SECONDS)
     assert forecast.changed.seconds.median < forecast.same.seconds.median
     assert forecast.not_modelled
+
+
+def test_the_documented_limits_are_those_of_a_forecast() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "replay.md").read_text()
+    listed = page.partition("### Not modelled\n")[2].strip()
+    assert " ".join(listed.split()) == "- " + "; - ".join(NOT_MODELLED) + "."
 
 
 def test_the_command_predicts_a_real_run(kit: Kit) -> None:
