@@ -7,11 +7,11 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -63,13 +63,19 @@ def program_version(program: str) -> Version | None:
 
 def find_running_broker(folder: Path) -> RunningBroker | None:
     """Find the Mosquitto that runs with the configuration in ``folder``; None without one."""
-    config = str(folder / CONFIG)
-    for process in psutil.process_iter(["name", "cmdline", "exe", "ppid"]):
-        if "mosquitto" in (process.info["name"] or "") and config in (process.info["cmdline"] or []):
+    config = (folder / CONFIG).resolve()
+    for process in psutil.process_iter(["name", "cmdline", "cwd", "exe", "ppid"]):
+        if "mosquitto" in (process.info["name"] or "") and _names_file(process.info, config):
             parent = process.info["ppid"]
             version = program_version(process.info["exe"]) if process.info["exe"] else None
             return RunningBroker(process.pid, version, parent if parent == _read_supervisor(folder) else None)
     return None
+
+
+def _names_file(process: Mapping[str, Any], path: Path) -> bool:
+    """Whether an argument of a process is this resolved path, however it is spelled."""
+    words = (Path(process["cwd"] or "/", word) for word in process["cmdline"] or [])
+    return any(word.name == path.name and word.resolve() == path for word in words)
 
 
 def _read_supervisor(folder: Path) -> int | None:
@@ -157,11 +163,11 @@ def _run_reload_command(command: str) -> str:
 
 
 def run_broker(command: Sequence[str], folder: Path) -> None:
-    """Run a broker until SIGINT or SIGTERM, which end it, too; restart it on SIGHUP.
+    """Run a broker: SIGHUP restarts it, SIGINT and SIGTERM end it.
 
     Args:
         command: Mosquitto and its arguments.
-        folder: the broker's folder. It holds the file ``SUPERVISOR`` in the meantime.
+        folder: the broker's folder. It holds the file ``SUPERVISOR`` while it runs.
 
     Raises:
         FederationError: the broker ended by itself.
@@ -196,7 +202,7 @@ def _supervise(command: Sequence[str]) -> None:
                 _stop(child)
                 child = _start(command)
             elif (code := child.poll()) is not None:
-                raise FederationError(f"the broker ended with code {code}: its messages above tell why")
+                raise FederationError(f"the broker ended with code {code}: see its messages above")
     finally:
         _stop(child)
 

@@ -101,11 +101,12 @@ class ResultFiles:
     Args:
         folder: the run folder.
         make: returns the content of ``result.json``.
+        stale: whether rounds may be missing in the files, as after a kill.
     """
 
-    def __init__(self, folder: Path, make: Callable[[], Result]) -> None:
+    def __init__(self, folder: Path, make: Callable[[], Result], *, stale: bool) -> None:
         self._folder, self._make = folder, make
-        self._stale = False
+        self._stale = stale
         self._due = 0.0
 
     def note_round(self, boards: Sequence[BoardStatus]) -> None:

@@ -81,7 +81,7 @@ class ActiveRun:
             self.machine = self._make_machine()
             self.traffic = TrafficMeter(self.folder.journal)
             self.watch = Stopwatch(self.checkpoints.last.traffic)
-            self.result_files = ResultFiles(path, self.result)
+            self.result_files = ResultFiles(path, self.result, stale=self.machine.done > 0)
             self._idle_memory = 0
             running = not self.machine.finished
             self.partition_digest = self.workbench.partition_digest() if running else None

@@ -49,7 +49,7 @@ def inspect_folder(path: Path) -> FolderState:
     run = peek_meta(journal, "run")
     if run is None:
         check_mark(path, journal, run, 0)
-    begun = mark_path(path).exists() or (journal.exists() and peek_meta(journal, _FRESH) != "yes")
+    begun = mark_path(path).exists() or (run is not None and peek_meta(journal, _FRESH) != "yes")
     return FolderState(begun, peek_meta(journal, "experiment"), peek_meta(journal, "finished") is not None)
 
 
@@ -73,15 +73,15 @@ class RunFolder:
         self.experiment = experiment
         self.path = path
         self._yaml = dump_experiment(experiment)
-        before = inspect_folder(path)
-        _check_folder(path, before, self._yaml, resume=resume)
+        _check_folder(path, self._yaml, resume=resume)  # refuses at once, without waiting for the lock
         with ExitStack() as undo:
             with report_disk_errors(path):
                 self._lock = undo.enter_context(lock_folder(path))
+                begun = _check_folder(path, self._yaml, resume=resume)  # another process may have had the lock
                 write_durably(path / "experiment.yaml", self._yaml)
             self.journal = undo.enter_context(closing(Journal(path / JOURNAL)))
             check_mark(path, path / JOURNAL, self.journal.meta("run"), self._last_round())
-            if not before.begun:
+            if not begun:
                 self.journal.set_meta(_FRESH, "yes")
             self.blobs = BlobStore(path / "blobs")
             self.run, self.epoch, self.started_at = self._identify()
@@ -138,8 +138,15 @@ class RunFolder:
         return run, epoch, started
 
 
-def _check_folder(path: Path, before: FolderState, yaml: str, *, resume: bool) -> None:
+def _check_folder(path: Path, yaml: str, *, resume: bool) -> bool:
+    """Return whether the folder's run has begun.
+
+    Raises:
+        RunFolderError: the folder is not for this start.
+    """
+    before = inspect_folder(path)
     if before.begun and not resume:
         raise RunFolderError(f"{path} already holds a run: resume it with --resume, or choose another --out")
     if before.experiment is not None and before.experiment != yaml:
         raise RunFolderError(f"{path} holds a run of another experiment: choose another --out")
+    return before.begun

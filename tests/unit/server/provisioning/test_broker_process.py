@@ -163,6 +163,17 @@ def test_only_this_folders_broker_restarts(made: Federation, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("supervisor")
+def test_the_broker_is_found_by_every_spelling_of_its_folder(
+    made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(made.folder)
+    monkeypatch.chdir(made.folder)
+    spellings = [Path("broker"), tmp_path / "x" / ".." / "f" / "broker", tmp_path / "link" / "broker"]
+    assert {found.pid for folder in spellings if (found := find_running_broker(folder))} == {running(made).pid}
+    assert all(find_running_broker(folder) for folder in spellings)
+
+
+@pytest.mark.usefixtures("supervisor")
 def test_two_commands_at_a_time_both_find_the_broker(made: Federation) -> None:
     argv = ["provision", "--kind", "pi4", "--folder", str(made.folder)]
     before = running(made).pid

@@ -18,7 +18,7 @@ from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Finish, Joined, Rejected, Replied
-from fedquilt_server.runs.journal import Journal, Traffic
+from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.result_files import _csv
 from fedquilt_server.runs.run import ActiveRun, SavedRound
 from fedquilt_server.runs.run_folder import inspect_folder
@@ -311,62 +311,6 @@ def test_a_later_state_is_named_with_a_remedy(tmp_path: Path) -> None:
         path = run.folder.blobs.path(run.checkpoints.last.arrays)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RunFolderError, match=f"{path} is damaged.* Restore the file from a backup"):
-        ActiveRun(EXPERIMENT, tmp_path, resume=True)
-
-
-def begin_and_play(folder: Path) -> None:
-    with opened(folder) as run:
-        run.folder.begin()
-        start(run)
-        play_round(run, 1.0)
-
-
-@pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
-def test_a_lost_journal_does_not_start_the_run_over(lose: Callable[[Path], object], tmp_path: Path) -> None:
-    begin_and_play(tmp_path)
-    lose(tmp_path / "journal.sqlite")
-    for attempt in (lambda: ActiveRun(EXPERIMENT, tmp_path, resume=True), lambda: inspect_folder(tmp_path)):
-        with pytest.raises(RunFolderError, match=r"journal.sqlite is missing or empty, but .*begun.json shows"):
-            attempt()
-
-
-def test_a_journal_that_lost_a_round_or_belongs_to_another_run_is_named(tmp_path: Path) -> None:
-    begin_and_play(tmp_path / "one")
-    begin_and_play(tmp_path / "other")
-    mark = (tmp_path / "one" / "begun.json").read_text()
-    (tmp_path / "other" / "begun.json").write_text(mark)
-    with pytest.raises(RunFolderError, match=r"journal.sqlite holds the run .* but .*begun.json names"):
-        ActiveRun(EXPERIMENT, tmp_path / "other", resume=True)
-    with closing(sqlite3.connect(tmp_path / "one" / "journal.sqlite")) as db, db:
-        db.execute("DELETE FROM checkpoints WHERE round = 1")
-    with pytest.raises(
-        RunFolderError, match=r"lost what followed round 0: .*begun.json shows that round 1 was finished"
-    ):
-        ActiveRun(EXPERIMENT, tmp_path / "one", resume=True)
-
-
-def test_a_damaged_mark_is_written_again_and_the_epoch_never_goes_back(tmp_path: Path) -> None:
-    begin_and_play(tmp_path)
-    mark = tmp_path / "begun.json"
-    mark.write_bytes(mark.read_bytes()[:-9])
-    with opened(tmp_path) as run:
-        run.folder.begin()
-        run.folder.journal.set_meta("epoch", "1")
-    assert json.loads(mark.read_bytes())["epoch"] == 2
-    with opened(tmp_path) as run:
-        assert run.folder.epoch == 3
-
-
-def test_a_process_killed_before_the_journal_existed_leaves_a_new_folder(tmp_path: Path) -> None:
-    (tmp_path / "experiment.yaml").write_text("half")
-    with opened(tmp_path, resume=False) as run:
-        assert run.folder.epoch == 1
-
-
-def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
-        journal.set_meta("version", "99")
-    with pytest.raises(RunFolderError, match="newer fedquilt"):
         ActiveRun(EXPERIMENT, tmp_path, resume=True)
 
 
