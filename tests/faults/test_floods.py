@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import AgentPresence, RoundMessage, Telemetry
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage
-from fedquilt_server.coordinator import admission, claims, flood_guard
+from fedquilt_server.coordinator import admission, claims, flood_guard, rate_limit
 from fedquilt_server.coordinator.flood_guard import BURST
 from fedquilt_server.round.events import Joined
 
@@ -198,3 +198,51 @@ def test_too_many_agents_or_claims_are_refused(
     assert refusal.agent == "late"
     assert reason in refusal.reason
     assert "late" not in [board.agent for board in stage.board.current.boards]
+
+
+def test_a_receipt_follows_every_offer_of_a_refused_reply(
+    stage: Stage, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent sends one reply at a time: without a receipt, its other clients would wait forever."""
+    monkeypatch.setattr(rate_limit, "REFUSALS_PER_EXCHANGE", 3)
+    refused: list[str] = []
+
+    def offer_again(player: Player, message: RoundMessage) -> None:
+        if (player.name, message.round) == ("pi", 2):
+            for number in range(5):
+                parcel = player.pack(0, weight=2.0 + number)
+                parcel.round = 1
+                refused.append(parcel.blob.digest)
+                for _ in range(3):
+                    player.send(parcel)
+
+    stage.play(offer_again)
+    assert stage.sha256 == undisturbed
+    receipts = [receipt.digest for receipt in stage.players["pi"].receipts]
+    assert [receipts.count(digest) for digest in refused] == [3] * 5
+    journaled = [event for event in stage.refusals() if event.outcome == "duplicate"]
+    assert len(journaled) == 3
+
+
+def test_the_room_for_replies_is_there_before_the_manifest(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents that continue an upload receive the manifest before the coordinator does anything else."""
+    rooms: list[tuple[float, float]] = []
+    stage.arrive()
+    with stage.closing(stage.coordinator()) as coordinator:
+        guard, publish = coordinator._ledger._guard, coordinator._downlink.publish
+        send = coordinator._driver._send
+        before: list[float] = []
+
+        def spy_publish(*args: Any) -> Any:
+            before.append(guard.room("pi"))
+            return publish(*args)
+
+        def spy_send(command: Any) -> None:
+            send(command)
+            rooms.append((before[-1], guard.room("pi")))
+
+        monkeypatch.setattr(coordinator._downlink, "publish", spy_publish)
+        monkeypatch.setattr(coordinator._driver, "_send", spy_send)
+        coordinator.execute(stage.turn)
+    assert rooms
+    assert all(at_publish == at_work for at_publish, at_work in rooms)

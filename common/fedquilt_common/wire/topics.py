@@ -12,6 +12,8 @@ ROOT: Final = "fedquilt/v1"
 NAME_PATTERN: Final = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 NAME: Final = re.compile(NAME_PATTERN)
 COORDINATOR, WATCH = "coordinator", "watch"
+AGENTS: Final = "agents/"
+"""Level above the topics of each agent."""
 RESERVED: Final = (COORDINATOR, WATCH)
 """User names that the broker's ACL reserves; no agent may have one of them."""
 _NUMBER_PATTERN: Final = "0|[1-9][0-9]{0,8}"
@@ -173,10 +175,13 @@ class Topics:
         """Filters for all that ``agent`` writes (default: all agents), which the coordinator subscribes to."""
         return [self._below(rule.filter(agent)) for rule in TOPIC_RULES.values() if rule.writer == "agent"]
 
-    def origin(self, topic: str) -> tuple[str, str]:
-        """Return the agent and the next level of a topic that an agent writes, unchecked; "" for what is missing."""
-        _, agent, kind, *_ = [*topic[len(self._below("")) :].split("/", 3), "", "", ""]
-        return agent, kind
+    def origin(self, topic: str) -> tuple[str, str] | None:
+        """Return the agent and the next level of a topic below ``agents/``, unchecked; None for any other topic."""
+        head = self._below(AGENTS)
+        if not topic.startswith(head):
+            return None
+        agent, _, rest = topic[len(head) :].partition("/")
+        return agent, rest.partition("/")[0]
 
     def agent_filters(self, agent: str) -> list[str]:
         """Filters that an agent subscribes to before it has a task: its inbox first, what it writes itself last."""

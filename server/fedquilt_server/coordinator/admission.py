@@ -15,11 +15,21 @@ from typing import Final
 
 from fedquilt_common.wire.topics import NAME, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
-from fedquilt_server.coordinator.flood_guard import STRANGERS, FloodGuard, Mute, chunk_units, control_units
+from fedquilt_server.coordinator.flood_guard import (
+    RECORD_UNITS,
+    RETAINED_NAME_UNITS,
+    STRANGERS,
+    FloodGuard,
+    Mute,
+    chunk_units,
+    control_units,
+)
 from fedquilt_server.coordinator.subscriptions import Subscriptions
 
 log = logging.getLogger(__name__)
 
+UNKNOWN: Final = "?"
+"""Stands for the agent in the journal where a topic does not name one."""
 LOOK_SECONDS: Final = 10.0
 """Pause between two looks for new agents while an agent is muted."""
 
@@ -42,47 +52,68 @@ class Admission:
 
     def admits(self, message: MqttMessage) -> bool:
         """Whether to pass on a message that arrived; called in the network thread."""
-        if self.ignores(message):
+        origin = self._origin(message.topic)
+        if origin is None:
+            return message.qos > 0
+        if self._drops(origin, message):
             return False
-        agent, kind = self._origin(message.topic)
+        agent, kind = origin
         size = len(message.payload)
-        self.charge(agent, chunk_units(size) if kind == "replies" else control_units(size))
+        units = chunk_units(size) if kind == "replies" else control_units(size)
+        self.charge(agent, units, RETAINED_NAME_UNITS if message.retained else RECORD_UNITS)
         return message.qos > 0
 
     def ignores(self, message: MqttMessage) -> bool:
-        """Whether a message's agent is muted; what the broker sends of its presence at a look around still counts."""
-        agent, kind = self._origin(message.topic)
+        """Whether a message's agent is muted. The retained presence of a muted agent is still admitted."""
+        if not self._guard.muted:
+            return False
+        origin = self._origin(message.topic)
+        return origin is not None and self._drops(origin, message)
+
+    def _drops(self, origin: tuple[str, str], message: MqttMessage) -> bool:
+        agent, kind = origin
         looked_up = message.retained and kind == "presence" and agent in self._guard.muted
         return self._guard.is_muted(agent) and not looked_up
 
-    def _origin(self, topic: str) -> tuple[str, str]:
-        agent, kind = self._topics.origin(topic)
-        return agent if NAME.fullmatch(agent) else STRANGERS, kind
+    def _is_muted(self, topic: str) -> bool:
+        """Whether the agent of a topic is muted; called for each packet, before it is parsed."""
+        if not self._guard.muted:
+            return False
+        origin = self._origin(topic)
+        return origin is not None and self._guard.is_muted(origin[0])
 
-    def charge(self, agent: str, units: float) -> None:
-        """Fill an agent's bucket; mute the agent if it overflows."""
-        if mute := self._guard.charge(agent, units, time.monotonic()):
+    def _origin(self, topic: str) -> tuple[str, str] | None:
+        """Return the holder of the bucket that a message fills, and the kind of the message; None if it costs nothing.
+
+        Only the coordinator's own presence costs nothing, and what another coordinator publishes.
+        """
+        origin = self._topics.origin(topic)
+        return None if origin is None else (_holder(origin[0]), origin[1])
+
+    def sender(self, topic: str) -> str:
+        """Return the agent that published on a topic; ``UNKNOWN`` if the topic does not name one."""
+        origin = self._origin(topic)
+        return (origin and origin[0]) or UNKNOWN
+
+    def charge(self, agent: str, units: float, name_units: float = RECORD_UNITS) -> None:
+        """Fill an agent's bucket; mute the agent if it overflows.
+
+        Args:
+            name_units: what a new name costs all new names.
+        """
+        if mute := self._guard.charge(_holder(agent), units, time.monotonic(), name_units):
             self._subscriptions.mute(mute.agent)
             self._mutes.put(mute)
 
-    def _is_muted(self, topic: str) -> bool:
-        return self._guard.is_muted(self._origin(topic)[0])
-
-    def refund(self, agent: str, units: float) -> None:
-        """Take units of messages that were of use out of an agent's bucket."""
-        self._guard.refund(agent, units)
-
-    def expect(self, reply_units: float) -> None:
-        """Make room for replies whose largest one has ``reply_units``."""
-        self._guard.expect(reply_units)
-
-    def know(self, agents: Iterable[str]) -> None:
-        """Receive what these agents publish also while another one is muted."""
-        self._subscriptions.know(agents)
+    def add(self, agent: str) -> None:
+        """Receive what this agent publishes also while another one is muted."""
+        self._subscriptions.add([agent])
 
     def start(self, agents: Iterable[str]) -> None:
-        """Know the agents of the journal, and drop what an earlier process left in the session."""
-        self._subscriptions.inherit(agents)
+        """Take over the agents of the journal, and drop what an earlier process left in the session."""
+        names = list(agents)
+        self._guard.open(names, time.monotonic())
+        self._subscriptions.inherit(names)
 
     def connect(self) -> None:
         """Subscribe after a connection."""
@@ -104,6 +135,11 @@ class Admission:
         if muted and STRANGERS not in muted and now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self._subscriptions.look_around()
+
+
+def _holder(agent: str) -> str:
+    """Return the holder of an agent's bucket: ``STRANGERS`` for what cannot be a name."""
+    return agent if NAME.fullmatch(agent) else STRANGERS
 
 
 def describe(mute: Mute) -> str:

@@ -17,7 +17,7 @@ from fedquilt_common.types import ClientId
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MakeTransport, MqttMessage, Will
-from fedquilt_server.coordinator.admission import Admission, describe
+from fedquilt_server.coordinator.admission import UNKNOWN, Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
 from fedquilt_server.coordinator.claims import Claims, Owners, all_free
 from fedquilt_server.coordinator.display import StatusUpdater
@@ -30,7 +30,7 @@ from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.coordinator.rivals import Rivals
 from fedquilt_server.coordinator.uplink import Uplink
-from fedquilt_server.round.events import Event, Joined, Rejected, Ticked
+from fedquilt_server.round.events import Event, Joined, Left, Rejected, Ticked
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
@@ -79,9 +79,9 @@ class Coordinator:
         self._display = StatusUpdater(store, self._agents)
         self._stall = StallDetector(run.experiment.participation, STALL_SECONDS, _STALL_ADVICE)
         self._connected = False
-        guard = FloodGuard(run.experiment.data.clients)
+        guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
         self._admission = Admission(self._transport, self._topics, guard)
-        self._ledger = Ledger(self.machine, self._admission)
+        self._ledger = Ledger(self.machine, self._admission, guard, run.experiment.chunk)
         self._rivals = Rivals(folder.run, federation, self._publish_presence, self._announce)
         self._wire()
 
@@ -108,7 +108,9 @@ class Coordinator:
         self._ledger.book(event)
         self._driver.record(event)
         if isinstance(event, Joined):
-            self._admission.know([event.agent])
+            self._admission.add(event.agent)
+        if isinstance(event, Joined | Left):
+            self._ledger.make_room(event.agent)
 
     # -- the life of a run ---------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class Coordinator:
             self._claims.check()
         now = clock.now()
         for mute in self._admission.advance():
-            self._driver.record(Rejected(now, mute.agent or "?", None, self.machine.round, describe(mute)))
+            self._driver.record(Rejected(now, mute.agent or UNKNOWN, None, self.machine.round, describe(mute)))
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._driver.record(Ticked(now))
         self._stall.check(self._store.current, time.monotonic())
@@ -225,7 +227,7 @@ class Coordinator:
         self._transport.publish(self._topics.coordinator, online.encode(), retain=True)
 
     def _take_message(self, message: MqttMessage) -> None:
-        agent: str = "?"
+        agent = self._admission.sender(message.topic)
         client: ClientId | None = None
         try:
             address = self._topics.parse(message.topic)

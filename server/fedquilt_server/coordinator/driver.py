@@ -173,9 +173,9 @@ class Driver:
         self._limit.reset()
         self._display.show_exchange(send, self._machine)
         with run.watch.time("sending"):
+            self._ledger.open(largest_reply_units(send.tasks, run.experiment.wire.up, run.experiment.chunk))
             message = self._downlink.publish(run.folder.run, send, plan_publications(send.tasks))
             expected = expected_replies(message, send.tasks, run.experiment.wire.up, run.public_digest)
-            self._ledger.open(largest_reply_units(expected, run.experiment.chunk))
             awaited = set(self._machine.awaited)
             self._uplink.open({client: reply for client, reply in expected.items() if client in awaited})
             self._transport.drain(DRAIN_SECONDS)

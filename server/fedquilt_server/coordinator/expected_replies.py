@@ -46,14 +46,35 @@ class ExpectedReply:
     @property
     def limit(self) -> int:
         """The largest reply in bytes: its numbers, and room for the container's header."""
-        return max(_content_size(layout) + 8192 + 256 * len(layout) for layout in self.layouts)
+        return largest_size(self.layouts)
 
 
-def largest_reply_units(expected: Mapping[ClientId, ExpectedReply], chunk: int) -> float:
-    """Return the units of the largest of the expected replies, in chunks of at most ``chunk`` bytes."""
+def largest_reply_units(tasks: Mapping[ClientId, Task], up: Precision, chunk: int) -> float:
+    """Return the units of the largest reply to these tasks, in chunks of at most ``chunk`` bytes.
+
+    Args:
+        up: precision in which floats travel to the coordinator.
+    """
     size = min(chunk, SMALLEST_PAYLOAD)
-    limits = {id(reply.layouts): reply for reply in expected.values()}
-    return max((-(-reply.limit // size) * chunk_units(size) for reply in limits.values()), default=0.0)
+    limits = {id(layouts): largest_size(layouts) for layouts in task_layouts(tasks, up).values()}
+    return max((-(-limit // size) * chunk_units(size) for limit in limits.values()), default=0.0)
+
+
+def largest_size(layouts: Sequence[Layout]) -> int:
+    """Return the largest size in bytes of a reply that has one of these layouts."""
+    return max(_content_size(layout) + 8192 + 256 * len(layout) for layout in layouts)
+
+
+def task_layouts(tasks: Mapping[ClientId, Task], up: Precision) -> dict[ClientId, Sequence[Layout]]:
+    """Return the layouts that the reply of each client may have; clients with the same sub-model share one object."""
+    layouts: dict[tuple[int, int, Slice | None], Sequence[Layout]] = {}
+    of_client = {}
+    for client, task in tasks.items():
+        key = id(task.arrays), id(task.expect), task.slice
+        if key not in layouts:
+            layouts[key] = _layouts(task, up)
+        of_client[client] = layouts[key]
+    return of_client
 
 
 def expected_replies(
@@ -67,22 +88,19 @@ def expected_replies(
         up: precision in which floats travel to the coordinator.
         public: digest of the public samples.
     """
-    layouts: dict[tuple[int, int, Slice | None], Sequence[Layout]] = {}
-    expected = {}
-    for group in message.tasks:
-        for client in group.clients:
-            task = tasks[client]
-            key = id(task.arrays), id(task.expect), task.slice
-            if key not in layouts:
-                layouts[key] = _layouts(task, up)
-            expected[client] = ExpectedReply(
-                (message.round, message.exchange),
-                message.fingerprint(group, client),
-                layouts[key],
-                task.metrics,
-                public if task.labels else None,
-            )
-    return expected
+    layouts = task_layouts(tasks, up)
+    exchange = message.round, message.exchange
+    return {
+        client: ExpectedReply(
+            exchange,
+            message.fingerprint(group, client),
+            layouts[client],
+            tasks[client].metrics,
+            public if tasks[client].labels else None,
+        )
+        for group in message.tasks
+        for client in group.clients
+    }
 
 
 def _layouts(task: Task, up: Precision) -> list[Layout]:

@@ -7,30 +7,40 @@ leaks at a constant rate. An agent whose bucket overflows is muted. All times ar
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 LEAK_PER_SECOND: Final = 100.0
 """Units that leave a bucket in a second."""
 BURST: Final = 500.0
-"""Units that an agent may have in its bucket besides those of its replies."""
+"""Units that an agent may have in its bucket besides those of its replies and large presences."""
+PRESENCES: Final = 4
+"""Presences with every client of the experiment for which a bucket has room besides ``BURST``."""
 REPLIES: Final = 4
 """Replies of the largest expected size for which a bucket has room: one, and three damaged ones before it."""
+BACKLOG: Final = 64
+"""Chunks for which a bucket has room before the first exchange opens: what the session of an earlier process holds."""
 RECORD_UNITS: Final = 10.0
 """Units of a message that causes an entry in the journal."""
 CONTROL_UNITS: Final = 5.0
 """Units of a small presence or telemetry."""
-SPARE_NAMES: Final = 10
+RETAINED_NAME_UNITS: Final = 1.0
+"""Units of a new name that the broker retains; these names arrive once for each subscription."""
+SPARE_NAMES: Final = 100
 """New names that may appear at once besides two for each client."""
 FIRST_MUTE: Final = 10.0
 LONGEST_MUTE: Final = 600.0
 """A calm of this length also ends the doubling."""
+_MOST_DOUBLINGS: Final = 10
 MOST_ACCOUNTS: Final = 10_000
 STRANGERS: Final = ""
 """Holder of the bucket that the first message of each new name fills."""
 NEVER: Final = float("-inf")
 _CHUNK_BYTES: Final = 32 * 1024
 _CONTROL_BYTES: Final = 1024
+_CLIENT_BYTES: Final = 8
+"""Bytes of a client in a presence."""
 
 
 def chunk_units(size: int) -> float:
@@ -56,7 +66,7 @@ class _Account:
     level: float = 0.0
     at: float = 0.0
     muted_until: float = NEVER
-    heard_again: float = NEVER
+    unmuted_at: float = NEVER
     mutes: int = 0
 
     @property
@@ -71,31 +81,34 @@ class _Account:
 
     def mute(self, now: float) -> float:
         """Mute the agent and return for how many seconds: twice as long as before, unless it was calm since."""
-        if now - self.heard_again >= LONGEST_MUTE:
+        if now - self.unmuted_at >= LONGEST_MUTE:
             self.mutes = 0
-        seconds = min(FIRST_MUTE * float(2**self.mutes), LONGEST_MUTE)
+        seconds = min(FIRST_MUTE * float(2 ** min(self.mutes, _MOST_DOUBLINGS)), LONGEST_MUTE)
         self.mutes += 1
         self.muted_until = now + seconds
         return seconds
 
     def end_mute(self, now: float) -> None:
         """Start again with an empty bucket."""
-        self.level, self.at, self.heard_again, self.muted_until = 0.0, now, now, NEVER
+        self.level, self.at, self.unmuted_at, self.muted_until = 0.0, now, now, NEVER
 
 
 class FloodGuard:
     """The buckets of all agents. The network thread fills them, the coordinator's thread does the rest.
 
     Args:
-        clients: clients of the experiment; so many agents may appear at once.
+        clients: number of clients of the experiment; twice as many agents may appear at once.
+        chunk: largest chunk of a reply in bytes.
     """
 
-    def __init__(self, clients: int) -> None:
+    def __init__(self, clients: int, chunk: int) -> None:
         self._lock = threading.Lock()
         self._accounts: dict[str, _Account] = {STRANGERS: _Account()}
         self._muted: frozenset[str] = frozenset()
         self._room_of_strangers = RECORD_UNITS * (SPARE_NAMES + 2 * clients)
-        self._room = BURST
+        self._burst = BURST + PRESENCES * control_units(_CLIENT_BYTES * clients)
+        self._room_of_replies = BACKLOG * chunk_units(chunk)
+        self._rooms: dict[str, float] = {}
 
     @property
     def muted(self) -> frozenset[str]:
@@ -104,21 +117,43 @@ class FloodGuard:
 
     def expect(self, reply_units: float) -> None:
         """Make room for replies whose largest one has ``reply_units``."""
-        self._room = BURST + REPLIES * reply_units
+        self._room_of_replies = REPLIES * reply_units
+
+    def make_room(self, agent: str, units: float) -> None:
+        """Let the bucket of ``agent`` hold ``units`` more than the others; replaces what was set before."""
+        with self._lock:
+            self._rooms[agent] = units
+            if not units:
+                del self._rooms[agent]
+
+    def open(self, agents: Iterable[str], now: float) -> None:
+        """Open accounts of agents that are known: their names are not new."""
+        with self._lock:
+            for agent in set(agents) - self._accounts.keys():
+                self._open(agent, now)
+
+    def room(self, agent: str) -> float:
+        """Return how many units the bucket of an agent holds."""
+        if agent == STRANGERS:
+            return self._room_of_strangers
+        return self._burst + self._room_of_replies + self._rooms.get(agent, 0.0)
 
     def is_muted(self, agent: str) -> bool:
         """Whether messages of ``agent`` are ignored."""
         return agent in self._muted or (STRANGERS in self._muted and agent not in self._accounts)
 
-    def charge(self, agent: str, units: float, now: float) -> Mute | None:
-        """Fill an agent's bucket; returns its mute if the bucket overflows."""
+    def charge(self, agent: str, units: float, now: float, name_units: float = RECORD_UNITS) -> Mute | None:
+        """Fill an agent's bucket; returns its mute if the bucket overflows.
+
+        Args:
+            name_units: what a new name costs all new names.
+        """
         with self._lock:
-            account = self._accounts.get(agent)
-            if account is None:
-                account = self._open(agent, now)
-                if mute := self._fill(STRANGERS, RECORD_UNITS, self._room_of_strangers, now):
+            if agent not in self._accounts:
+                self._open(agent, now)
+                if mute := self._fill(STRANGERS, name_units, now):
                     return mute
-            return self._fill(agent, units, self._room, now)
+            return self._fill(agent, units, now)
 
     def refund(self, agent: str, units: float) -> None:
         """Take units of messages that were of use out of an agent's bucket."""
@@ -135,11 +170,10 @@ class FloodGuard:
             self._muted -= frozenset(ended)
         return ended
 
-    def _open(self, agent: str, now: float) -> _Account:
+    def _open(self, agent: str, now: float) -> None:
         if len(self._accounts) > MOST_ACCOUNTS:
             self._forget(now)
-        account = self._accounts[agent] = _Account(at=now)
-        return account
+        self._accounts[agent] = _Account(at=now)
 
     def _forget(self, now: float) -> None:
         """Drop the accounts of agents that are calm; if all are busy, drop those that are not muted."""
@@ -150,11 +184,11 @@ class FloodGuard:
         for name in calm or quiet:
             del self._accounts[name]
 
-    def _fill(self, agent: str, units: float, room: float, now: float) -> Mute | None:
+    def _fill(self, agent: str, units: float, now: float) -> Mute | None:
         account = self._accounts[agent]
         account.drain(now)
         account.level += units
-        if account.level <= room or account.is_muted:
+        if account.level <= self.room(agent) or account.is_muted:
             return None
         self._muted |= {agent}
         return Mute(agent, account.mute(now))

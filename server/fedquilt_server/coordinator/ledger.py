@@ -6,12 +6,12 @@ exchange. An agent that restarts sends the latter without any fault of its own.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.topics import Address
 from fedquilt_server.coordinator.admission import Admission
-from fedquilt_server.coordinator.flood_guard import RECORD_UNITS, REPLIES, chunk_units
+from fedquilt_server.coordinator.flood_guard import RECORD_UNITS, REPLIES, FloodGuard, chunk_units
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.policy import KnownAgent
@@ -23,29 +23,44 @@ class Ledger:
     """What the messages of the open exchange cost.
 
     Args:
-        machine: names the clients that each agent claims.
-        admission: holds the agents' buckets.
+        machine: holds the clients that each agent claims and hosts.
+        admission: charges the agents.
+        guard: holds the agents' buckets.
+        chunk: largest chunk of a reply in bytes.
     """
 
-    def __init__(self, machine: Machine, admission: Admission) -> None:
+    def __init__(self, machine: Machine, admission: Admission, guard: FloodGuard, chunk: int) -> None:
         self._machine = machine
         self._admission = admission
-        self._reply_units = 0.0
-        self._spent: Counter[ClientOfAgent] = Counter()
+        self._guard = guard
+        self._refusal_units = RECORD_UNITS + chunk_units(chunk)
+        self._reply_units = self._last_units = 0.0
+        self._spent: defaultdict[ClientOfAgent, float] = defaultdict(float)
         self._refused: set[ClientOfAgent] = set()
         self._claims: dict[str, tuple[KnownAgent, frozenset[ClientId]]] = {}
 
     def open(self, reply_units: float) -> None:
-        """Begin an exchange, whose largest reply costs ``reply_units``."""
-        self._admission.expect(reply_units)
-        self._reply_units = reply_units
+        """Begin an exchange, whose largest reply costs ``reply_units``; late replies to the last one still arrive."""
+        self._reply_units, self._last_units = max(reply_units, self._last_units), reply_units
+        self._guard.expect(self._reply_units)
+        for agent in self._machine.agents:
+            self.make_room(agent)
         self._spent.clear()
         self._refused.clear()
+
+    def make_room(self, agent: str) -> None:
+        """Let an agent's bucket hold one refusal of each client that the agent hosts.
+
+        An agent offers all its stored replies again with each manifest.
+        """
+        known, hosts = self._machine.agents.get(agent), self._machine.host_of
+        hosted = sum(hosts.get(client) == agent for client in known.clients) if known else 0
+        self._guard.make_room(agent, hosted * self._refusal_units)
 
     def take(self, address: Address, size: int) -> None:
         """Note a chunk of a reply, which was charged when it arrived."""
         if self._is_claimed(address.agent, address.client):
-            self._spent[address.agent, address.client] += chunk_units(size)  # type: ignore[assignment]
+            self._spent[address.agent, address.client] += chunk_units(size)
 
     def book(self, event: Event) -> None:
         """Charge an event that is journaled, and refund what was of use."""
@@ -58,12 +73,12 @@ class Ledger:
                 self._admission.charge(agent, RECORD_UNITS)
                 if client is not None and self._is_claimed(agent, client) and (agent, client) not in self._refused:
                     self._refused.add((agent, client))
-                    self._admission.refund(agent, RECORD_UNITS)
+                    self._guard.refund(agent, RECORD_UNITS)
                     self._refund(agent, client)
 
     def _refund(self, agent: str, client: ClientId) -> None:
-        spent = self._spent.pop((agent, client), 0)
-        self._admission.refund(agent, min(spent, REPLIES * self._reply_units))
+        spent = self._spent.pop((agent, client), 0.0)
+        self._guard.refund(agent, min(spent, REPLIES * self._reply_units))
 
     def _is_claimed(self, agent: str, client: ClientId) -> bool:
         known = self._machine.agents.get(agent)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 REFUSALS_PER_EXCHANGE: Final = 1000
-"""Refusals of one agent that are journaled and answered in an exchange."""
+"""Refusals of one agent that are journaled in an exchange."""
 JOINS_PER_EXCHANGE: Final = 100
 """How often one agent may join in an exchange."""
 

@@ -33,9 +33,7 @@ class Refusals:
         outcome: Outcome = "rejected",
         *,
         failed: bool = False,
-    ) -> bool:
-        """Record one refusal; if the agent is beyond its limit, records nothing and returns False."""
-        if not self._limit.may_be_refused(agent):
-            return False
-        self._record(Rejected(clock.now(), agent, client, round, reason[:REASON_LENGTH], outcome, failed))
-        return True
+    ) -> None:
+        """Record one refusal, unless the agent is beyond its limit."""
+        if self._limit.may_be_refused(agent):
+            self._record(Rejected(clock.now(), agent, client, round, reason[:REASON_LENGTH], outcome, failed))

@@ -31,13 +31,13 @@ class Subscriptions:
             self._transport.unsubscribe([*wide, *self._of(self._muted)] if self._muted else named)
 
     def inherit(self, agents: Iterable[str]) -> None:
-        """Cancel what an earlier process, which knew these agents, may have subscribed to."""
+        """Cancel what an earlier process, which worked with these agents, may have subscribed to."""
         with self._lock:
             self._known |= set(agents)
             if not self._muted:
                 self._transport.unsubscribe(self._of(self._known))
 
-    def know(self, agents: Iterable[str]) -> None:
+    def add(self, agents: Iterable[str]) -> None:
         """Subscribe to agents by their names while another one is muted."""
         with self._lock:
             new = set(agents) - self._known

@@ -28,7 +28,7 @@ from fedquilt_server.runs.run import ActiveRun
 TRANSFERS_PER_CLIENT: Final = 3
 """Limit of a client's unfinished replies; one more replaces the one whose last chunk is oldest."""
 REFUSED_KEPT: Final = 10_000
-"""Limit of refused transfers whose reason is kept."""
+"""Limit of refused transfers that are remembered."""
 TransferId = tuple[str, ClientId, str]
 """Agent, client and digest."""
 
@@ -48,7 +48,6 @@ class _RefusalError(Exception):
     def __init__(self, outcome: Outcome, reason: str, *, final: bool = True) -> None:
         super().__init__(reason)
         self.outcome = outcome
-        self.reason = reason
         self.final = final
 
 
@@ -71,7 +70,7 @@ class Uplink:
         self._expected: dict[ClientId, ExpectedReply] = {}
         self._transfers: dict[TransferId, Transfer] = {}
         self._refused: dict[TransferId, str] = {}
-        self._postponed: set[TransferId] = set()
+        self._journaled: set[tuple[str, ClientId, str, Outcome, bool]] = set()
         self._payload_bytes: Counter[ClientId] = Counter()
         self._serial = 0
 
@@ -90,7 +89,7 @@ class Uplink:
             transfer.assembly.discard()
         self._transfers.clear()
         self._refused.clear()
-        self._postponed.clear()
+        self._journaled.clear()
         self._payload_bytes.clear()
         self._expected = {}
 
@@ -105,7 +104,7 @@ class Uplink:
             self._take_chunk(address, header, message.payload)
         except _RefusalError as refusal:
             if header.index == header.count - 1:  # once per transfer, not once per chunk
-                self._answer_refusal(address, header.digest, refusal)
+                self._refuse(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
         except DamagedTransferError as error:
             self._refuse(address, header.digest, "rejected", str(error), damaged=True, final=False)
         except ProtocolError as error:
@@ -154,29 +153,21 @@ class Uplink:
 
     # -- refusals ------------------------------------------------------------------------------
 
-    def _answer_refusal(self, address: Address, digest: str, refusal: _RefusalError) -> None:
-        """Answer a transfer that cannot count now; one that may count later is offered often, but journaled once."""
-        key = address.agent, address.client, digest
-        if refusal.final:
-            self._refuse(address, digest, refusal.outcome, refusal.reason)
-        elif key in self._postponed:
-            self._send_receipt(address, digest, refusal.outcome, refusal.reason, final=False)
-        elif self._refuse(address, digest, refusal.outcome, refusal.reason, final=False):
-            self._postpone(key)
-
-    def _postpone(self, key: TransferId) -> None:
-        if len(self._postponed) < REFUSED_KEPT:
-            self._postponed.add(key)
-
     def _refuse(
         self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False, final: bool = True
-    ) -> bool:
-        """Journal and answer a refusal; an agent beyond its limit gets no answer, and the result is False."""
+    ) -> None:
+        """Answer a refused transfer, and journal it.
+
+        The sender offers a reply again with each manifest, so one refusal is journaled once in an exchange. It needs a
+        receipt each time: its other replies wait for it.
+        """
         failed = final and outcome == "rejected"
-        if not self._refusals.add(address.agent, address.client, address.round, reason, outcome, failed=failed):
-            return False
+        refusal = address.agent, address.client, digest, outcome, failed
+        if refusal not in self._journaled:
+            if len(self._journaled) < REFUSED_KEPT:
+                self._journaled.add(refusal)
+            self._refusals.add(address.agent, address.client, address.round, reason, outcome, failed=failed)
         self._send_receipt(address, digest, outcome, reason, damaged=damaged, final=final)
-        return True
 
     def _send_receipt(
         self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False, final: bool = True

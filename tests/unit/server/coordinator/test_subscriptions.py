@@ -52,7 +52,7 @@ ALL = {"presence", "telemetry", "replies"}
 @pytest.fixture
 def side() -> Side:
     side = Side()
-    side.subscriptions.know(["a", "b", "noisy"])
+    side.subscriptions.add(["a", "b", "noisy"])
     return side
 
 
@@ -80,7 +80,7 @@ def test_a_new_agent_is_found_while_another_one_is_muted(side: Side) -> None:
     assert side.receives("new") == set()
     side.subscriptions.look_around()
     assert TOPICS.presence("new") in side.arrived
-    side.subscriptions.know(["new"])
+    side.subscriptions.add(["new"])
     assert side.receives("new") == ALL
     assert side.receives("noisy") == set()
 
