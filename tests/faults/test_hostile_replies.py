@@ -212,6 +212,7 @@ def test_it_does_not_count_and_says_why(name: str, stage: Stage, undisturbed: st
     shown = stage.board.current
     assert {"late": shown.late, "rejected": shown.rejected, "duplicate": shown.duplicates} == counts[1]
     if case.outcome == "rejected":
+        assert shown.rejections[0].agent == ("mallory" if name == "agent that nobody knows" else "pi")
         assert re.search(case.reason, shown.rejections[0].reason)
     answers = [r for r in stage.players["pi"].receipts if r.outcome != "accepted"]
     assert {r.outcome for r in answers} == ({case.outcome} if case.told else set())

@@ -62,6 +62,13 @@ def test_sixty_boards_and_four_clients_mute_nobody(door: Door, retained: bool) -
     assert door.mutes == []
 
 
+def test_the_boards_of_the_journal_are_not_new(door: Door) -> None:
+    names = [f"pi-{number}" for number in range(5000)]
+    door.admission.start(names)
+    assert all(door.admission.admits(presence(name)) for name in names)
+    assert door.mutes == []
+
+
 def test_presences_of_coordinators_arrive_whatever_is_muted(door: Door) -> None:
     for number in range(1000):
         door.admission.admits(presence(f"pi-{number}"))
