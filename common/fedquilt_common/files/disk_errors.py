@@ -10,10 +10,12 @@ from typing import Final
 
 from fedquilt_common.errors import RunFolderError
 
-_OF_THE_DISK: Final = frozenset({
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT,
-    errno.ENOTDIR,
-})  # fmt: skip
+_OF_A_FAULTY_DISK: Final = frozenset({"EIO", "EUCLEAN", "ENODEV", "ENXIO", "ESTALE"})
+"""Names of the errors of a disk that is broken or gone; some systems do not have all of them."""
+_OF_THE_DISK: Final = _OF_A_FAULTY_DISK | {
+    "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "EISDIR",
+}  # fmt: skip
+_FAULTY: Final = "Check that the disk is connected, and check its file system with `fsck`"
 
 
 @contextmanager
@@ -26,10 +28,11 @@ def report_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _OF_THE_DISK:
+        name = errno.errorcode.get(error.errno or 0)
+        if name not in _OF_THE_DISK:
             raise
         place = error.filename or folder
+        advice = _FAULTY if name in _OF_A_FAULTY_DISK else f"Free disk space in {folder} or make it writable"
         raise RunFolderError(
-            f"{place} cannot be used: {error.strerror}. Free disk space in {folder} or make it writable, then run the "
-            "same command again to resume"
+            f"{place} cannot be used: {error.strerror}. {advice}, then run the same command again to resume"
         ) from error
