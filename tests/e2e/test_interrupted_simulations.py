@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import psutil
@@ -207,7 +208,10 @@ def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(folder: 
     await_progress(folder)
     second = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert (second.returncode, second.stdout) == (6, "")
-    assert f"process {process.pid} uses run: wait for it, stop it, or choose another folder" in second.stderr
+    assert (
+        f"process {process.pid} on {gethostname()} uses run: wait for it, stop it, or choose another folder"
+        in second.stderr
+    )
     os.kill(pids(folder)["agents"]["pi-0"], signal.SIGKILL)
     line = "pi-0 was killed by SIGKILL (Killed) and was restarted. Its log is run/logs/pi-0.log"
     assert any(line in shown for shown in process.stderr)

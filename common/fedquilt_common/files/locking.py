@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import socket
 import time
 from pathlib import Path
 from typing import IO, Final
@@ -13,10 +15,14 @@ from fedquilt_common.errors import FolderInUseError
 
 WAIT_SECONDS: Final = 10.0
 """Seconds that a process which is shutting down may still hold its folder."""
+_HOLDER: Final = re.compile(r"([0-9]+) ([\w.-]+)")
+"""Process id and host: containers that share a folder have the same process ids."""
 
 
 def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -> IO[str]:
-    """Create ``folder`` and lock it. The lock file holds the process id, for the message of the next process.
+    """Create ``folder`` and lock it.
+
+    The lock file holds the process id and the host, so that the next process can name this one.
 
     Args:
         folder: the folder to lock.
@@ -50,12 +56,14 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -
 def _write_holder(file: IO[str]) -> None:
     with contextlib.suppress(OSError):  # the lock holds without it, also on a full disk
         file.truncate(0)
-        os.write(file.fileno(), f"{os.getpid()}\n".encode())  # a buffer would fail again when the file is closed
+        os.write(
+            file.fileno(), f"{os.getpid()} {socket.gethostname()}\n".encode()
+        )  # a buffer would fail again when the file is closed
 
 
 def _in_use(folder: Path, file: IO[str]) -> FolderInUseError:
     with file:
         file.seek(0)
-        holder = file.read().strip()
-    who = f"process {holder}" if holder.isdecimal() else "another process"
+        holder = _HOLDER.fullmatch(file.read().strip())
+    who = "process {} on {}".format(*holder.groups()) if holder else "another process"
     return FolderInUseError(f"{who} uses {folder}: wait for it, stop it, or choose another folder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -16,13 +17,12 @@ def test_the_second_process_learns_who_holds_the_folder(tmp_path: Path) -> None:
         for _ in range(2):  # a refused process leaves the holder's number in place
             with pytest.raises(FolderInUseError) as error:
                 lock_folder(tmp_path, wait=0)
-            assert str(error.value) == (
-                f"process {os.getpid()} uses {tmp_path}: wait for it, stop it, or choose another folder"
-            )
+            who = f"process {os.getpid()} on {gethostname()}"
+            assert str(error.value) == f"{who} uses {tmp_path}: wait for it, stop it, or choose another folder"
     lock_folder(tmp_path, wait=0).close()
 
 
-@pytest.mark.parametrize("content", ["", "\n", "rm -rf /\n", "12 34"])
+@pytest.mark.parametrize("content", ["", "\n", "rm -rf /\n", "12", "12 34 56"])
 def test_a_holder_that_left_no_number(tmp_path: Path, content: str) -> None:
     with lock_folder(tmp_path):
         (tmp_path / ".lock").write_text(content)
@@ -33,4 +33,4 @@ def test_a_holder_that_left_no_number(tmp_path: Path, content: str) -> None:
 def test_a_longer_number_of_an_earlier_holder_does_not_remain(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("99999999999999999\n")
     with lock_folder(tmp_path):
-        assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+        assert (tmp_path / ".lock").read_text() == f"{os.getpid()} {gethostname()}\n"
