@@ -71,7 +71,7 @@ def _full(entry: Entry) -> Iterator[str]:
 
 
 def _plain(docstring: str) -> str:
-    """Return the text with the single backticks that other output has."""
+    """Return the docstring with single backticks, as in all other output."""
     return docstring.replace("``", "`")
 
 

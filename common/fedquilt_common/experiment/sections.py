@@ -65,7 +65,7 @@ class Section(BaseModel):
 
 
 class _NamedChoice(BaseModel):
-    """A name, and beside it the parameters of the named entry."""
+    """The name of a model, algorithm or other entry, and its parameters."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]

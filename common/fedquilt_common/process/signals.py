@@ -15,7 +15,7 @@ class StopSignal:
     """Handles SIGINT, SIGTERM and SIGHUP from its creation on; calling it returns whether one has arrived.
 
     A second SIGINT or SIGTERM raises KeyboardInterrupt. A second SIGHUP does not: the shell and the system both send
-    one when a terminal closes. A SIGHUP that the process is started to ignore, as by ``nohup``, stays ignored.
+    one when a terminal closes. If the process was started with SIGHUP ignored, as by ``nohup``, SIGHUP stays ignored.
     """
 
     def __init__(self) -> None:
