@@ -182,11 +182,9 @@ class WorkerPool:
     def _end_job(self, slot: _WorkerSlot, job: Job, message: dict[str, Any]) -> None:
         cancelled, need = slot.leaving_since is not None, slot.need
         slot.job = slot.leaving_since = None
-        self._attempts.pop(job.number, None)
         waits = not cancelled and message.get("cause") == DISK_FAILURE and self._pause(job, str(message["reason"]))
         self._feed()
         if not (cancelled or waits):
-            self._disk_failures.pop(job.number, None)
             self._on_event(_outcome(job, message, need))
 
     def _pause(self, job: Job, reason: str) -> bool:
@@ -231,6 +229,12 @@ class WorkerPool:
             if slot.job is None and self._waiting:
                 slot.job = self._waiting.popleft()
                 self._start(number, slot, slot.job)
+        self._forget_failures_of_others({job.number for job in self.jobs})
+
+    def _forget_failures_of_others(self, numbers: set[int]) -> None:
+        for counts in (self._attempts, self._disk_failures):
+            for number in counts.keys() - numbers:
+                del counts[number]
 
     def _start(self, number: int, slot: _WorkerSlot, job: Job) -> None:
         if slot.process is None:

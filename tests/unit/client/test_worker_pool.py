@@ -286,3 +286,14 @@ def test_a_job_whose_disk_fails_starts_again_after_a_pause(
     assert isinstance(event, JobFinished if failures == 2 else JobFailed)
     assert len(list(seen.iterdir())) == min(failures, 3) + 1
     assert "No space left on device; trying again in 0.1 s" in caplog.text
+
+
+def test_a_cancelled_job_leaves_no_counts(driver: Driver, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    own = kit.package("failing", "raise OSError(28, 'No space left on device')")
+    driver.pool.submit(kit.job(kit.run(algorithm={"name": own}), allowed=["failing"]))
+    while "trying again" not in caplog.text:
+        driver.posted.get(timeout=20)()
+    assert driver.pool._disk_failures
+    driver.pool.cancel(lambda _: True)
+    driver.pool.kill_unresponsive()
+    assert not driver.pool._disk_failures
