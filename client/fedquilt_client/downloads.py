@@ -10,7 +10,7 @@ from typing import Final
 import psutil
 
 from fedquilt_client.store import RunStore
-from fedquilt_common.errors import RunFolderError
+from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.wire.chunks import Assembly, ChunkHeader
 from fedquilt_common.wire.messages import PatchMessage
 from fedquilt_common.wire.topics import Address, Topics
@@ -93,8 +93,9 @@ class Downloads:
             Whether the chunk completed a patch.
 
         Raises:
-            PayloadError: the message is not a chunk, or the patch's digest is wrong.
-            RunFolderError: the patch does not fit on the disk.
+            PayloadError: the message is not a chunk, the patch's digest is wrong, or a patch that no task of this
+                board names does not fit on the disk.
+            RunFolderError: a patch that a task names does not fit on the disk.
         """
         if not (header_bytes or payload) or address.place not in self._subscribed:  # the slot was cleared
             return False
@@ -122,18 +123,24 @@ class Downloads:
         assembly = self._assemblies.get(place)
         if assembly is None or not assembly.fits(header):
             self._discard(place)
-            self._check_room(header.size)
+            self._check_room(place, header)
             path = self._store.patches / f"{header.digest}.{place.replace('/', '-')}.part"
             assembly = self._assemblies[place] = Assembly(path, header, header.size)
         return assembly
 
-    def _check_room(self, size: int) -> None:
+    def _check_room(self, place: str, header: ChunkHeader) -> None:
+        """Check that a patch fits on the disk; one that is not wanted may be for a board with more room."""
         free = psutil.disk_usage(str(self._store.folder)).free
-        if size > free - DISK_RESERVE:
-            raise RunFolderError(
-                f"a patch of {size} bytes does not fit into {self._store.folder}: {free} bytes are free there, and "
-                f"{DISK_RESERVE} of them stay free. Free disk space, then start the agent again"
-            )
+        if header.size <= free - DISK_RESERVE:
+            return
+        problem = (
+            f"a patch of {header.size} bytes does not fit into {self._store.folder}: {free} bytes are free there, and "
+            f"{DISK_RESERVE} of them stay free"
+        )
+        wanted = self._wanted.get(place)
+        if wanted is None or wanted.digest != header.digest or header.size > wanted.size:
+            raise PayloadError(f"{problem}. No task of this board names it")
+        raise RunFolderError(f"{problem}. Free disk space, then start the agent again")
 
     def _discard(self, place: str) -> None:
         assembly = self._assemblies.pop(place, None)

@@ -302,6 +302,21 @@ def test_what_the_disk_cannot_hold_is_an_error_that_names_the_disk(board: Board)
     assert board.bytes_of(patch) == data(0)
 
 
+def test_a_patch_of_another_board_does_not_need_to_fit_on_the_disk(board: Board) -> None:
+    """The next round's patch in a slot may be for a board with more room; its manifest has not arrived."""
+    address = TOPICS.parse(TOPICS.slot_chunk("slices/0", 0))
+    board.downloads.want([board.publish(0, data(0))])
+    board.free = DISK_RESERVE
+    next_patch = chunk_header(data(1), 0, 10)
+    too_long = ChunkHeader(hashlib.sha256(data(0)).hexdigest(), 0, 10, 10**9).encode()
+    for header in (next_patch, too_long):
+        with pytest.raises(PayloadError, match=r"does not fit into .* No task of this board names it"):
+            board.downloads.take(address, header, data(1)[:10])
+    board.downloads.want([PatchMessage(slot=0, digest=hashlib.sha256(data(1)).hexdigest(), size=len(data(1)))])
+    with pytest.raises(RunFolderError, match="does not fit into"):
+        board.downloads.take(address, next_patch, data(1)[:10])
+
+
 def test_a_broker_that_forgot_us_is_asked_again(board: Board) -> None:
     patch = board.publish(0, data(0))
     board.downloads.want([patch])
