@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +23,8 @@ SHORTEST_PROBE_SECONDS: Final = 0.2
 LAST_PROBE_SECONDS: Final = 60.0
 DAMAGES: Final = 3
 """How often a reply that arrives damaged is sent again at once."""
+READINGS: Final = 5
+"""How often a reply that cannot be read from the disk is tried before it counts as damaged."""
 
 
 @dataclass(eq=False)
@@ -33,7 +34,9 @@ class _Offer:
     Attributes:
         sent: the whole reply was sent once, so its last chunk is enough to ask for the receipt.
         due: monotonic time in seconds from which a waiting reply may be sent.
-        retry_pause: seconds until the next offer after a refusal that is not final.
+        retry_pause: seconds until the next offer after a refusal that is not final, or if the file cannot be read.
+        damages: how often it arrived damaged since it was offered.
+        failures: how often its file could not be read.
     """
 
     reply: StoredReply
@@ -42,6 +45,7 @@ class _Offer:
     due: float = 0.0
     retry_pause: float = SHORTEST_PROBE_SECONDS
     damages: int = 0
+    failures: int = 0
     headers: list[ChunkHeader] = field(default_factory=list)
 
 
@@ -51,7 +55,7 @@ class Uploads:
     Args:
         agent: name of this agent.
         blob_of: returns the bytes of a reply.
-        on_damaged: called with a reply whose file does not have its digest; it is not offered again.
+        on_damaged: called with a reply whose file does not have its digest, or cannot be read; it is not offered again.
         chunk: largest chunk in bytes.
         speedup: how much faster time passes on a simulated link.
     """
@@ -114,17 +118,28 @@ class Uploads:
             return  # on a slow link, chunks of the reply are still in the queue
         if current.sent:
             log.info("client %d, round %d: asking for its receipt", current.reply.client, current.reply.round)
-            self._send(current, current.headers[-1:])
-        else:
-            current.sent = self._send(current, current.headers)
-        current.due = time.monotonic() + current.pause
+        headers = current.headers[-1:] if current.sent else current.headers
+        current.sent = self._send(current, headers) or current.sent
+        self._await_receipt(current)
         current.pause = min(2 * current.pause, LAST_PROBE_SECONDS)
 
+    def _await_receipt(self, offer: _Offer) -> None:
+        if offer is self._current:
+            offer.due = time.monotonic() + offer.pause
+
     def _start(self, offer: _Offer) -> None:
-        if not self._is_intact(offer.reply):
-            self._on_damaged(offer.reply)
+        """Make an offer the current one, if its file is intact.
+
+        A file that cannot be read is tried again later: the disk may recover, or others may close files.
+        """
+        try:
+            if not self._is_intact(offer.reply):
+                self._on_damaged(offer.reply)
+                return
+            offer.headers = self._blob_of(offer.reply).headers(min(self._chunk, self._transport.max_payload))
+        except OSError as error:
+            self._wait_for_disk(offer, error)
             return
-        offer.headers = self._blob_of(offer.reply).headers(min(self._chunk, self._transport.max_payload))
         offer.due, offer.pause = 0.0, self._first_pause
         self._current = offer
 
@@ -133,6 +148,17 @@ class Uploads:
             self._intact.add(reply.digest)
         return reply.digest in self._intact
 
+    def _wait_for_disk(self, offer: _Offer, error: OSError) -> None:
+        reply, path = offer.reply, self._blob_of(offer.reply).path
+        log.warning("client %d, round %d: %s cannot be read: %s", reply.client, reply.round, path, error.strerror)
+        self._intact.discard(reply.digest)
+        offer.failures += 1
+        if offer.failures < READINGS:
+            self._postpone(offer)
+        else:
+            self._current = None
+            self._on_damaged(reply)
+
     def probe_now(self) -> None:
         """Ask for the missing receipt at once: the coordinator or the broker is back."""
         if self._current is not None:
@@ -140,25 +166,31 @@ class Uploads:
             self.advance()
 
     def _send(self, offer: _Offer, headers: Iterable[ChunkHeader]) -> bool:
-        """Publish chunks; returns False if the connection was lost, or the file cannot be read."""
+        """Publish chunks; returns False if the connection was lost, or the file cannot be read now."""
         reply = offer.reply
 
         def topic_of(index: int) -> str:
             return self._topics.reply_chunk(self._agent, reply.client, reply.round, reply.exchange, index)
 
-        with contextlib.suppress(OSError):  # the probe leads to a receipt that leads to a check of the file
+        try:
             return publish_chunks(self._transport, self._blob_of(reply), headers, topic_of)
-        return False
+        except OSError as error:
+            self._wait_for_disk(offer, error)
+            return False
 
     def send_missing(self, request: MissingMessage) -> None:
-        """Send the chunks that have not arrived at the coordinator."""
+        """Send the chunks that have not arrived at the coordinator.
+
+        Raises:
+            PayloadError: the bitmap is not valid.
+        """
         current = self._current
         if current is None or request.digest != current.reply.digest:
             return
         missing = decode_bitmap(request.bitmap, len(current.headers))
-        self._send(current, [current.headers[i] for i in missing])
         current.sent, current.pause = True, self._first_pause
-        current.due = time.monotonic() + current.pause
+        self._send(current, [current.headers[i] for i in missing])
+        self._await_receipt(current)
 
     def take_receipt(self, receipt: ReceiptMessage) -> StoredReply | None:
         """Handle a receipt. A reply that arrived damaged is sent again; one that is refused for now waits.
@@ -182,14 +214,12 @@ class Uploads:
         return current.reply if receipt.final and not receipt.damaged else None
 
     def _repeat(self, offer: _Offer) -> None:
-        """Send a reply that arrived damaged again, if its file is whole."""
+        """Send a reply that arrived damaged again, if its file is whole: at once, or after several times later."""
         self._intact.discard(offer.reply.digest)
-        if not self._is_intact(offer.reply):
-            self._current = None
-            self._on_damaged(offer.reply)
-        elif offer.damages < DAMAGES:
+        if offer.damages < DAMAGES:
             offer.damages += 1
-            offer.sent, offer.due = False, 0.0
+            offer.sent, self._current = False, None
+            self._start(offer)
         else:
             self._postpone(offer)
 
