@@ -21,7 +21,7 @@ from fedquilt_client.store import AgentStore
 from fedquilt_common import __version__
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_common.training_jobs import Job
+from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.client_id import instance_of, keep_suffix
 from fedquilt_common.wire.messages import (
     AgentPresence,
@@ -45,11 +45,23 @@ TELEMETRY_SECONDS: Final = 2.0
 IDLE_TELEMETRY_SECONDS: Final = 30.0
 MOST_OTHERS: Final = 8
 """Other agents with the same id that are reported and answered."""
-_NEVER: Final = float("-inf")
+_AT_ONCE: Final = float("-inf")
+"""A time that is always over."""
 
 
 class Agent:
-    """One agent; ``execute`` runs it."""
+    """One agent; ``execute`` runs it.
+
+    Args:
+        settings: what the agent hosts, and where it keeps its state.
+        make_transport: makes the connection to the broker.
+
+    Raises:
+        ProtocolError: the agent's name or the federation's cannot be used in a topic.
+        FolderInUseError: another process uses the state folder.
+        RunFolderError: the state folder cannot be read or written.
+        BrokerUnreachableError: the TLS files of the broker's address cannot be used.
+    """
 
     def __init__(self, settings: AgentSettings, make_transport: MakeTransport) -> None:
         self.settings = settings
@@ -65,7 +77,7 @@ class Agent:
         self._transport = make_transport(self._events.put, will)
         self._jobs = Jobs(settings, self._store, self._transport, self.topics, self._events.put, self._report_failure)
         self._coordinator_epoch = -1
-        self._telemetry_due = self._repair_at = _NEVER
+        self._telemetry_due = self._repair_at = _AT_ONCE
         self._jobs_seen = 0
         self._connected = False
         self._announced = False
@@ -76,7 +88,9 @@ class Agent:
         """Work until ``should_stop`` returns True, or until the run ends if the settings say ``once``.
 
         Raises:
-            RunFolderError: the state folder is damaged, or cannot be written.
+            BrokerUnreachableError: the broker accepts no message of the size of this agent's presence.
+            RunFolderError: the private memory of every client is damaged, a patch does not fit on the disk, or the
+                state folder cannot be read or written.
         """
         self._transport.connect()
         try:
@@ -150,8 +164,8 @@ class Agent:
         message = telemetry_message(self.settings.name, self._boot, vitals, self._jobs.progress)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
 
-    def _report_failure(self, run: str, job: Job, reason: str) -> None:
-        message = failure_message(self.settings.name, run, job, reason)
+    def _report_failure(self, run: str, client: int, exchange: ExchangeId, reason: str) -> None:
+        message = failure_message(self.settings.name, run, client, exchange, reason)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
 
     # -- what the agent receives ---------------------------------------------------------------
@@ -173,7 +187,7 @@ class Agent:
                 self._ended = False
                 self._jobs.enter_run(parse(RunMessage, payload, topic))
             case "round":
-                self._jobs.open_round(parse(RoundMessage, payload, topic))
+                self._jobs.open_round(parse(RoundMessage, payload, topic), retained=message.retained)
             case "inbox":
                 self._jobs.take_inbox(parse_inbox(payload, topic))
             case "coordinator":
@@ -184,7 +198,10 @@ class Agent:
                 self._take_own_presence(parse(AgentPresence, payload, topic))
 
     def _take_own_presence(self, presence: AgentPresence) -> None:
-        """Watch the own topic: the broker must not show this agent as offline, and nobody else may use its id."""
+        """Watch this agent's presence topic.
+
+        The broker must not show it as offline, and no other agent may use its id.
+        """
         source = presence.instance, presence.boot
         if presence.online and source == (self._instance, self._boot):
             self._announced = True
@@ -213,7 +230,7 @@ class Agent:
         is_back = presence.online and presence.epoch != self._coordinator_epoch
         self._coordinator_epoch = presence.epoch if presence.online else -1
         if is_back:
-            self._telemetry_due = _NEVER
+            self._telemetry_due = _AT_ONCE
             self._jobs.greet_coordinator()
 
     def _take_end(self, end: EndMessage) -> None:

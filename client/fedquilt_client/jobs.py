@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fedquilt_client.records import StoredReply
 from fedquilt_client.reports import out_of_memory_message
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore, RunStore
+from fedquilt_client.tasks import OpenTask, TaskId, has_same_tasks, is_patch_damaged, make_job, open_tasks, task_id
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import (
     ATTEMPTS,
@@ -31,25 +33,16 @@ from fedquilt_client.worker_pool import (
 )
 from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.training_jobs import CheckedFile, Job
-from fedquilt_common.wire.messages import (
-    MissingMessage,
-    PatchMessage,
-    ReceiptMessage,
-    RoundMessage,
-    RunMessage,
-    StopMessage,
-    TaskMessage,
-)
+from fedquilt_common.training_jobs import Job
+from fedquilt_common.types import ExchangeId
+from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, RoundMessage, RunMessage, StopMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 
 log = logging.getLogger(__name__)
 
-TaskId = tuple[int, str]
-"""A client and the fingerprint of its task."""
-ReportFailure = Callable[[str, Job, str], None]
-"""Publishes that a task of a run cannot be done: (run, job, reason)."""
+ReportFailure = Callable[[str, int, ExchangeId, str], None]
+"""Publishes that a client cannot do its task: (run, client, round and exchange, reason)."""
 
 
 @dataclass
@@ -58,8 +51,10 @@ class _CurrentRun:
 
     Attributes:
         given_up: tasks that failed or were stopped since the last manifest.
-        damages: how often a patch on disk was damaged, by digest.
-        may_go_back: the coordinator has restarted, so its next manifest may be of an earlier round.
+        damages: how often a patch on disk was damaged since the last manifest, by digest.
+        damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
+        may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier
+            round. A manifest that the broker retained may be older than the restart, so it leaves this as it is.
     """
 
     store: RunStore
@@ -68,7 +63,8 @@ class _CurrentRun:
     round: RoundMessage | None = None
     given_up: set[TaskId] = field(default_factory=set)
     damages: Counter[str] = field(default_factory=Counter)
-    may_go_back: bool = False
+    damaged_clients: set[int] = field(default_factory=set)
+    may_go_back: bool = True
 
     @property
     def id(self) -> str:
@@ -127,6 +123,7 @@ class Jobs:
 
         Raises:
             PayloadError: the experiment is not valid for this version of fedquilt.
+            RunFolderError: as ``plan`` does.
         """
         if self._run is not None and self._run.store.run == message:
             return
@@ -145,7 +142,7 @@ class Jobs:
         )
         self._run = _CurrentRun(store, downloads, uploads)
         if self._early_round is not None and self._early_round.run == message.run:
-            self.open_round(self._early_round)
+            self.open_round(self._early_round, retained=True)
         log.info("run %s: %s on %s", message.run, experiment.algorithm.name, experiment.data.set)
 
     def leave_run(self) -> None:
@@ -158,42 +155,51 @@ class Jobs:
 
     # -- exchanges -----------------------------------------------------------------------------
 
-    def open_round(self, message: RoundMessage) -> None:
-        """Work on an exchange from now on; its manifest may arrive before its run's message."""
+    def open_round(self, message: RoundMessage, *, retained: bool) -> None:
+        """Work on an exchange from now on; its manifest may arrive before its run's message.
+
+        Args:
+            message: the manifest.
+            retained: the broker had stored it, so the coordinator may have published newer messages before.
+
+        Raises:
+            RunFolderError: as ``plan`` does.
+        """
         run = self._run
         if run is None or run.id != message.run:
             self._early_round = message
             return
         if run.round is not None and message.round < run.round.round and not run.may_go_back:
             return  # the broker has lost its newest messages; only a restarted coordinator goes back
-        before, run.round, run.may_go_back = run.round, message, False
-        if before is None or _tasks_of(before) != _tasks_of(message):
-            self._open_exchange(run, message)
-        self._review(run, message)
+        run.may_go_back = run.may_go_back and retained
+        before, run.round = run.round, message
+        tasks = self._open_tasks(message)
+        task_ids = {task.id for task in tasks}
+        if before is None or not has_same_tasks(before, message):
+            self._open_exchange(run, tasks, task_ids)
+        self._review(run, task_ids)
         self.plan()
 
-    def _open_exchange(self, run: _CurrentRun, message: RoundMessage) -> None:
-        task_ids = self._task_ids(message)
-        self._pool.cancel(lambda job: (job.client, job.fingerprint) not in task_ids)
+    def _open_exchange(self, run: _CurrentRun, tasks: list[OpenTask], task_ids: set[TaskId]) -> None:
+        self._pool.cancel(lambda job: task_id(job) not in task_ids)
         self.progress = {job.client: self.progress.get(job.client, 0.0) for job in self._pool.jobs}
-        run.damages.clear()
-        run.downloads.want(_patches(message, [task for _, task in self._own_tasks(message)]))
+        run.downloads.want(patch for task in tasks for patch in task.patches)
 
-    def _review(self, run: _CurrentRun, message: RoundMessage) -> None:
-        """Retry failed tasks and offer settled replies again: no refusal of before need hold for this manifest."""
-        task_ids = self._task_ids(message)
+    def _review(self, run: _CurrentRun, task_ids: set[TaskId]) -> None:
+        """Retry failed tasks and offer settled replies again: an earlier refusal may not apply to this manifest."""
         run.given_up.clear()
+        run.damages.clear()
         run.uploads.review(lambda reply: (reply.client, reply.task) in task_ids)
 
-    def _task_ids(self, message: RoundMessage) -> set[TaskId]:
-        return {(client, message.fingerprint(task, client)) for client, task in self._own_tasks(message)}
-
-    def _own_tasks(self, message: RoundMessage) -> list[tuple[int, TaskMessage]]:
-        own = set(self._settings.clients)
-        return [(client, task) for task in message.tasks for client in task.clients if client in own]
+    def _open_tasks(self, message: RoundMessage) -> list[OpenTask]:
+        return open_tasks(message, self._settings.clients)
 
     def take_inbox(self, message: ReceiptMessage | MissingMessage | StopMessage) -> None:
-        """Handle a message to this agent's inbox; ignore one of an earlier run."""
+        """Handle a message to this agent's inbox; ignore one of an earlier run.
+
+        Raises:
+            PayloadError: the bitmap of missing chunks is not valid.
+        """
         run = self._run
         if run is None or run.id != message.run:
             return
@@ -216,62 +222,45 @@ class Jobs:
         if message is None or (message.round, message.exchange) != (stop.round, stop.exchange):
             return
         log.info("clients %s stop: %s", sorted(clients), stop.reason)
-        run.given_up |= {
-            (client, message.fingerprint(task, client))
-            for client, task in self._own_tasks(message)
-            if client in clients
-        }
-        self._pool.cancel(lambda job: (job.client, job.fingerprint) in run.given_up)
+        run.given_up |= {task.id for task in self._open_tasks(message) if task.client in clients}
+        self._pool.cancel(lambda job: task_id(job) in run.given_up)
         self.progress = {client: value for client, value in self.progress.items() if client not in clients}
 
     # -- tasks ---------------------------------------------------------------------------------
 
     def take_chunk(self, address: Address, message: MqttMessage) -> None:
-        """Handle one chunk of a patch, and start the tasks whose patches are now complete."""
+        """Handle one chunk of a patch, and start the tasks whose patches are now complete.
+
+        Raises:
+            PayloadError: the message is not a chunk of a patch.
+            RunFolderError: a patch does not fit on the disk, or as ``plan`` does.
+        """
         if self._run is not None and self._run.downloads.take(address, message.header, message.payload):
             self.plan()
 
     def plan(self) -> None:
-        """Advance every open task of this board's clients: send a stored reply, or start training."""
+        """Advance every open task of this board's clients: send a stored reply, or start training.
+
+        Raises:
+            RunFolderError: the private memory of every client of this agent is damaged.
+        """
         run = self._run
         if run is None or run.round is None:
             return
-        message = run.round
-        busy = {(job.client, job.fingerprint) for job in self._pool.jobs}
-        for client, task in self._own_tasks(message):
-            task_id = client, message.fingerprint(task, client)
-            stored = run.store.reply(client, message.round, message.exchange, task_id[1])
-            if stored is not None:
-                run.uploads.offer(stored)
-            elif task_id not in busy | run.given_up and run.downloads.has(_patches(message, [task])):
-                self._pool.submit(self._job(run.store, message, task, client))
+        closed = run.given_up | {task_id(job) for job in self._pool.jobs}
+        for task in self._open_tasks(run.round):
+            if task.id not in closed:
+                with self._give_up_if_damaged(run, task.id):
+                    self._advance(run, task)
 
-    def _job(self, store: RunStore, message: RoundMessage, task: TaskMessage, client: int) -> Job:
-        self.started += 1
-        drafts = store.drafts(client, message.round, message.exchange)
-        slices, own = message.sub_models(task)
-        return Job(
-            number=self.started,
-            run_file=store.message,
-            client=client,
-            round=message.round,
-            exchange=message.exchange,
-            kind=task.kind,
-            scalars=task.scalars,
-            fingerprint=message.fingerprint(task, client),
-            since=message.memory_of(client),
-            labels=task.labels,
-            patches=[_checked(store, message.patches[i]) for i in task.patches],
-            slices=slices,
-            slice=own,
-            memory=store.memory(client, message.memory_of(client)),
-            reply=drafts.reply,
-            memory_out=drafts.memory,
-            allowed=list(self._settings.allow_import),
-            budget=self._settings.budget,
-            limit_file=store.limit,
-            sharing=self._settings.workers,
-        )
+    def _advance(self, run: _CurrentRun, task: OpenTask) -> None:
+        message = task.message
+        stored = run.store.reply(task.client, message.round, message.exchange, task.fingerprint)
+        if stored is not None:
+            run.uploads.offer(stored)
+        elif run.downloads.has(task.patches):
+            self.started += 1
+            self._pool.submit(make_job(self.started, task, run.store, self._settings))
 
     def _take_event(self, event: JobEvent) -> None:
         run, job = self._run, event.job
@@ -281,8 +270,7 @@ class Jobs:
             case JobProgress(_, value):
                 self.progress[job.client] = value
             case JobFinished():
-                self.progress.pop(job.client, None)
-                run.uploads.offer(_commit(run.store, event), intact=True)
+                self._finish(run, event)
             case JobOutOfMemory(_, need):
                 limit = lower_limit(run.store.limit, need)
                 log.warning("%s", out_of_memory_message(job, need, limit))
@@ -290,42 +278,69 @@ class Jobs:
             case JobInputDamaged(_, path):
                 self._replace_input(run, job, path)
             case JobFailed(_, reason):
-                self._give_up(run, job, reason)
+                self._give_up(run, task_id(job), reason)
 
-    def _give_up(self, run: _CurrentRun, job: Job, reason: str) -> None:
-        """Report a failed task; the next manifest retries it."""
+    def _finish(self, run: _CurrentRun, event: JobFinished) -> None:
+        job = event.job
         self.progress.pop(job.client, None)
-        run.given_up.add((job.client, job.fingerprint))
-        log.error("client %d, round %d: %s", job.client, job.round, reason)
-        self._report_failure(run.id, job, reason)
+        with self._give_up_if_damaged(run, task_id(job)):
+            run.uploads.offer(_commit(run.store, event), intact=True)
+            run.damaged_clients.discard(job.client)
 
-    def _replace_input(self, run: _CurrentRun, job: Job, path: Path) -> None:
-        """Download a damaged patch again, and give up if the disk damages it each time.
+    def _give_up(self, run: _CurrentRun, task: TaskId, reason: str) -> None:
+        """Report a failed task of the open exchange; the next manifest retries it."""
+        client, message = task[0], run.round
+        assert message is not None  # noqa: S101 - a task belongs to a manifest
+        self.progress.pop(client, None)
+        run.given_up.add(task)
+        log.error("client %d, round %d: %s", client, message.round, reason)
+        self._report_failure(run.id, client, (message.round, message.exchange), reason)
+
+    @contextmanager
+    def _give_up_if_damaged(self, run: _CurrentRun, task: TaskId) -> Iterator[None]:
+        """Give up a task if the block finds damage that only a person can repair; the other clients work on.
 
         Raises:
-            RunFolderError: the damaged file is the client's private memory, which exists nowhere else.
+            RunFolderError: such damage was found for every client of this agent.
         """
+        try:
+            yield
+        except RunFolderError as error:
+            self._give_up(run, task, str(error))
+            run.damaged_clients.add(task[0])
+            if run.damaged_clients >= set(self._settings.clients):
+                raise
+
+    def _replace_input(self, run: _CurrentRun, job: Job, path: Path) -> None:
+        """Download a damaged patch again, and give up if the disk damages it each time."""
         if job.memory is not None and job.memory.path == path:
-            raise RunFolderError(
-                f"{path}, the private memory of client {job.client}, is damaged: restore the file from a backup, or "
-                f"delete the folder {path.parent}; then the client starts without memory"
-            )
+            with self._give_up_if_damaged(run, task_id(job)):
+                raise RunFolderError(
+                    f"{path}, the private memory of client {job.client}, is damaged: restore the file from a backup, "
+                    f"or delete the folder {path.parent}; then the client starts without memory"
+                )
+        elif is_patch_damaged(job, path):
+            self._replace_patch(run, job, path)
+        self.plan()  # another job's report may have replaced the patch already
+
+    def _replace_patch(self, run: _CurrentRun, job: Job, path: Path) -> None:
         run.damages[path.name] += 1
-        if run.damages[path.name] >= ATTEMPTS:
-            self._give_up(run, job, f"this board's disk damaged a patch {ATTEMPTS} times: check the disk")
-            return
-        log.warning("%s is damaged or missing: downloading it again", path)
+        log.warning("%s is damaged: downloading it again", path)
         run.downloads.fetch_again(path.name)
-        self.plan()  # another client's job may have replaced the patch already
+        if run.damages[path.name] >= ATTEMPTS:
+            self._give_up(run, task_id(job), f"this board's disk damaged a patch {ATTEMPTS} times: check the disk")
 
     def _replace_reply(self, reply: StoredReply) -> None:
-        """Train a reply again whose file is damaged, from the memory that its task names: the same bits come out."""
-        if self._run is None:
-            return
-        log.warning(
-            "client %d, round %d: its stored reply is damaged; training it again", reply.client, reply.round
-        )  # fmt: skip
-        self._run.store.forget(reply)
+        """Train a reply again whose file is damaged, from the memory that its task names.
+
+        The same arrays and memory come out; only the times in the reply's header differ.
+        """
+        run, task = self._run, (reply.client, reply.task)
+        if run is None or run.round is None or task not in {asked.id for asked in self._open_tasks(run.round)}:
+            return  # it cannot count any more
+        log.warning("client %d, round %d: its reply on disk is damaged; training it again", reply.client, reply.round)
+        with self._give_up_if_damaged(run, task):
+            run.store.forget(reply)
         self._post(self.plan)
 
     # -- connection ----------------------------------------------------------------------------
@@ -358,10 +373,6 @@ def _experiment(message: RunMessage) -> Experiment:
         raise PayloadError(f"run {message.run}: its experiment is not valid here: {reason}") from None
 
 
-def _checked(store: RunStore, patch: PatchMessage) -> CheckedFile:
-    return CheckedFile(store.patch(patch.digest), patch.digest)
-
-
 def _commit(store: RunStore, finished: JobFinished) -> StoredReply:
     """Make a reply and the private memory after it durable, in one step."""
     job = finished.job
@@ -377,12 +388,3 @@ def _commit(store: RunStore, finished: JobFinished) -> StoredReply:
         finished.head,
     )
     return store.commit(reply, store.drafts(job.client, job.round, job.exchange), job.since, memory=finished.memory)
-
-
-def _tasks_of(message: RoundMessage) -> tuple[object, ...]:
-    """Return all parts of a manifest that determine its tasks."""
-    return message.round, message.exchange, message.patches, message.tasks, message.slices, message.since
-
-
-def _patches(message: RoundMessage, tasks: list[TaskMessage]) -> list[PatchMessage]:
-    return [message.patches[i] for i in sorted({i for task in tasks for i in task.patches})]

@@ -119,14 +119,18 @@ def _describe(memory: KeptMemory) -> dict[str, Any]:
     """Return the row of the list for one memory.
 
     Raises:
-        RunFolderError: its file is damaged or missing.
+        RunFolderError: its file is damaged, missing, or cannot be read.
     """
     try:
+        if not memory.file.exists():
+            raise RunFolderError(f"{memory.file}, of client {memory.client}: is missing; restore it from a backup")
         if not CheckedFile(memory.file, memory.digest).is_intact():
             raise PayloadError("it does not have the digest with which it was written")
         arrays = FileArrays(memory.file)
-    except (PayloadError, OSError) as error:
-        raise RunFolderError(f"{memory.file}, of client {memory.client}: is damaged or missing: {error}") from None
+    except PayloadError as error:
+        raise RunFolderError(f"{memory.file}, of client {memory.client}: is damaged: {error}") from None
+    except OSError as error:
+        raise RunFolderError(f"{memory.file}, of client {memory.client}: cannot be read: {error.strerror}") from None
     return {
         "run": memory.run,
         "algorithm": memory.algorithm,

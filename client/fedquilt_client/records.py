@@ -59,8 +59,9 @@ class ClientRecord:
     """What a client has committed.
 
     Attributes:
-        replies: of the newest round and the one before.
-        memories: after each reply of the newest round, and at its start.
+        replies: those whose memory is kept, one of each exchange.
+        memories: after each reply of the newest round, and at its start; also of the round before if the client had
+            none after it.
         before: the reply after which the newest round started; None if it started without memory.
     """
 
@@ -76,15 +77,24 @@ class ClientRecord:
         """Return the record with one more reply and the memory after it.
 
         It keeps the memories of the reply's round and the one from which that round started: the coordinator may
-        restart the round.
+        restart the round. Another reply stays only together with the memory after it: if that reply counted without
+        it, the client's next training would start from another memory.
         """
         start = self.before if since is not None and since[0] == reply.round else since
-        kept = [m for m in self.memories if m.after != memory.after and (m.after[0] == reply.round or m.after == start)]
-        replies = [r for r in self.replies if (r.round, r.exchange) >= (reply.round - 1, 0) and r.file != reply.file]
+
+        def stays(other: StoredMemory) -> bool:
+            is_recent_none = other.file is None and other.after[0] >= reply.round - 1
+            return other.after != memory.after and (
+                other.after[0] == reply.round or other.after == start or is_recent_none
+            )
+
+        kept = [other for other in self.memories if stays(other)]
+        exchanges = {other.after for other in kept}
+        replies = [r for r in self.replies if (r.round, r.exchange) in exchanges]
         return ClientRecord((*replies, reply), (*kept, memory), start)
 
     def without(self, reply: StoredReply) -> ClientRecord:
-        """Return the record without a reply; its memory stays, because the same task gives the same memory again."""
+        """Return the record without a reply; its memory stays: the same task gives the same memory again."""
         return replace(self, replies=tuple(r for r in self.replies if r.file != reply.file))
 
     @property
@@ -97,14 +107,15 @@ def read_record(home: Path) -> ClientRecord:
     """Read the record in a client's folder; an empty one if the client has none.
 
     Raises:
-        RunFolderError: the file cannot be read, or is damaged.
+        RunFolderError: the file is damaged.
+        OSError: the file cannot be read; it may be intact.
     """
     path = home / COMMITTED
     try:
         return _decode(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return ClientRecord()
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {error}") from None
 
 

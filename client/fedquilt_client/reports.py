@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from fedquilt_client.hardware import Vitals
 from fedquilt_common.training_jobs import Job
+from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.messages import FailedMessage, Telemetry
 
 
@@ -28,11 +29,10 @@ def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int,
     )
 
 
-def failure_message(agent: str, run: str, job: Job, reason: str) -> FailedMessage:
+def failure_message(agent: str, run: str, client: int, exchange: ExchangeId, reason: str) -> FailedMessage:
     """Return a message that a client's task failed; ``reason`` is cut to 500 characters."""
-    return FailedMessage(
-        agent=agent, run=run, client=job.client, round=job.round, exchange=job.exchange, reason=reason[:500]
-    )
+    round, number = exchange
+    return FailedMessage(agent=agent, run=run, client=client, round=round, exchange=number, reason=reason[:500])
 
 
 def out_of_memory_message(job: Job, need: int, limit: int) -> str:

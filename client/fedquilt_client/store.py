@@ -22,6 +22,7 @@ from fedquilt_client.records import (
     write_record,
 )
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.training_jobs import CheckedFile
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 LARGEST_BOOT: Final = 1 << 62
-"""Boot numbers stay below this limit of the protocol."""
+"""A stored boot number from here on is damaged; the protocol's limit is twice as large."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class AgentStore:
     """The state folder of an agent; only one agent at a time can use it."""
 
     def __init__(self, folder: Path) -> None:
+        """Lock the folder.
+
+        Raises:
+            FolderInUseError: another process uses it.
+        """
         self.folder = folder
         self._lock = lock_folder(folder)
 
@@ -79,7 +85,7 @@ class AgentStore:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def open_run(self, run: RunMessage) -> RunStore:
-        """Return the store of a run; delete patches and drafts of earlier runs, and keep their private memory."""
+        """Return the store of a run; delete all patches and drafts, and keep the private memory of each run."""
         for old in (self.folder / "runs").glob("*"):
             if old.name != run.run:
                 shutil.rmtree(old / "patches", ignore_errors=True)
@@ -96,6 +102,7 @@ class RunStore:
         self.patches = folder / "patches"
         self.message = folder / "run.json"
         shutil.rmtree(self.patches, ignore_errors=True)  # the broker retains them; a power cut may have damaged these
+        shutil.rmtree(folder / "drafts", ignore_errors=True)
         self.patches.mkdir(parents=True)
         write_durably(self.message, run.model_dump_json())
 
@@ -162,7 +169,14 @@ class RunStore:
         return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size, reply.head)
 
     def forget(self, reply: StoredReply) -> None:
-        """Delete a damaged reply; training it again from the memory that its task names gives the same bytes."""
+        """Delete a damaged reply.
+
+        Training it again, from the memory that its task names, gives the same arrays and memory; only the times in its
+        header differ.
+
+        Raises:
+            RunFolderError: the client's record is damaged.
+        """
         home = self._home(reply.client)
         self._write(home, self._read(reply.client).without(reply))
 
@@ -170,16 +184,19 @@ class RunStore:
         """Return the client's private memory as it was after the reply ``since``; None if it had none.
 
         Raises:
-            RunFolderError: the client's record is damaged.
+            RunFolderError: the client's record is damaged, or does not name a memory that is there.
         """
-        memory = self._read(client).memory_after(since)
+        memory, home = self._read(client).memory_after(since), self._home(client)
         if since is not None and memory is None:
+            for path in home.glob(f"memory-{since[0]}.{since[1]}-*"):
+                raise RunFolderError(f"{home / COMMITTED} is missing or too old: it does not name {path.name}. "
+                                     f"{_memory_advice(home)}")  # fmt: skip
             log.warning(
                 "client %d: its private memory after round %d is missing; it starts without memory", client, since[0]
             )
         if memory is None or memory.file is None:
             return None
-        return CheckedFile(self._home(client) / memory.file, memory.digest)
+        return CheckedFile(home / memory.file, memory.digest)
 
     def _home(self, client: int) -> Path:
         return self.folder / "clients" / str(client)
@@ -188,18 +205,16 @@ class RunStore:
         """Return the client's record; without private memory, a damaged one is replaced by an empty one.
 
         Raises:
-            RunFolderError: the record is damaged, and the client has private memory that it names.
+            RunFolderError: the record cannot be read, or it is damaged and the client has private memory that it names.
         """
         home = self._home(client)
-        try:
-            return read_record(home)
-        except RunFolderError as error:
-            if any(home.glob("memory-*")):
-                raise RunFolderError(
-                    f"{error}. It names the private memory of client {client}: restore the file from a backup, or "
-                    f"delete the folder {home}; then the client starts without memory"
-                ) from None
-            log.warning("%s: it held replies only, which client %d trains again", error, client)
+        with report_disk_errors(home):
+            try:
+                return read_record(home)
+            except RunFolderError as error:
+                if any(home.glob("memory-*")):
+                    raise RunFolderError(f"{error}. {_memory_advice(home)}") from None
+                log.warning("%s: it held replies only, which client %d trains again", error, client)
             self._write(home, ClientRecord())
             return ClientRecord()
 
@@ -209,6 +224,13 @@ class RunStore:
         for path in home.iterdir():
             if path.name not in record.files:
                 path.unlink()
+
+
+def _memory_advice(home: Path) -> str:
+    return (
+        f"It names the private memory of client {home.name}: restore the file from a backup, or delete the folder "
+        f"{home}; then the client starts without memory"
+    )
 
 
 @dataclass(frozen=True)
@@ -250,7 +272,8 @@ def _list_run(home: Path, damaged: Damaged) -> Iterator[KeptMemory]:
     clients = [file.parent for file in home.glob(f"clients/*/{COMMITTED}") if file.parent.name.isdigit()]
     for client in sorted(clients, key=lambda path: int(path.name)):
         try:
-            newest = [memory for memory in read_record(client).memories if memory.file is not None][-1:]
+            with report_disk_errors(client):
+                newest = [memory for memory in read_record(client).memories if memory.file is not None][-1:]
         except RunFolderError as error:
             damaged(RunFolderError(f"{error}; so the private memory of client {client.name} is unknown"))
             continue

@@ -31,10 +31,14 @@ class CheckedFile:
     digest: str | None
 
     def is_intact(self) -> bool:
-        """Whether the file exists and has its digest."""
+        """Return whether the file exists and has its digest.
+
+        Raises:
+            OSError: the file is there but cannot be read; it may be intact.
+        """
         try:
-            return self.digest is None or digest_file(self.path) == self.digest
-        except OSError:
+            return self.path.exists() if self.digest is None else digest_file(self.path) == self.digest
+        except FileNotFoundError:
             return False
 
 

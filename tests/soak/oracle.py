@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tests.soak.evidence import Evidence
 
-DAMAGED = 6
-"""Exit code for a folder that cannot be repaired."""
+DAMAGED = frozenset({6, 7})
+"""Exit codes if a folder cannot be repaired: of its process, and of a run in which too many clients fail for this."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def judge(outcome: Outcome, undisturbed: Evidence) -> list[str]:
     problems = [*outcome.found, *_hygiene(found)]
     if found.is_finished:
         return [*problems, *_counts(found), *_result(outcome, undisturbed)]
-    if found.codes[-1] == DAMAGED and outcome.damaged:
+    if found.codes[-1] in DAMAGED and outcome.damaged:
         return [*problems, *_names_the_damage(outcome)]
     return [*problems, _end(found)]
 
@@ -62,7 +62,7 @@ def _hygiene(found: Evidence) -> Iterator[str]:
 def _names_the_damage(outcome: Outcome) -> Iterator[str]:
     names = [path.rsplit("/", 1)[-1] for path in outcome.damaged]
     if not any(name in outcome.evidence.message for name in names):
-        yield f"exit code {DAMAGED} without the name of a damaged file ({', '.join(outcome.damaged)})"
+        yield f"exit code {outcome.evidence.codes[-1]} without the name of a damaged file ({', '.join(outcome.damaged)})"
 
 
 def _counts(found: Evidence) -> Iterator[str]:

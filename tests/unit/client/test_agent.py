@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 import pytest
+from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
+from fedquilt_client.jobs import Jobs
+from fedquilt_client.settings import AgentSettings
+from fedquilt_client.store import AgentStore
 from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.bitmaps import encode_bitmap
@@ -32,6 +36,7 @@ from fedquilt_common.wire.messages import (
     TaskMessage,
     parse_telemetry,
 )
+from fedquilt_common.wire.topics import Topics
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer
@@ -212,6 +217,47 @@ def test_a_coordinator_that_has_restarted_may_go_back(peer: Peer, host: Host, ki
         peer.reply(0, 3)
 
 
+def test_an_agent_that_starts_while_the_coordinator_goes_back_follows_it(peer: Peer, host: Host, kit: Kit) -> None:
+    """What the broker has retained is older than the coordinator's restart."""
+    peer.publish(peer.topics.run, kit.run())
+    peer.open("run-1", 5, kit.blob(), [0])
+    with host():
+        peer.reply(0, 5)
+        peer.open("run-1", 3, kit.blob(), [0])
+        peer.reply(0, 3)
+
+
+def test_a_retained_manifest_does_not_hide_that_the_coordinator_goes_back(kit: Kit) -> None:
+    """The agent reconnects between the presence of the restarted coordinator and its first manifest."""
+    broker, topics = MemoryBroker(), Topics("test")
+    transport = MemoryTransport(broker, "board", lambda _: None)
+    transport.connect()
+    store = AgentStore(kit.folder / "state")
+    settings = AgentSettings("board", (0,), federation="test", state=kit.folder / "state")
+    jobs = Jobs(settings, store, transport, topics, lambda _: None, lambda *_: None)
+
+    def round_of(number: int) -> RoundMessage:
+        """Each round has a slot of its own, so the subscriptions show which one the agent follows."""
+        patch = PatchMessage(slot=number, digest=NOBODY, size=1)
+        task = TaskMessage(clients=[0], kind="train", patches=[0])
+        return RoundMessage(run="run-1", round=number, exchange=0, patches=[patch], tasks=[task])
+
+    def followed() -> set[str]:
+        return broker.sessions["board"].filters
+
+    jobs.enter_run(kit.run())
+    jobs.open_round(round_of(5), retained=False)
+    jobs.open_round(round_of(4), retained=False)
+    assert followed() == {topics.slot_chunks("slices/5")}
+    jobs.greet_coordinator()
+    jobs.open_round(round_of(5), retained=True)
+    jobs.open_round(round_of(3), retained=False)
+    assert followed() == {topics.slot_chunks("slices/3")}
+    jobs.open_round(round_of(2), retained=False)
+    assert followed() == {topics.slot_chunks("slices/3")}
+    store.release()
+
+
 def test_a_client_that_cannot_do_its_task_reports_why_for_each_manifest(
     peer: Peer, host: Host, kit: Kit, wait_for: Wait
 ) -> None:
@@ -270,7 +316,7 @@ def test_run_and_round_may_come_in_any_order(peer: Peer, host: Host, kit: Kit) -
         assert same(peer.reply(0, 1), plus(0.5, kit))
 
 
-def test_an_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit) -> None:
+def test_an_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
     jobs: list[Job] = []
     submit = WorkerPool.submit
 
@@ -280,8 +326,9 @@ def test_an_earlier_round_is_no_task(peer: Peer, host: Host, kit: Kit) -> None:
 
     kit.monkeypatch.setattr(WorkerPool, "submit", noted)
     peer.publish(peer.topics.run, kit.run())
-    peer.open("run-1", 5, kit.blob(), [3])
     with host():
+        wait_for(lambda: peer.messages("telemetry"), "telemetry: the agent has subscribed")
+        peer.open("run-1", 5, kit.blob(), [3])
         peer.open("run-1", 4, kit.blob(), [0])
         peer.open("run-2", 6, kit.blob(), [0])
         peer.open("run-1", 6, kit.blob(), [0])

@@ -14,6 +14,7 @@ from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import FileArrays
+from fedquilt_common.wire.messages import FailedMessage, parse_telemetry
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer
@@ -27,6 +28,11 @@ def same(one: Any, other: Any) -> bool:
 
 def plus(step: float, kit: Kit) -> dict[str, Any]:
     return {name: x + np.float32(step) for name, x in FileArrays(kit.blob().path).items()}
+
+
+def failures(peer: Peer) -> list[FailedMessage]:
+    messages = [parse_telemetry(message.payload, message.topic) for message in peer.messages("telemetry")]
+    return [message for message in messages if isinstance(message, FailedMessage)]
 
 
 def reply_files(peer: Peer) -> list[Path]:
@@ -49,22 +55,66 @@ def test_a_stored_reply_that_is_damaged_is_trained_again(
         peer.reply(0, 1)
     # train_seconds in the header differs, so the digests do, but not the arrays
     assert {header.index for header, _ in peer.chunks(0, 1)} == {header.index for header, _ in before}
-    assert "its stored reply is damaged; training it again" in caplog.text
+    assert "its reply on disk is damaged; training it again" in caplog.text
 
 
-def test_a_damaged_memory_ends_the_agent_and_is_named(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
-    code = "ctx.memory['count'] = ctx.memory.get('count', task.arrays['bias'][:1] * 0) + 1"
-    peer.publish(peer.topics.run, kit.run(algorithm={"name": kit.package("reminding", code)}))
-    peer.open("run-1", 1, kit.blob(), [0])
-    with host(allow_import=("reminding",)) as agent:
+COUNTING = "ctx.memory['count'] = ctx.memory.get('count', task.arrays['bias'][:1] * 0) + 1"
+
+
+def memory_of(peer: Peer, client: int) -> Path:
+    (file,) = (peer.folder / "state").glob(f"runs/run-1/clients/{client}/memory-*")
+    return file
+
+
+def test_a_damaged_memory_fails_its_client_only_and_is_named(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.publish(peer.topics.run, kit.run(algorithm={"name": kit.package("reminding", COUNTING)}))
+    peer.open("run-1", 1, kit.blob(), [0, 1])
+    since = {"0": (1, 0), "1": (1, 0)}
+    with host(allow_import=("reminding",)):
         peer.reply(0, 1)
-        (memory,) = (peer.folder / "state").glob("runs/run-1/clients/0/memory-*")
-        memory.write_bytes(memory.read_bytes()[:-1] + b"x")
+        peer.reply(1, 1)
+        memory = memory_of(peer, 0)
+        whole = memory.read_bytes()
+        memory.write_bytes(whole[:-1] + b"x")
+        peer.open("run-1", 2, kit.blob(), [0, 1], since=since)
+        failure = wait_for(lambda: failures(peer))[0]
+        assert (failure.client, failure.round) == (0, 2)
+        assert failure.reason.startswith(f"{memory}, the private memory of client 0, is damaged: restore the file")
+        peer.reply(1, 2)
+        memory.write_bytes(whole)
+        peer.open("run-1", 2, kit.blob(), [0], since=since)
+        peer.reply(0, 2)
+
+
+def test_a_lost_record_fails_its_client_only(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.publish(peer.topics.run, kit.run(algorithm={"name": kit.package("recalling", COUNTING)}))
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host(allow_import=("recalling",)):
+        peer.reply(0, 1)
+        memory = memory_of(peer, 0)
+        (memory.parent / "committed.json").unlink()
+        peer.open("run-1", 2, kit.blob(), [0, 1], since={"0": (1, 0)})
+        assert "committed.json is missing or too old" in wait_for(lambda: failures(peer))[0].reason
+        peer.reply(1, 2)
+    assert memory.exists()
+
+
+def test_damaged_memory_of_all_clients_ends_the_agent(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.publish(peer.topics.run, kit.run(algorithm={"name": kit.package("knowing", COUNTING)}))
+    peer.open("run-1", 1, kit.blob(), [0, 1])
+    with host(allow_import=("knowing",)) as agent:
+        peer.reply(0, 1)
+        peer.reply(1, 1)
+        for client in (0, 1):
+            memory_of(peer, client).write_bytes(b"rotten")
         peer.open("run-1", 2, kit.blob(), [0], since={"0": (1, 0)})
+        wait_for(lambda: failures(peer))
+        peer.open("run-1", 2, kit.blob(), [1], since={"1": (1, 0)})
         error = wait_for(lambda: agent.errors)[0]
         agent.errors.clear()
     assert isinstance(error, RunFolderError)
-    assert str(error).startswith(f"{memory}, the private memory of client 0, is damaged: restore the file")
+    assert "the private memory of client 1, is damaged: restore the file" in str(error)
+    assert [failure.client for failure in failures(peer)] == [0, 1]
 
 
 def test_a_full_disk_ends_the_agent_with_advice_and_nothing_is_lost(
@@ -104,4 +154,50 @@ def test_a_damaged_patch_is_downloaded_again(
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
         assert same(peer.reply(0, 1), plus(0.5, kit))
-    assert "is damaged or missing: downloading it again" in caplog.text
+    assert "is damaged: downloading it again" in caplog.text
+
+
+def test_a_patch_that_many_clients_share_is_downloaded_again_once(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit = WorkerPool.submit
+    spoilt: list[Job] = []
+
+    def spoil(pool: WorkerPool, job: Job) -> None:
+        if not spoilt:
+            spoilt.append(job)
+            job.patches[0].path.write_bytes(b"rotten")
+        submit(pool, job)
+
+    kit.monkeypatch.setattr(WorkerPool, "submit", spoil)
+    peer.publish(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0, 1, 2, 3])
+    with host(clients=(0, 1, 2, 3)):
+        clients = {0, 1, 2, 3}
+        while clients:  # whichever is sent next
+            client = next(iter(wait_for(lambda: {client for client in clients if peer.chunks(client, 1)})))
+            assert same(peer.reply(client, 1), plus(0.5, kit))
+            clients.remove(client)
+    assert failures(peer) == []
+    assert caplog.text.count("is damaged: downloading it again") == 1
+
+
+def test_a_disk_that_damages_each_patch_is_reported_and_tried_again_with_the_next_manifest(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait
+) -> None:
+    submit = WorkerPool.submit
+    spoils = [True]
+
+    def spoil(pool: WorkerPool, job: Job) -> None:
+        if spoils[0]:
+            job.patches[0].path.write_bytes(b"rotten")
+        submit(pool, job)
+
+    kit.monkeypatch.setattr(WorkerPool, "submit", spoil)
+    peer.publish(peer.topics.run, kit.run())
+    peer.open("run-1", 1, kit.blob(), [0])
+    with host():
+        assert "damaged a patch 3 times" in wait_for(lambda: failures(peer))[0].reason
+        spoils[0] = False
+        peer.open("run-1", 1, kit.blob(), [0])
+        assert same(peer.reply(0, 1), plus(0.5, kit))

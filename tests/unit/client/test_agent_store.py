@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedquilt_client import store as module
-from fedquilt_client.records import StoredReply
+from fedquilt_client.records import StoredReply, read_record
 from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_common.errors import FolderInUseError, RunFolderError
 from fedquilt_common.files.durable import write_durably
@@ -139,7 +139,9 @@ def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
 def check_whole(store: RunStore) -> int:
     """Which round the store is at; fails when memory and replies do not agree."""
     at = 3 if known(store, 3) else 2
-    assert [memory(store, number) for number in (2, 3)] == ["memory 2", "memory 3" if at == 3 else None]
+    assert memory(store, at) == f"memory {at}"
+    record = read_record(store.folder / "clients" / str(CLIENT))
+    assert [memory.after for memory in record.memories] == [(1, 0), (2, 0), (3, 0)][at - 2 : at]
     reply = known(store, at)
     assert reply is not None
     blob = store.blob(reply)
@@ -240,13 +242,62 @@ def test_old_files_go(tmp_path: Path) -> None:
     assert list((store.folder / "drafts").iterdir()) == []
 
 
-def test_an_answer_to_a_second_question_in_a_round_replaces_nothing(tmp_path: Path) -> None:
+def test_an_answer_to_a_second_question_in_an_exchange_replaces_the_first(tmp_path: Path) -> None:
+    """There is one memory after an exchange, and it belongs to the second answer."""
     store = open_store(tmp_path)
     first = commit(store, 1)
     second = commit(store, 1, text="other")
-    assert first.file != second.file
-    assert store.blob(first).path.read_text() == "reply 1"
+    assert not store.blob(first).path.exists()
     assert store.blob(second).path.read_text() == "other 1"
+    assert known(store, 1) == second
+
+
+def test_a_reply_stays_only_with_the_memory_after_it(tmp_path: Path) -> None:
+    """The coordinator's folder was restored: it asks for round 1 again, and then for all later ones."""
+    store = open_store(tmp_path)
+    for number in (1, 2, 3):
+        commit(store, number, None if number == 1 else BEFORE)
+    commit(store, 1, None)
+    for number in (2, 3):
+        assert known(store, number) is None
+        commit(store, number)
+    assert memory(store, 3) == "memory 3"
+
+
+def test_a_client_without_memory_keeps_the_reply_of_the_last_round(tmp_path: Path) -> None:
+    """It may still be on its way when the next one is committed, whatever counts."""
+    store = open_store(tmp_path)
+    for number in (1, 2, 3):
+        commit(store, number, None, memory=False)
+    assert [known(store, number) is not None for number in (1, 2, 3)] == [False, True, True]
+
+
+def test_a_lost_record_with_memory_is_named(home: Path, tmp_path: Path) -> None:
+    (home / "committed.json").unlink()
+    store = open_store(tmp_path)
+    with pytest.raises(RunFolderError, match=r"committed\.json is missing or too old: .*delete the folder"):
+        store.memory(CLIENT, (2, 0))
+    assert store.memory(CLIENT, None) is None
+
+
+def test_a_record_that_cannot_be_read_is_not_damaged(home: Path, tmp_path: Path) -> None:
+    """Its remedy is not to delete the folder."""
+    content = (home / "committed.json").read_bytes()
+    (home / "committed.json").unlink()
+    (home / "committed.json").mkdir()  # EISDIR stands for any error, as this test may run as root
+    with pytest.raises(RunFolderError, match=r"committed\.json cannot be used: Is a directory") as error:
+        known(open_store(tmp_path), 2)
+    assert "delete" not in str(error.value)
+    (home / "committed.json").rmdir()
+    (home / "committed.json").write_bytes(content)
+    assert known(open_store(tmp_path), 2) is not None
+
+
+def test_drafts_of_a_process_that_was_killed_go(tmp_path: Path) -> None:
+    draft = open_store(tmp_path).drafts(CLIENT, 2, 0).reply
+    draft.write_text("half")
+    open_store(tmp_path)
+    assert not draft.exists()
 
 
 def test_boot_grows_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +329,7 @@ def test_a_boot_that_loses_power_is_not_given_twice(tmp_path: Path, monkeypatch:
 
 def test_a_folder_has_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "lock_folder", functools.partial(lock_folder, wait=0.0))
-    with closing_store(tmp_path), pytest.raises(FolderInUseError, match=f"process {os.getpid()} uses"):
+    with closing_store(tmp_path), pytest.raises(FolderInUseError, match=f"process {os.getpid()} on .* uses"):
         AgentStore(tmp_path)
     assert next_boot(tmp_path) > 0
 

@@ -135,6 +135,13 @@ def test_a_damaged_memory_is_named(state: Path, capsys: pytest.CaptureFixture[st
         assert not (state.parent / "own").exists()
 
 
+def test_a_missing_memory_is_named_as_missing(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = (state / "runs" / "first-run" / "clients" / "10").glob("memory-*")
+    file.unlink()
+    assert run(["memory", "list", "--state", str(state), "--json"]) == 6
+    assert f"{file}, of client 10: is missing" in capsys.readouterr().err
+
+
 def test_what_else_lies_in_a_state_folder_does_no_harm(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (state / "runs" / "notes.txt").write_text("mine")
     (state / "runs" / "first-run" / "clients" / "backup").mkdir()

@@ -27,7 +27,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.learner import TorchLearner
-from fedquilt_common.training_jobs import CheckedFile, Job
+from fedquilt_common.training_jobs import DISK_FAILURE, CheckedFile, Job
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
@@ -136,6 +136,18 @@ def test_private_memory_is_handed_on(kit: Kit) -> None:
     second = kit.job(run, allowed=["remembering"], memory=CheckedFile(first.memory_out, None))
     assert done(second).memory
     assert [FileArrays(job.memory_out)["count"].tolist() for job in (first, second)] == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("name", ["memory", "patches"])
+def test_an_input_that_cannot_be_read_is_a_failure_of_the_disk(kit: Kit, name: str) -> None:
+    """It may be intact: only a missing file, or one with other bytes, is damaged."""
+    job = kit.job(kit.run())
+    unreadable, missing = CheckedFile(kit.folder, "0" * 64), CheckedFile(kit.folder / "missing", "0" * 64)
+    event = do(job.model_copy(update={name: unreadable if name == "memory" else [unreadable]}))
+    assert (event["event"], event["cause"]) == ("failed", DISK_FAILURE)
+    assert "Is a directory" in event["reason"]
+    event = do(job.model_copy(update={name: missing if name == "memory" else [missing]}))
+    assert (event["event"], event["path"]) == ("damaged", str(missing.path))
 
 
 @pytest.mark.parametrize("own_digest", [True, False])

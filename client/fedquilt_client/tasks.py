@@ -1,0 +1,109 @@
+"""The tasks of a manifest that are for this board, and the job that each becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedquilt_client.settings import AgentSettings
+from fedquilt_client.store import RunStore
+from fedquilt_common.training_jobs import CheckedFile, Job
+from fedquilt_common.wire.messages import PatchMessage, RoundMessage, TaskMessage
+
+TaskId = tuple[int, str]
+"""A client and the fingerprint of its task."""
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """What one client of this board is asked to do in the open exchange."""
+
+    client: int
+    fingerprint: str
+    task: TaskMessage
+    message: RoundMessage
+
+    @property
+    def id(self) -> TaskId:
+        """The client and the fingerprint."""
+        return self.client, self.fingerprint
+
+    @property
+    def patches(self) -> list[PatchMessage]:
+        """The patches that the task needs, in the order of the task."""
+        return [self.message.patches[i] for i in self.task.patches]
+
+
+def open_tasks(message: RoundMessage, clients: Iterable[int]) -> list[OpenTask]:
+    """Return the tasks of these clients, in the order of the manifest."""
+    own = set(clients)
+    return [
+        OpenTask(client, message.fingerprint(task, client), task, message)
+        for task in message.tasks
+        for client in task.clients
+        if client in own
+    ]
+
+
+def has_same_tasks(one: RoundMessage, other: RoundMessage) -> bool:
+    """Return whether two manifests agree in all that determines their tasks."""
+    return _content(one) == _content(other)
+
+
+def _content(message: RoundMessage) -> tuple[object, ...]:
+    return message.round, message.exchange, message.patches, message.tasks, message.slices, message.since
+
+
+def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettings) -> Job:
+    """Return the job of a task.
+
+    Args:
+        number: unique among the jobs of this agent.
+        task: the task; its patches are on disk.
+        store: where its files are.
+        settings: the limits of this board.
+
+    Raises:
+        RunFolderError: the client's record or private memory is damaged, or cannot be read.
+    """
+    message, client = task.message, task.client
+    drafts = store.drafts(client, message.round, message.exchange)
+    slices, own = message.sub_models(task.task)
+    since = message.memory_of(client)
+    return Job(
+        number=number,
+        run_file=store.message,
+        client=client,
+        round=message.round,
+        exchange=message.exchange,
+        kind=task.task.kind,
+        scalars=task.task.scalars,
+        fingerprint=task.fingerprint,
+        since=since,
+        labels=task.task.labels,
+        patches=[CheckedFile(store.patch(patch.digest), patch.digest) for patch in task.patches],
+        slices=slices,
+        slice=own,
+        memory=store.memory(client, since),
+        reply=drafts.reply,
+        memory_out=drafts.memory,
+        allowed=list(settings.allow_import),
+        budget=settings.budget,
+        limit_file=store.limit,
+        sharing=settings.workers,
+    )
+
+
+def task_id(job: Job) -> TaskId:
+    """Return the task that a job is for."""
+    return job.client, job.fingerprint
+
+
+def is_patch_damaged(job: Job, path: Path) -> bool:
+    """Return whether a job's patch is there and damaged; it is not there while it is downloaded again."""
+    patch = next(file for file in job.patches if file.path == path)
+    try:
+        return path.exists() and not patch.is_intact()
+    except OSError:  # the training process could read it
+        return True
