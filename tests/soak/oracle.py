@@ -60,9 +60,9 @@ def _hygiene(found: Evidence) -> Iterator[str]:
 
 
 def _names_the_damage(outcome: Outcome) -> Iterator[str]:
-    names = [path.rsplit("/", 1)[-1] for path in outcome.damaged]
+    code, names = outcome.evidence.codes[-1], [path.rsplit("/", 1)[-1] for path in outcome.damaged]
     if not any(name in outcome.evidence.message for name in names):
-        yield f"exit code {outcome.evidence.codes[-1]} without the name of a damaged file ({', '.join(outcome.damaged)})"
+        yield f"exit code {code} without the name of a damaged file ({', '.join(outcome.damaged)})"
 
 
 def _counts(found: Evidence) -> Iterator[str]:
