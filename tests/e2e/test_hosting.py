@@ -1,7 +1,8 @@
-"""A reply that is refused because its agent does not host the client counts later; real broker, agent, coordinator."""
+"""Clients whose host changes, and coordinators that meet in one federation; real broker, agents and coordinators."""
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.support.peers import peer
 
 from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
@@ -93,6 +95,16 @@ def connection(port: int, client_id: str) -> MakeTransport:
     return transport
 
 
+def has_session(port: int, client_id: str) -> bool:
+    """Whether the broker holds a session of this client; ends it."""
+    found: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+    with closing(MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), client_id, found.put, session_expiry=0)) as probe:
+        probe.connect()
+        answer = found.get(timeout=20)
+    assert isinstance(answer, Connected)
+    return answer.session_present
+
+
 def agent(port: int, folder: Path, name: str, clients: tuple[int, ...]) -> AbstractContextManager[threading.Thread]:
     settings = AgentSettings(name, clients, federation=TOPICS.federation, state=folder / name)
     return running(Agent(settings, connection(port, name)).execute)
@@ -108,7 +120,8 @@ class Lab:
     status: StatusStore = field(default_factory=StatusStore)
 
     def execute(self, should_stop: Callable[[], bool]) -> None:
-        run = ActiveRun(bench_experiment(1, 2, 0.01, 2), self.folder / self.name, resume=True)
+        experiment = bench_experiment(1, 2, 0.01, 2).model_copy(update={"name": self.name})
+        run = ActiveRun(experiment, self.folder / self.name, resume=True)
         try:
             make_transport = connection(self.port, f"coordinator-{self.name}")
             Coordinator(run, TOPICS.federation, make_transport, self.status).execute(should_stop)
@@ -163,12 +176,26 @@ def test_boards_that_swap_their_clients_finish_the_run(port: int, tmp_path: Path
             assert lab.status.current.phase == "finished"
 
 
-def test_a_second_coordinator_in_a_federation_leaves_and_harms_nothing(port: int, tmp_path: Path, lab: Lab) -> None:
-    second = Lab(port, tmp_path, "second")
-    with running(lab.execute) as work:
-        wait_for(lambda: lab.status.current.broker_connected)
-        with pytest.raises(FederationInUseError, match="works in the federation hosting, which carries one run at a"):
-            second.execute(lambda: False)
+@pytest.mark.parametrize("name", ["aaa", "zzz"])
+def test_a_second_coordinator_leaves_each_time_it_starts_and_harms_nothing(
+    port: int, tmp_path: Path, lab: Lab, name: str
+) -> None:
+    """Its run sorts before or after the first one's. It publishes nothing that an agent would follow."""
+    second = Lab(port, tmp_path, name)
+    with peer(port, "witness") as witness, running(lab.execute) as work:
+        witness.subscribe(TOPICS.coordinator)
+        witness.wait(lambda: any(b'"run":"run-' in found and b'"started":1' in found for found in witness.payloads))
+        for kind in ("run", "round", "end"):
+            witness.subscribe(f"fedquilt/v1/hosting/{kind}")
+        for _ in range(3):
+            with pytest.raises(FederationInUseError, match="works in the federation hosting, which carries one run at"):
+                second.execute(lambda: False)
+            assert not has_session(port, f"coordinator-{name}")
         with agent(port, tmp_path, "board", (0, 1)):
             work.join(30)
             assert lab.status.current.phase == "finished"
+        witness.wait(lambda: any(b"all rounds are done" in found for found in witness.payloads))
+    foreign = [
+        topic for topic, found in zip(witness.topics, witness.payloads, strict=True) if f'"{name}-'.encode() in found
+    ]
+    assert set(foreign) == {TOPICS.coordinator}

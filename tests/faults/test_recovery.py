@@ -10,6 +10,7 @@ import pytest
 
 from fedquilt_common.wire.transport import Deliver, MqttMessage
 from fedquilt_server.round.events import Replied
+from fedquilt_server.status.snapshot import StatusStore
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Stage
@@ -157,3 +158,19 @@ def test_two_crashes_in_one_round(first: str, points: list[str], undisturbed: st
     go_on(stage)
     assert stage.sha256 == undisturbed
     assert [(row.clients, row.late, row.rejected) for row in stage.rows] == [(3, 0, 0), (3, 0, 0)]
+
+
+@pytest.mark.parametrize("rounds", [0, 1], ids=["from the journal", "from a checkpoint"])
+def test_a_resumed_run_shows_its_boards_before_any_of_them_reports(rounds: int, stage: Stage) -> None:
+    def is_training() -> bool:
+        stage.turn()
+        return len(stage.board.current.history) == rounds and stage.board.current.phase == "training"
+
+    stage.arrive()
+    with stage.closing(stage.coordinator()) as coordinator:
+        coordinator.execute(is_training)
+    stage.board = StatusStore()
+    with stage.closing(stage.coordinator()) as coordinator:
+        coordinator.execute(lambda: True)
+    shown = [(board.agent, board.clients, board.online) for board in stage.board.current.boards]
+    assert shown == [("jetson", [2], True), ("pi", [0, 1], True)]

@@ -52,11 +52,13 @@ class CoordinatorPresence(WireMessage):
         online: whether the coordinator is connected.
         epoch: grows by one with each start of the coordinator on its run folder.
         run: its run.
+        started: place of the coordinator among those of the federation; null while it asks whether there are others.
     """
 
     online: bool
     epoch: Number
     run: Name | None = None
+    started: Big | None = None
 
 
 class RunMessage(WireMessage):
@@ -369,10 +371,8 @@ def parse_inbox(payload: bytes, topic: str) -> ReceiptMessage | MissingMessage |
 
 def parse_telemetry(payload: bytes, topic: str) -> Telemetry | FailedMessage:
     """Parse one of the two messages on a telemetry topic; raises the errors of ``parse``."""
-    body = _read_object(payload, topic)
-    if body.get("type") == "failed":
-        return parse(FailedMessage, payload, topic)
-    return parse(Telemetry, payload, topic)
+    failed = _read_object(payload, topic).get("type") == "failed"
+    return parse(FailedMessage, payload, topic) if failed else parse(Telemetry, payload, topic)
 
 
 def _read_object(payload: bytes, topic: str) -> dict[str, Any]:

@@ -7,12 +7,19 @@ and in the journal.
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import time
 from collections.abc import Callable
 from typing import Final
 
-from fedquilt_common.errors import BrokerUnreachableError, FedquiltError, ProtocolError, RunFolderError
+from fedquilt_common.errors import (
+    BrokerUnreachableError,
+    FederationInUseError,
+    FedquiltError,
+    ProtocolError,
+    RunFolderError,
+)
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.topics import Topics
@@ -36,6 +43,8 @@ from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.status.stall import StallDetector
+
+log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 0.5
@@ -78,11 +87,11 @@ class Coordinator:
         self._agents = AgentList()
         self._display = StatusUpdater(store, self._agents)
         self._stall = StallDetector(run.experiment.participation, STALL_SECONDS, _STALL_ADVICE)
-        self._connected = False
+        self._connected = self._working = False
         guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
         self._admission = Admission(self._transport, self._topics, guard)
         self._ledger = Ledger(self.machine, self._admission, guard, run.experiment.chunk)
-        self._rivals = Rivals(folder.run, federation, self._publish_presence, self._announce)
+        self._rivals = Rivals(self._transport, self._topics, folder.run, folder.epoch, self._announce)
         self._wire()
 
     def _wire(self) -> None:
@@ -124,12 +133,15 @@ class Coordinator:
         """
         run = self.run
         run.watch_socket(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
-        self._agents.restore(self.machine.agents, clock.now())
         self._display.start(run)
         self._transport.connect()
-        self._await_broker()
-        run.folder.begin()
+        has_session, is_rejected = self._await_broker(), False
         try:
+            if not has_session:
+                self._await_turn()
+            run.folder.begin()
+            self._working = True
+            self._announce()
             self._driver.recover()
             self._admission.start(self.machine.agents)
             self._claims.restore()
@@ -138,18 +150,24 @@ class Coordinator:
             while self.machine.finished and not run.folder.closed and not should_stop():
                 self._publish_end()
         except FedquiltError as error:
+            is_rejected = isinstance(error, FederationInUseError)
             self._store.update(phase="failed", message=str(error))
             raise
         finally:
             with contextlib.suppress(RunFolderError):  # the next start writes them
                 run.result_files.catch_up(self._display.boards)
-            farewell = self._topics.coordinator, self._farewell
-            self._transport.close(farewell, end_session=run.folder.closed)
+            farewell = (self._topics.coordinator, self._farewell) if self._working else None
+            self._transport.close(farewell, end_session=run.folder.closed or is_rejected)
 
-    def _await_broker(self) -> None:
+    def _await_broker(self) -> bool:
+        """Wait for the connection; returns whether the broker has kept the session of an earlier process.
+
+        Raises:
+            BrokerUnreachableError: no broker accepts the coordinator.
+        """
         deadline = time.monotonic() + CONNECT_SECONDS
         last = Disconnected("no answer")
-        while not self._connected:
+        while True:
             try:
                 incoming = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
@@ -159,6 +177,21 @@ class Coordinator:
                 if last.refused:
                     raise BrokerUnreachableError(f"{last.reason}. {last.advice}")
             self._take(incoming)
+            if isinstance(incoming, Connected):
+                return incoming.session_present
+
+    def _await_turn(self) -> None:
+        """Wait until no coordinator that works here can object: nothing of this run is published before.
+
+        A coordinator that finds its own session does not wait: the answer would arrive after the messages in the
+        session, which the coordinator handles after its journal.
+
+        Raises:
+            FederationInUseError: one objects.
+        """
+        while not self._rivals.settled:
+            self._take_next(STEP_SECONDS)
+            self._rivals.advance()
 
     def _step(self) -> None:
         """Handle the next message, or wait for the next deadline."""
@@ -166,6 +199,7 @@ class Coordinator:
         self._take_next(STEP_SECONDS if wake is None else min(STEP_SECONDS, max(0.0, wake - clock.now())))
         if self._connected:
             self._claims.check()
+        self._rivals.advance()
         now = clock.now()
         for mute in self._admission.advance():
             self._driver.record(Rejected(now, mute.agent or UNKNOWN, None, self.machine.round, describe(mute)))
@@ -207,6 +241,7 @@ class Coordinator:
             case Connected():
                 self._connected = True
                 self._claims.start_listening()
+                self._rivals.connect()
                 self._announce()
                 self._store.update(broker_connected=True, message="")
             case Disconnected():
@@ -215,16 +250,11 @@ class Coordinator:
 
     def _announce(self) -> None:
         """Publish everything that the broker must retain: it may have lost it."""
-        self._admission.connect()
-        self._transport.subscribe([self._topics.coordinator])
-        self._publish_presence()
-        self._transport.publish(self._topics.end, b"", retain=True)
-        self._transport.publish(self._topics.run, self.run.message.encode(), retain=True)
-        self._downlink.publish_again()
-
-    def _publish_presence(self) -> None:
-        online = CoordinatorPresence(online=True, epoch=self.run.folder.epoch, run=self.run.folder.run)
-        self._transport.publish(self._topics.coordinator, online.encode(), retain=True)
+        if self._working:
+            self._admission.connect()
+            self._transport.publish(self._topics.end, b"", retain=True)
+            self._transport.publish(self._topics.run, self.run.message.encode(), retain=True)
+            self._downlink.publish_again()
 
     def _take_message(self, message: MqttMessage) -> None:
         agent = self._admission.sender(message.topic)
@@ -243,4 +273,7 @@ class Coordinator:
                 if address.kind == "presence" and not message.retained:
                     self._display.show_connected(agent, self.machine)
         except ProtocolError as error:
+            if not self._working:  # the journal is not handled yet
+                log.warning("ignored: %s", error)
+                return
             self._refusals.add(agent, client, self.machine.round, str(error))

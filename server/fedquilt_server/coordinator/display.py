@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from fedquilt_server.coordinator.failures import Failures
@@ -105,10 +106,21 @@ class StatusUpdater:
         elif isinstance(event, Replied):
             self._show_reply(event, machine)
         elif isinstance(event, Joined | Left):
+            self._restore_agents([event.agent], machine, event.at)
             self._agents.update_online(event.agent, online=event.agent in machine.agents)
             self._store.update(boards=self.boards)
         if self._failures.take(event, machine):
             self._store.update(**self._failing(machine))
+
+    def show_restored(self, machine: Machine, now: float) -> None:
+        """Show the agents of a checkpoint."""
+        self._restore_agents(list(machine.agents), machine, now)
+        self._store.update(boards=self.boards)
+
+    def _restore_agents(self, names: Iterable[str], machine: Machine, now: float) -> None:
+        for name in names:
+            if name in machine.agents:
+                self._agents.restore(name, machine.agents[name], now)
 
     def show_connected(self, agent: str, machine: Machine) -> None:
         """Show that an agent has connected, again or for the first time."""

@@ -85,7 +85,9 @@ class Driver:
 
     def recover(self) -> None:
         """Handle the journal's events since the last checkpoint again, then reopen an open exchange."""
-        self._replay(0, self._count_sends(self._run.restore()))
+        commands = self._run.restore()
+        self._display.show_restored(self._machine, clock.now())
+        self._replay(0, self._count_sends(commands))
         damage = self._replay_events()
         if damage is not None:
             self._restart_round(damage, replaying=True)

@@ -1,65 +1,118 @@
-"""Finds out that another coordinator works in the federation, which carries one run at a time."""
+"""Orders the coordinators of a federation, which carries one run at a time: the one that started first stays.
+
+A coordinator that connects publishes its presence without a start and not retained: it asks. One that works answers
+with its own presence, and the new one leaves. Without an answer it chooses its start, which is later than any that it
+has read. So all coordinators compute the same order from the presences alone, whatever their clocks show.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
+from typing import Final
 
 from fedquilt_common.errors import FederationInUseError
 from fedquilt_common.wire.messages import CoordinatorPresence, parse
-from fedquilt_common.wire.transport import MqttMessage
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import MqttMessage, Transport
+from fedquilt_server.runs import clock
 
 log = logging.getLogger(__name__)
 
+ANSWER_SECONDS: Final = 2.0
+"""How long a coordinator waits for the answer of another one whose presence the broker retains."""
+_LARGEST_START: Final = 2**63 - 1
+
 
 class Rivals:
-    """Watches the presence of other coordinators; the one that was there first stays.
+    """Publishes the own presence, and compares it with those of other coordinators.
 
     Args:
+        topics: of the federation.
         run: identifier of the own run.
-        federation: its name, for the message.
-        answer: publishes the own presence.
+        epoch: number of the own start on the run folder.
         announce: publishes everything that the broker retains of the own run.
     """
 
-    def __init__(self, run: str, federation: str, answer: Callable[[], None], announce: Callable[[], None]) -> None:
-        self._run = run
-        self._federation = federation
-        self._answer = answer
+    def __init__(
+        self, transport: Transport, topics: Topics, run: str, epoch: int, announce: Callable[[], None]
+    ) -> None:
+        self._transport = transport
+        self._topics = topics
+        self._own = CoordinatorPresence(online=True, epoch=epoch, run=run)
         self._announce = announce
-        self._found: set[str] = set()
-        self._answered: set[str] = set()
+        self._latest = 0
+        self._asked_at: float | None = None
+        self._found: str | None = None
+        self._is_current = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether this coordinator has its start."""
+        return self._own.started is not None
+
+    def connect(self) -> None:
+        """Subscribe and publish the own presence after a connection."""
+        self._is_current = False
+        self._found = None
+        self._asked_at = clock.now()
+        self._transport.subscribe([self._topics.coordinator])
+        self._publish()
+
+    def advance(self) -> None:
+        """Settle if no other coordinator can object any more."""
+        if self._asked_at is None or self.settled:
+            return
+        if (self._is_current and self._found is None) or clock.now() >= self._asked_at + ANSWER_SECONDS:
+            started = min(max(int(clock.now()), self._latest + 1), _LARGEST_START)
+            self._own = self._own.model_copy(update={"started": started})
+            self._publish()
 
     def take(self, message: MqttMessage) -> None:
         """Handle a presence on the coordinator's topic.
 
         Raises:
-            FederationInUseError: a coordinator that was here before this one is connected.
+            FederationInUseError: a coordinator that started before this one works in the federation.
+            ProtocolError: the message breaks the protocol.
         """
         presence = parse(CoordinatorPresence, message.payload, message.topic)
-        if presence.run is None or presence.run == self._run:
-            return
-        if message.retained:
-            self._note(presence)
-        elif presence.online:
-            self._meet(presence.run)
-        else:
-            log.warning("the coordinator of run %s has left: publishing this run again", presence.run)
-            self._announce()
+        if presence.run == self._own.run:
+            # what arrives before the own presence was in the session's queue, and may be history
+            self._is_current |= presence.epoch == self._own.epoch and not message.retained
+        elif presence.run is not None and (message.retained or self._is_current):
+            self._latest = max(self._latest, presence.started or 0)
+            if message.retained:
+                self._found = presence.run if presence.online else None
+            elif presence.online:
+                self._meet(presence)
+            else:
+                self._outlive(presence.run)
 
-    def _note(self, presence: CoordinatorPresence) -> None:
-        """Note who was here first; a message will show whether that one still lives."""
-        if presence.online and presence.run is not None:
-            self._found.add(presence.run)
-
-    def _meet(self, run: str) -> None:
-        """Leave if the other coordinator was here first; otherwise show it that this one is."""
-        if run in self._found or (run in self._answered and run < self._run):
+    def _meet(self, other: CoordinatorPresence) -> None:
+        """Leave if the other coordinator started first; otherwise answer it."""
+        if _order(other) < _order(self._own):
             raise FederationInUseError(
-                f"the coordinator of run {run} works in the federation {self._federation}, which carries one run at a "
-                "time: stop it, or choose another --federation for coordinator and agents"
+                f"the coordinator of run {other.run} works in the federation {self._topics.federation}, which carries "
+                "one run at a time: stop it, or choose another --federation for coordinator and agents"
             )
-        if run not in self._answered:
-            log.warning("another coordinator, of run %s, has connected to the federation %s", run, self._federation)
-            self._answered.add(run)
-            self._answer()
+        log.warning(
+            "another coordinator, of run %s, has connected to the federation %s", other.run, self._topics.federation
+        )
+        self._publish()
+
+    def _outlive(self, run: str) -> None:
+        """Publish everything again after another coordinator has left, which may have replaced it."""
+        log.warning("the coordinator of run %s has left: publishing this run again", run)
+        if self._found == run:
+            self._found = None
+        self._publish()
+        self._announce()
+
+    def _publish(self) -> None:
+        self._transport.publish(self._topics.coordinator, self._own.encode(), retain=self.settled)
+
+
+def _order(presence: CoordinatorPresence) -> tuple[float, str]:
+    """Return the place of a coordinator: by its start, without one after all others; at a tie by its run."""
+    return math.inf if presence.started is None else presence.started, presence.run or ""

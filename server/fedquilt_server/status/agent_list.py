@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from fedquilt_common.types import Profile
@@ -11,7 +10,7 @@ from fedquilt_server.round.policy import KnownAgent
 from fedquilt_server.status.snapshot import BoardStatus
 
 MOST_SHOWN: Final = 10_000
-"""Agents in the list from which those that are offline are forgotten."""
+"""At this length, the list drops agents that are offline."""
 
 
 class AgentList:
@@ -24,9 +23,10 @@ class AgentList:
         """List the agents in the order of their names."""
         return [self._agents[name] for name in sorted(self._agents)]
 
-    def restore(self, agents: Mapping[str, KnownAgent], now: float) -> None:
-        """Show the agents of the journal until they publish their presence again."""
-        for name, agent in agents.items():
+    def restore(self, name: str, agent: KnownAgent, now: float) -> None:
+        """Show an agent of the journal until it publishes its presence again."""
+        if name not in self._agents:
+            self._make_room(name)
             self._agents[name] = _board_status(name, list(agent.clients), agent.profile, now)
 
     def update_presence(self, message: AgentPresence, now: float) -> None:

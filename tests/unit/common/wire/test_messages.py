@@ -56,7 +56,7 @@ ROUND = RoundMessage(
     since={"3": (1, 0)},
 )
 SAMPLES: dict[str, WireMessage] = {
-    "CoordinatorPresence": CoordinatorPresence(online=True, epoch=4, run="digits-1"),
+    "CoordinatorPresence": CoordinatorPresence(online=True, epoch=4, run="digits-1", started=1795217643),
     "RunMessage": RunMessage(run="digits-1", experiment={"seed": 7, "name": "z\u00fcrich"}, partition=A),
     "RoundMessage": ROUND,
     "AgentPresence": AgentPresence(
@@ -192,6 +192,7 @@ WRONG = [
     ("CoordinatorPresence", "epoch", 4.0),
     ("CoordinatorPresence", "epoch", -1),
     ("CoordinatorPresence", "epoch", 10**9),
+    ("CoordinatorPresence", "started", 2**63),
     ("RunMessage", "experiment", []),
     ("RunMessage", "partition", "AB" * 32),
     ("RunMessage", "partition", "0a" * 31),
