@@ -14,9 +14,9 @@ EXIT_CODES: Final[dict[int, str]] = {
     3: "no broker: it does not answer, it refused the connection, or there is no mosquitto to start",
     4: "the experiment, an option or a name in it is not valid, or the model cannot be cut",
     5: "a data set is missing or damaged",
-    6: "the folder is in use, damaged, or holds another run (for `simulate`, also a finished one); "
-    "or another coordinator works in the federation",
-    7: "the run failed before its last round",
+    6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one); "
+    "the disk is full; or another coordinator works in the federation",
+    7: "the run failed before its last round, or a replay differs from the recorded run",
     8: "a federation's folder of identities is missing or damaged, or has no such board",
     9: "an image or a card cannot be written, or reads back differently",
     10: "a check of `fedquilt doctor` failed",

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -153,13 +154,9 @@ def coordinator(
     return_freed_memory()
     board = StatusStore()
     stop = StopSignal()
-    connections = connection_limit(raise_file_limit())
-    server = PageServer(board, host, port, allow_host or (), connections) if page else None
-    if server is not None:
-        server.start()
-    progress = ProgressDisplay(server.url if server else "", loaded.rounds, linger if server else 0.0)
-
-    try:
+    with _serve_page(board, host, port, allow_host or (), serve=page) as url:
+        shown_for = linger if url else 0.0
+        progress = ProgressDisplay(url, loaded.rounds, shown_for)
         with progress, progress.follow(lambda: board.current):
             run = ActiveRun(loaded, out or Path("runs") / loaded.name, resume=resume, keep_replies=keep_replies)
             progress.skip_rounds(run.machine.done)
@@ -170,11 +167,23 @@ def coordinator(
                 Coordinator(run, federation, make_transport, board, read_owners).execute(stop)
         if run.folder.finished:
             _print_finished(run, json_)
-            _linger(linger if server else 0.0, stop)
-    finally:
-        if server is not None:
-            server.stop()
+            _linger(shown_for, stop)
     raise typer.Exit(0 if run.folder.finished else stop.exit_code)
+
+
+@contextmanager
+def _serve_page(board: StatusStore, host: str, port: int, names: Sequence[str], *, serve: bool) -> Iterator[str]:
+    """Serve the status page until the block ends; yields its address, empty if it is not served."""
+    connections = connection_limit(raise_file_limit())
+    if not serve:
+        yield ""
+        return
+    server = PageServer(board, host, port, names, connections)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
 
 
 def _owners_of(inventory: Path | None) -> Callable[[], Owners]:

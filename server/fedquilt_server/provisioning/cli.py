@@ -110,7 +110,7 @@ def renew(
 def broker(folder: Folder = HERE) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it.
 
-    SIGHUP restarts it. `provision`, `revoke` and `renew` do so where its version of Mosquitto cannot reload its files.
+    SIGHUP restarts it. `renew` restarts it too; `provision` and `revoke` do so if its version cannot reload its files.
     """
     federation = Federation(folder)
     running = find_running_broker(federation.broker_folder)
@@ -121,7 +121,7 @@ def broker(folder: Folder = HERE) -> None:
         raise FederationError(f"{missing[0]} is missing: `fedquilt federation renew` writes it again")
     program = str(find_mosquitto())
     version = program_version(program)
-    how = "reload it" if can_reload(version) else "restart it, because a reload would damage its memory"
+    how = "reload it" if can_reload(version) else "restart it, because a reload can crash this version"
     print(f"Boards connect at {federation.record.url}", file=sys.stderr)
     print(f"This is {name_version(version)}: `provision` and `revoke` {how}", file=sys.stderr)
     run_broker([program, "-c", str(federation.broker_folder / "mosquitto.conf")], federation.broker_folder)
@@ -157,23 +157,13 @@ def provision(
     federation = Federation(folder)
     options = {"workers": workers, "threads": threads, "profile": profile, "budget": budget}
     settings = {key: value for key, value in options.items() if value is not None}
-    if len(board) > 1 and (clients or host):
-        raise FederationError("--clients and --host are for one board: run the command once for each board")
-    if not kind and (new := [name for name in board if name not in federation.record.boards]):
-        raise FederationError(
-            f"--kind is missing: use one of {', '.join(KINDS)}, or your own word for the kind of {new[0]}"
-        )
-    if kind and kind not in KINDS:
-        typer.echo(
-            f"Note: {kind!r} is treated as a plain Linux board. The supported kinds are {', '.join(KINDS)}.",
-            err=True,
-        )
+    _check_boards(federation, board, kind, clients, host)
     made: dict[str, BoardRecord] = {}
     reloaded = ""
     try:
         for name in board:
             made[name] = federation.provision(name, kind, clients, host, user, days, renew, **settings)
-    finally:  # the broker learns of the boards before one that fails, too
+    finally:  # also for the boards before one that fails
         if made:
             reloaded = federation.reload()
     if json_:
@@ -181,12 +171,32 @@ def provision(
         typer.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
         return
     for name, record in made.items():
-        typer.echo(f"{name} ({_label(record.kind)}) hosts clients {record.clients}.")
-        typer.echo(f"Its identity is valid until {record.until:%Y-%m-%d}.")
-        typer.echo(f"Its files are in {federation.board_folder(name)}. To install them before its first start, run")
-        typer.echo(f"`fedquilt flash IMAGE --board {name}`. On a running board, install them with Ansible, or copy")
-        typer.echo("them and run `fedquilt agent --config agent.yaml`.")
+        _print_board(name, record, federation.board_folder(name))
     typer.echo(f"{'The old certificate is withdrawn. ' if renew else ''}{reloaded}.")
+
+
+def _check_boards(federation: Federation, boards: list[str], kind: str, clients: str, host: str) -> None:
+    """Check that the options fit the boards, and note an unusual kind.
+
+    Raises:
+        FederationError: an option is for one board only, or is missing.
+    """
+    if len(boards) > 1 and (clients or host):
+        raise FederationError("--clients and --host are for one board: run the command once for each board")
+    kinds = ", ".join(KINDS)
+    if not kind and (new := [name for name in boards if name not in federation.record.boards]):
+        raise FederationError(f"--kind is missing: use one of {kinds}, or your own word for the kind of {new[0]}")
+    if kind and kind not in KINDS:
+        note = f"Note: {kind!r} is treated as a plain Linux board. The supported kinds are {kinds}."
+        typer.echo(note, err=True)
+
+
+def _print_board(name: str, record: BoardRecord, folder: Path) -> None:
+    typer.echo(f"{name} ({_label(record.kind)}) hosts clients {record.clients}.")
+    typer.echo(f"Its identity is valid until {record.until:%Y-%m-%d}.")
+    typer.echo(f"Its files are in {folder}. To install them before its first start, run")
+    typer.echo(f"`fedquilt flash IMAGE --board {name}`. On a running board, install them with Ansible, or copy")
+    typer.echo("them and run `fedquilt agent --config agent.yaml`.")
 
 
 @app.command()

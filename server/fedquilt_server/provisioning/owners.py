@@ -77,10 +77,24 @@ def _hosted(group: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(group, dict):
         raise ExperimentError("it holds no groups of hosts")
     for name, value in group.items():
-        if name == "hosts" and isinstance(value, dict):
-            yield from ((board, str(v[CLIENTS_KEY])) for board, v in value.items() if v and CLIENTS_KEY in v)
-        elif name not in ("hosts", "vars") and value is not None:
+        if name == "hosts":
+            yield from _clients_of(_mapping(value, "`hosts`"))
+        elif name != "vars" and value is not None:
             yield from _hosted(value)
+
+
+def _clients_of(hosts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for board, value in hosts.items():
+        variables = _mapping(value, f"the host {board}")
+        if CLIENTS_KEY in variables:
+            yield str(board), str(variables[CLIENTS_KEY])
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    """Return a mapping of the inventory; a missing value is an empty one."""
+    if value is None or isinstance(value, dict):
+        return value or {}
+    raise ExperimentError(f"{where} has {value!r} where its variables or hosts belong")
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int] | None:

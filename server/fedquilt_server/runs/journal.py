@@ -214,7 +214,7 @@ def copy_journal(source: Path, target: Path) -> None:
     """Copy a journal as of its last commit; another process may be writing to it, and the copy replaces ``target``.
 
     Raises:
-        RunFolderError: the journal is missing or damaged, or is none.
+        RunFolderError: the journal is missing or damaged, or is not a journal.
     """
     target.unlink(missing_ok=True)
     with (
@@ -229,7 +229,7 @@ def peek_meta(path: Path, key: str) -> str | None:
     """Return a value of a journal that another process may be writing; None if there is none.
 
     Raises:
-        RunFolderError: the journal is damaged, or is none.
+        RunFolderError: the file is damaged, or is not a journal.
     """
     if not path.exists():
         return None

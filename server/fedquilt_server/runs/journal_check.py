@@ -12,8 +12,15 @@ from typing import Final
 from fedquilt_common.errors import RunFolderError
 from fedquilt_server.runs.journal_schema import VERSION, row_digest, rows
 
-_OF_THE_DISK: Final = ("disk I/O", "is full", "readonly", "unable to open", "locked")
-"""Words of SQLite for errors that are not in the file's content."""
+_FREE_SPACE: Final = "Free disk space, or make the file and its folder writable"
+_REMEDIES: Final = {
+    "disk I/O": _FREE_SPACE,
+    "is full": _FREE_SPACE,
+    "readonly": _FREE_SPACE,
+    "unable to open": _FREE_SPACE,
+    "locked": "Close the other program that uses it",
+}
+"""What to do about errors that are not in the file's content, by words of SQLite's message."""
 _REASON_LENGTH: Final = 300
 """Most characters of an error that quotes a damaged file."""
 
@@ -52,10 +59,10 @@ def journal_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeError) as error:  # SQLite's message may quote damaged text
-        if any(word in str(error) for word in _OF_THE_DISK):
+        remedy = next((remedy for words, remedy in _REMEDIES.items() if words in str(error)), None)
+        if remedy is not None:
             raise RunFolderError(
-                f"{path} cannot be used: {error}. Free disk space, or make the file and its folder writable, then run "
-                "the same command again to resume"
+                f"{path} cannot be used: {error}. {remedy}, then run the same command again to resume"
             ) from error
         raise damaged_journal(path, error) from error
 
@@ -65,7 +72,7 @@ def undecodable_rows(path: Path) -> Iterator[None]:
     """Run a block that decodes rows of the journal at ``path``.
 
     Raises:
-        RunFolderError: a row holds other than what a journal holds; only possible in one that was of version 1.
+        RunFolderError: a row is not valid; this happens only in journals that version 1 wrote, without checksums.
     """
     try:
         yield

@@ -46,11 +46,6 @@ def round_result(
     seconds = max(0.0, now - tally.opened_at)
     return RoundResult(
         round=done.round,
-        accuracy=scores.get("accuracy"),
-        r2=scores.get("r2"),
-        loss=scores.get("loss"),
-        global_accuracy=scores.get("global_accuracy"),
-        personal_accuracy=scores.get("personal_accuracy"),
         seconds=seconds,
         train_seconds=tally.train_seconds,
         overhead_seconds=seconds - tally.train_seconds,
@@ -69,12 +64,24 @@ def round_result(
         duplicates=tally.duplicates,
         waste_rate=report.get("waste_rate"),
         trained=report.get("trained", {}),
-        label_bytes=(labels := watch.labels.by_client()),
-        label_bytes_down=sum(counts["down"] for counts in labels.values()) if labels else None,
-        label_bytes_up=sum(counts["up"] for counts in labels.values()) if labels else None,
         client_accuracy=report.get("client_accuracy", {}),
-        scores={name: value for name, value in scores.items() if name not in _COLUMNS},
+        **_label_fields(watch.labels.by_client()),
+        **_score_fields(scores),
     )
+
+
+def _label_fields(labels: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """Return the row's bytes of soft labels: of each client, and in total if there are any."""
+    totals = {f"label_bytes_{way}": sum(counts[way] for counts in labels.values()) for way in ("down", "up")}
+    return {"label_bytes": labels, **(totals if labels else {})}
+
+
+def _score_fields(scores: Mapping[str, float]) -> dict[str, Any]:
+    """Return the row's scores: those with a column of their own, and the others."""
+    return {
+        **{name: scores.get(name) for name in _COLUMNS},
+        "scores": {name: value for name, value in scores.items() if name not in _COLUMNS},
+    }
 
 
 def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -> None:

@@ -29,7 +29,7 @@ STOP_SECONDS: Final = 5.0
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
-"""Exit codes that a restart would only repeat; see README.md."""
+"""Exit codes that a restart would only repeat; see docs/reference/exit-codes.md."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,9 @@ def test_the_documented_inventory_is_read() -> None:
             "all: {children: {agents: {hosts: {a: {fedquilt_clients: 1}, b: {fedquilt_clients: 0-3}}}}}",
             "client 1 belongs to a and to b",
         ),
+        ("all: {hosts: {pi-0: 5}}", "the host pi-0 has 5 where"),
+        ("all: {hosts: {pi-0: [fedquilt_clients]}}", "the host pi-0 has ['fedquilt_clients'] where"),
+        ("all: {hosts: [pi-0]}", "`hosts` has ['pi-0'] where"),
     ],
 )
 def test_what_is_no_inventory(text: str | None, words: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedquilt_common.errors import RunFolderError
 from fedquilt_common.types import Profile
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Ticked, encode_event
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, Traffic, peek_meta
+from fedquilt_server.runs.journal_check import journal_errors
 from fedquilt_server.runs.journal_schema import upgrade
 from fedquilt_server.status.results import RoundResult
 
@@ -273,6 +274,11 @@ def test_a_full_disk_is_named_and_nothing_is_lost(journal: Journal, path: Path) 
         assert [event for _, event in other.events_after(0)] == EVENTS[:1]
         other.append(EVENTS[1], Traffic())
         assert [event for _, event in other.events_after(0)] == EVENTS[:2]
+
+
+def test_a_locked_journal_names_the_other_program(path: Path) -> None:
+    with pytest.raises(RunFolderError, match="Close the other program that uses it, then run"), journal_errors(path):
+        raise sqlite3.OperationalError("database is locked")
 
 
 def test_a_file_whose_making_was_killed_is_rolled_back(tmp_path: Path) -> None:
