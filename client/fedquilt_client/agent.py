@@ -33,7 +33,7 @@ from fedquilt_common.wire.messages import (
     parse_inbox,
 )
 from fedquilt_common.wire.topics import Address, Topics, check_name
-from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MakeTransport, MqttMessage, Will
+from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MakeTransport, MqttMessage, Will
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +132,8 @@ class Agent:
             case Disconnected():
                 self._connected = False
                 log.warning("%s. %s; trying again", event.reason, event.advice)
+            case Crashed():
+                raise event.error
             case _:
                 event()
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import AgentPresence, RoundMessage, Telemetry
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import MqttMessage
+from fedquilt_common.wire.transport import Crashed, Deliver, MqttMessage
 from fedquilt_server.coordinator import admission, claims, flood_guard, rate_limit
 from fedquilt_server.coordinator.flood_guard import BURST
 from fedquilt_server.round.events import Joined
@@ -246,3 +247,24 @@ def test_the_room_for_replies_is_there_before_the_manifest(stage: Stage, monkeyp
         coordinator.execute(stage.turn)
     assert rooms
     assert all(at_publish == at_work for at_publish, at_work in rooms)
+
+
+def test_a_connection_that_crashes_ends_the_run_with_its_text(stage: Stage) -> None:
+    """The network thread is gone then, so no message would ever arrive again."""
+    delivers: list[Deliver] = []
+
+    def keep(deliver: Deliver) -> Deliver:
+        delivers.append(deliver)
+        return deliver
+
+    def turn() -> bool:
+        delivers[0](Crashed(FedquiltError("an unforeseen error")))
+        return stage.turn()
+
+    stage.arrive()
+    with (
+        stage.closing(stage.coordinator(keep)) as coordinator,
+        pytest.raises(FedquiltError, match="an unforeseen error"),
+    ):
+        coordinator.execute(turn)
+    assert (stage.board.current.phase, stage.board.current.message) == ("failed", "an unforeseen error")

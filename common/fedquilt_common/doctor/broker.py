@@ -126,19 +126,19 @@ class _Visit:
             transport.close()
 
     def _deliver(self, incoming: Incoming) -> None:
-        if isinstance(incoming, Connected | Disconnected):
-            self.events.append(incoming)
-            self.changed.set()
-        else:
+        if isinstance(incoming, MqttMessage):
             incoming.ack()
             self.messages.append(incoming)
+        else:
+            self.events.append(incoming)
+            self.changed.set()
 
 
 def _check_mqtt(address: BrokerAddress, federation: str) -> list[Check]:
     visit = _Visit(address)
     try:
         with visit.open() as transport:
-            if not visit.events or isinstance(visit.events[0], Disconnected):
+            if not visit.events or not isinstance(visit.events[0], Connected):
                 return [_explain_refusal(visit.events[0] if visit.events else None, address)]
             if address.cert:  # a reload does no damage where certificates do not name the users
                 transport.subscribe([VERSION_TOPIC])

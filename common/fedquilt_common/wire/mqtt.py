@@ -21,16 +21,24 @@ from paho.mqtt.client import (
     MQTTMessage,
     MQTTv5,
 )
-from paho.mqtt.enums import CallbackAPIVersion, MessageType
+from paho.mqtt.enums import CallbackAPIVersion, MessageType, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from fedquilt_common.errors import BrokerUnreachableError
+from fedquilt_common.errors import BrokerUnreachableError, FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
-from fedquilt_common.wire.transport import SMALLEST_PAYLOAD, Connected, Deliver, Disconnected, MqttMessage, Will
+from fedquilt_common.wire.transport import (
+    SMALLEST_PAYLOAD,
+    Connected,
+    Crashed,
+    Deliver,
+    Disconnected,
+    MqttMessage,
+    Will,
+)
 from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
 
 log = logging.getLogger(__name__)
@@ -78,6 +86,15 @@ class _CountingClient(Client):
     bytes_received = 0
     is_full: Callable[[], bool] = staticmethod(lambda: False)
     ignores: Ignores | None = None
+    on_crash: Callable[[Exception], None] = staticmethod(lambda _error: None)
+
+    def loop_forever(self, timeout: float = 1.0, retry_first_connection: bool = False) -> MQTTErrorCode:
+        """Run the network thread; whatever it raises is reported, because nobody would notice its end."""
+        try:
+            return super().loop_forever(timeout, retry_first_connection)
+        except Exception as error:
+            self.on_crash(error)
+            return MQTTErrorCode.MQTT_ERR_UNKNOWN
 
     def _create_socket(self) -> Any:
         return ReadAhead(super()._create_socket(), self._count_received)
@@ -95,9 +112,10 @@ class _CountingClient(Client):
 
     def _drop_ignored(self, ignores: Ignores) -> None:
         connection: Any = self._sock
-        with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError, AttributeError):
-            if dropped := connection.drop(ignores):
-                self._packet_queue(MessageType.PUBACK, b"".join(b"\x40\x02" + mid for mid in dropped), 0, 0)
+        if connection is None:
+            return  # paho has closed it, and raises for it
+        if dropped := connection.drop(ignores):
+            self._packet_queue(MessageType.PUBACK, b"".join(b"\x40\x02" + mid for mid in dropped), 0, 0)
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         sent = super()._sock_send(buf)
@@ -148,6 +166,7 @@ class MqttTransport:
     def _make_client(self, client_id: str) -> _CountingClient:
         client = _CountingClient(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5, manual_ack=True)
         client.is_full = self._is_full
+        client.on_crash = self._on_crash
         client.max_queued_messages_set(0)
         client.on_connect = self._on_connect
         client.on_connect_fail = self._on_connect_fail
@@ -293,6 +312,18 @@ class MqttTransport:
             lost = replace(lost, advice=_OWN_CERTIFICATE) if self._address.tls else lost
         self._window.set_open(False)
         self._deliver(lost)
+
+    def _on_crash(self, error: Exception) -> None:
+        """Cut the connection, so that the broker publishes the will, and report the error."""
+        log.error("unforeseen error in the network thread", exc_info=error)
+        self._window.set_open(False)
+        self._cut_connection()
+        failure = FedquiltError(
+            f"the connection to {self._address} ended because of an unforeseen error: {error!r}. "
+            "Report the defect with the log. To resume, run the same command again"
+        )
+        failure.__cause__ = error
+        self._deliver(Crashed(failure))
 
     def _on_publish(
         self, _client: Client, _data: Any, mid: int, code: ReasonCode, _properties: Properties | None

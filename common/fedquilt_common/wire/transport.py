@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from fedquilt_common.errors import FedquiltError
+
 SMALLEST_PAYLOAD: Final = 15 * 1024
 """Bytes of payload that every broker accepts; one that accepts less cannot be used."""
 
@@ -62,7 +64,18 @@ class Disconnected:
     advice: str = "Check that the broker runs, its address and port, and the firewall"
 
 
-Incoming = MqttMessage | Connected | Disconnected
+@dataclass(frozen=True)
+class Crashed:
+    """The transport ended because of an unforeseen error: nothing arrives any more.
+
+    Attributes:
+        error: what the receiver raises.
+    """
+
+    error: FedquiltError
+
+
+Incoming = MqttMessage | Connected | Disconnected | Crashed
 """Whatever a transport delivers."""
 Deliver = Callable[[Incoming], None]
 """Receives everything that arrives, in order."""

@@ -23,7 +23,7 @@ from fedquilt_common.errors import (
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MakeTransport, MqttMessage, Will
+from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MakeTransport, MqttMessage, Will
 from fedquilt_server.coordinator.admission import UNKNOWN, Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
 from fedquilt_server.coordinator.claims import Claims, Owners, all_free
@@ -244,6 +244,8 @@ class Coordinator:
                 self._rivals.connect()
                 self._announce()
                 self._store.update(broker_connected=True, message="")
+            case Crashed():
+                raise incoming.error
             case Disconnected():
                 self._connected = False
                 self._store.update(broker_connected=False, message=f"{incoming.reason}. {incoming.advice}")
