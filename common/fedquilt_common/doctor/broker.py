@@ -236,7 +236,7 @@ def _check_own_topics(transport: MqttTransport, user: str | None, federation: st
     if not refused:
         return [Check("federation", "ok", f"{user} may write in the federation {federation!r}")]
     advice = (
-        "Either the broker's ACL does not know this board: restart the broker with the ACL of `fedquilt provision`. Or "
+        "Either the broker's ACL does not name this board: restart the broker with the ACL of `fedquilt provision`. Or "
         "the federation's name is wrong: check agent.yaml or --federation"
     )
     return [Check("federation", "fail", f"{user} may not write in the federation {federation!r}", advice)]

@@ -60,10 +60,10 @@ class AgentMessages:
         telemetry = parse_telemetry(message.payload, message.topic)
         _check_sender(address, telemetry.agent)
         if isinstance(telemetry, FailedMessage):
-            self._claims.hear(telemetry.agent)
+            self._claims.note_message(telemetry.agent)
             self._take_failure(telemetry)
         else:
-            self._claims.hear(telemetry.agent, telemetry.boot)
+            self._claims.note_message(telemetry.agent, telemetry.boot)
             self._agents.update_telemetry(telemetry, clock.now())
 
     def _take_failure(self, failure: FailedMessage) -> None:

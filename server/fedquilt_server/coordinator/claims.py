@@ -48,15 +48,15 @@ class _Claim:
     """What an agent last published about itself.
 
     Attributes:
-        joined: the presence, with the clients that it claims, whether it may or not.
-        heard: when a message of the agent last arrived, in seconds of listening.
+        joined: the presence, with all claimed clients, also those that belong to others.
+        last_message_at: when a message of the agent last arrived, in seconds of listening.
         live: whether a message has arrived that the broker did not keep.
         unknown: a claimed client that the experiment does not have; ``joined`` has only the others.
         lost: whether the agent was handled as gone since then.
     """
 
     joined: Joined
-    heard: float
+    last_message_at: float
     live: bool
     unknown: ClientId | None = None
     lost: bool = False
@@ -88,6 +88,7 @@ class Claims:
         self._read_owners = read_owners
         self._owners: Owners = read_owners()
         self._claims: dict[str, _Claim] = {}
+        self._postponed: set[str] = set()
         self._same_id = SameId(lambda agent, reason: self._refuse(agent, None, reason))
         self._listened = self._next_check = 0.0
         self._looked_at = clock.now()
@@ -130,28 +131,28 @@ class Claims:
             self._same_id.arrive(presence, self._listened)
             self._arrive(presence, before, live=not retained)
 
-    def hear(self, agent: str, boot: int | None = None) -> None:
+    def note_message(self, agent: str, boot: int | None = None) -> None:
         """Note that another live message of an agent has arrived. It brings back an agent that was gone.
 
         Args:
             boot: the start of the agent that the message names, if it does.
         """
         if boot is not None:
-            self._same_id.hear(agent, boot, self._listened)
+            self._same_id.note_message(agent, boot, self._listened)
         claim = self._claims.get(agent)
         if claim is None:
             return
-        claim.heard = self._listened
+        claim.last_message_at = self._listened
         if not claim.live:
             self._prove(claim)
         if self._is_gone(claim):
             self._join(claim)
 
     def _arrive(self, presence: AgentPresence, before: _Claim | None, *, live: bool) -> None:
-        heard = self._listened if live or before is None else before.heard
+        last_message_at = self._listened if live or before is None else before.last_message_at
         known = self._machine.policy.clients
         joined, unknown = _joined(presence, known), next((c for c in presence.clients if c >= known), None)
-        claim = _Claim(joined, heard, before is not None and before.live, unknown)
+        claim = _Claim(joined, last_message_at, before is not None and before.live, unknown)
         self._claims[presence.agent] = claim
         if live:
             self._prove(claim)
@@ -167,11 +168,11 @@ class Claims:
     # -- time ----------------------------------------------------------------------------------
 
     def start_listening(self) -> None:
-        """Start the time of every agent again: none could be heard while the broker was away."""
+        """Start the time of every agent again: no message could arrive while the broker was away."""
         self._looked_at = clock.now()
         self._same_id.start_listening(self._listened)
         for claim in self._claims.values():
-            claim.heard = self._listened
+            claim.last_message_at = self._listened
 
     def check(self) -> None:
         """Drop agents that are silent, and apply a changed inventory; called between two messages.
@@ -184,11 +185,12 @@ class Claims:
         if self._listened >= self._next_check:
             self._next_check = self._listened + min(_CHECK_SECONDS, SILENCE_SECONDS / 3)
             self._reread_owners()
+            self._join_postponed()
             for name in [name for name in self._machine.agents if self._is_silent(name)]:
                 self._leave(name)
 
     def _is_silent(self, agent: str) -> bool:
-        return self._listened - self._claims[agent].heard >= SILENCE_SECONDS
+        return self._listened - self._claims[agent].last_message_at >= SILENCE_SECONDS
 
     # -- clients -------------------------------------------------------------------------------
 
@@ -205,11 +207,20 @@ class Claims:
         return [agent for agent in hosts if not self._claims[agent].live]
 
     def _join(self, claim: _Claim) -> None:
-        """Report the claims without effect, and join the agent with the others."""
-        if self._limit.may_join(claim.joined.agent):
+        """Report the claims without effect, and join the agent with the others; postpone this beyond its limit."""
+        if not self._limit.may_join(claim.joined.agent):
+            self._postponed.add(claim.joined.agent)
+        else:
             self._report(claim)
             if self._differs(claim):
                 self._record(self._allowed_part(claim))
+
+    def _join_postponed(self) -> None:
+        """Try again the joins that were beyond the limit."""
+        claims, self._postponed = [self._claims.get(agent) for agent in self._postponed], set()
+        for claim in claims:
+            if claim is not None and not claim.lost and self._differs(claim):
+                self._join(claim)
 
     def _leave(self, agent: str) -> None:
         """Treat an agent as gone until its next live message."""

@@ -130,6 +130,7 @@ class Coordinator:
             BrokerUnreachableError: no broker accepts the coordinator at the start.
             RunFailedError: the algorithm cannot close a round, or failing clients prevent the quorum.
             FederationInUseError: another coordinator works in the federation.
+            RunFolderError: the run folder is damaged, or cannot be read or written.
         """
         run = self.run
         run.watch_socket(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
@@ -265,7 +266,9 @@ class Coordinator:
             address = self._topics.parse(message.topic)
             agent, client = address.agent, address.client if address.client >= 0 else None
             if address.kind == "replies":
-                self._claims.hear(agent)  # first: an agent that was gone must host its client when the chunk is judged
+                self._claims.note_message(
+                    agent
+                )  # first: an agent that was gone must host its client when the chunk is judged
                 self._ledger.take(address, len(message.payload))
                 self._uplink.take(address, message)
             elif address.kind == "coordinator" and message.payload:

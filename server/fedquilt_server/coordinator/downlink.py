@@ -28,7 +28,7 @@ class Downlink:
     """Publishes each patch once into a numbered slot, then the manifest that names the slots.
 
     The manifest comes last, so an agent that reads it finds its patches in place. Slots are reused. The journal
-    stores how many chunks each slot holds, so that all of them are cleared at the end of the run.
+    stores how many chunks the broker may retain of each slot, so that all of them are cleared at the end of the run.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Downlink:
         self._precision = precision
         self._chunk = chunk
         self._chunks: dict[str, int] = json.loads(journal.meta(_SLOTS) or "{}")
+        self._needed: dict[str, int] = {}
         self._filled: dict[str, Blob] = {}
         self._written: dict[int, tuple[Arrays, Blob]] = {}
         self._sources: dict[str, Publication] = {}
@@ -72,6 +73,10 @@ class Downlink:
         Args:
             run: identifier of the run.
             plan: what the exchange publishes.
+
+        Raises:
+            RunFolderError: a file cannot be written.
+            BrokerUnreachableError: the manifest is larger than the broker accepts.
         """
         blobs = [self._blob(publication) for publication in plan.patches]
         self._message = _manifest(run, send, plan, blobs)
@@ -104,6 +109,10 @@ class Downlink:
             with contextlib.suppress(OSError, ValueError, PayloadError):  # its arrays are read from a damaged file
                 self._write(self._sources[place])
             self._store.blob(blob.digest)
+
+    def confirm(self) -> None:
+        """Record that the broker has acknowledged all that was published, and so retains no surplus chunks."""
+        self._note_chunks({**self._chunks, **self._needed})
 
     def clear(self) -> None:
         """Clear everything that is retained."""
@@ -139,9 +148,13 @@ class Downlink:
         surplus = [self._topics.slot_chunk(place, chunk) for chunk in range(chunks, held)]
         if not all(self._transport.publish(topic, b"", retain=True) for topic in surplus):
             return  # disconnected: these chunks are still retained, so they stay in the journal
-        if held != chunks:
-            self._chunks[place] = chunks
-            self._journal.set_meta(_SLOTS, json.dumps(self._chunks))
+        self._needed[place] = chunks
+        self._note_chunks({**self._chunks, place: max(held, chunks)})
+
+    def _note_chunks(self, chunks: dict[str, int]) -> None:
+        if chunks != self._chunks:
+            self._chunks = chunks
+            self._journal.set_meta(_SLOTS, json.dumps(chunks))
 
     def _clear_except(self, keep: Container[str]) -> None:
         for place in [place for place in self._chunks if place not in keep]:

@@ -180,7 +180,8 @@ class Driver:
             expected = expected_replies(message, send.tasks, run.experiment.wire.up, run.public_digest)
             awaited = set(self._machine.awaited)
             self._uplink.open({client: reply for client, reply in expected.items() if client in awaited})
-            self._transport.drain(DRAIN_SECONDS)
+            if self._transport.drain(DRAIN_SECONDS):
+                self._downlink.confirm()
         run.traffic.save()
         self._display.show_training()
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable, Collection
 from typing import Final
 
 REFUSALS_PER_EXCHANGE: Final = 1000
 """Refusals of one agent that are journaled in an exchange."""
 JOINS_PER_EXCHANGE: Final = 100
-"""How often one agent may join in an exchange."""
+"""How often one agent may join in an exchange; one more for each ``JOIN_SECONDS``."""
+JOIN_SECONDS: Final = 60.0
+"""More often than a board joins on a slow link, where each chunk takes longer than the silence that is allowed."""
 
 MOST_NAMES: Final = 10_000
 """Agents that are counted one by one."""
 
 
 class RateLimit:
-    """Counts, for each agent, the refusals and joins, which need a journal entry without advancing the run."""
+    """Counts, for each agent, the refusals and joins, which need a journal entry without advancing the run.
 
-    def __init__(self) -> None:
+    Args:
+        now: returns the time in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._refusals: Counter[str] = Counter()
-        self._joins: Counter[str] = Counter()
+        self._joins: dict[str, tuple[float, float]] = {}
 
     def reset(self) -> None:
         """Start counting from 0 again; called when an exchange opens."""
@@ -28,15 +37,20 @@ class RateLimit:
 
     def may_be_refused(self, agent: str) -> bool:
         """Count one refusal; returns False if the agent is beyond its limit."""
-        return _count(self._refusals, agent) <= REFUSALS_PER_EXCHANGE
+        name = _name(self._refusals, agent)
+        self._refusals[name] += 1
+        return self._refusals[name] <= REFUSALS_PER_EXCHANGE
 
     def may_join(self, agent: str) -> bool:
-        """Count one join; returns False if the agent is beyond its limit."""
-        return _count(self._joins, agent) <= JOINS_PER_EXCHANGE
+        """Count one join, which is forgotten after a while; returns False if the agent is at its limit."""
+        name, now = _name(self._joins, agent), self._now()
+        count, at = self._joins.get(name, (0.0, now))
+        count = max(0.0, count - (now - at) / JOIN_SECONDS)
+        may_join = count + 1 <= JOINS_PER_EXCHANGE
+        self._joins[name] = count + may_join, now
+        return may_join
 
 
-def _count(counts: Counter[str], agent: str) -> int:
-    """Count once more for an agent; beyond ``MOST_NAMES`` names, all new ones are counted as one."""
-    name = agent if agent in counts or len(counts) < MOST_NAMES else ""
-    counts[name] += 1
-    return counts[name]
+def _name(counts: Collection[str], agent: str) -> str:
+    """Return the name under which an agent is counted: beyond ``MOST_NAMES`` names, all new ones are counted as one."""
+    return agent if agent in counts or len(counts) < MOST_NAMES else ""

@@ -12,7 +12,7 @@ from fedquilt_common.wire.messages import AgentPresence
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 10.0
-"""Time after which a message of a replaced agent no longer was under way when it was replaced."""
+"""Messages that arrive later than this after a replacement were sent after it."""
 _MOST_AGENTS: Final = 10_000
 _MOST_FORMER: Final = 4
 _UNNAMED: Final = "a machine that does not report its name"
@@ -54,7 +54,7 @@ class SameId:
             )
             found.former = [*former, (before, now)][-_MOST_FORMER:]
 
-    def hear(self, agent: str, boot: int, now: float) -> None:
+    def note_message(self, agent: str, boot: int, now: float) -> None:
         """Note that an agent which started as ``boot`` has sent telemetry."""
         found = self._ids.get(agent)
         if found is not None and boot != found.presence.boot:

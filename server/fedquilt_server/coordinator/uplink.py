@@ -98,6 +98,7 @@ class Uplink:
 
         Raises:
             ProtocolError: the message is not a chunk.
+            RunFolderError: the reply cannot be written.
         """
         header = ChunkHeader.decode(message.header)
         try:

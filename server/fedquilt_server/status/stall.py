@@ -37,7 +37,7 @@ class StallDetector:
         participation: the quorum, and what happens without it.
         patience: seconds without progress after which the run has stalled. It must be long enough for a restarted agent
             to retry its task.
-        advice: what a person does once the cause is repaired; the end of a sentence.
+        advice: what a person can do; sentences that follow the reason, without the last full stop.
     """
 
     participation: Participation

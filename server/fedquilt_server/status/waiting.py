@@ -1,4 +1,4 @@
-"""Sentences that say which clients a run waits for."""
+"""Sentences that name the clients for which a run waits."""
 
 from __future__ import annotations
 

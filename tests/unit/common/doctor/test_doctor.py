@@ -97,7 +97,7 @@ def test_a_board_that_the_brokers_acl_does_not_know_yet(made: Federation) -> Non
         found = check_broker(address_of(made, made.board_folder("late")), "lab")
     assert states(found) == {**WELL, "ACL": "ok", "federation": "fail"}
     assert "late may not write in the federation 'lab'" in found[-1].said
-    assert "the broker's ACL does not know this board" in found[-1].advice
+    assert "the broker's ACL does not name this board" in found[-1].advice
 
 
 @pytest.mark.parametrize("user", ["coordinator", "watch"])

@@ -36,7 +36,7 @@ class World:
         self.owners: dict[int, str] = {}
         monkeypatch.setattr(module, "clock", SimpleNamespace(now=lambda: self.now))
         self.machine = machine()
-        self.limit = RateLimit()
+        self.limit = RateLimit(lambda: self.now)
         self.claims = self.new_claims()
 
     def new_claims(self) -> Claims:
@@ -59,7 +59,7 @@ class World:
         for _ in range(round(seconds)):
             self.now += 1.0
             for name in names:
-                self.claims.hear(name)
+                self.claims.note_message(name)
             self.claims.check()
 
     @property
@@ -90,7 +90,7 @@ def test_a_silent_agent_is_gone_until_its_next_message(world: World) -> None:
     assert world.hosts == {0: "a", 1: "a", 2: "b"}
     world.listen(2, speaking=["b"])
     assert world.hosts == {2: "b"}
-    world.claims.hear("a")
+    world.claims.note_message("a")
     assert world.hosts == {0: "a", 1: "a", 2: "b"}
     assert world.kinds() == ["Joined a", "Joined b", "Left a", "Joined a"]
 
@@ -100,7 +100,7 @@ def test_another_agent_keeps_what_it_took_over_from_a_silent_one(world: World) -
     world.say("b", [0])
     world.listen(SILENCE_SECONDS + 1, speaking=["b"])
     assert world.hosts == {0: "b"}
-    world.claims.hear("a")
+    world.claims.note_message("a")
     assert world.hosts == {0: "b"}
     assert world.reasons == ["clients [0] have another agent"] * 2
 
@@ -121,8 +121,8 @@ def test_an_agent_that_left_needs_a_new_presence(world: World) -> None:
     world.say("a", boot=4)  # the late will of a replaced process
     assert world.hosts == {0: "a"}
     world.say("a", boot=5)
-    world.claims.hear("a")
-    world.claims.hear("stranger")
+    world.claims.note_message("a")
+    world.claims.note_message("stranger")
     assert world.hosts == {}
     assert world.kinds() == ["Joined a", "Left a"]
 
@@ -132,7 +132,7 @@ def test_a_will_after_the_silence_changes_nothing_more(world: World) -> None:
     world.listen(SILENCE_SECONDS + 1)
     world.say("a")
     world.listen(SILENCE_SECONDS + 1)
-    world.claims.hear("a")
+    world.claims.note_message("a")
     assert world.kinds() == ["Joined a", "Left a"]
 
 
@@ -146,9 +146,9 @@ def test_a_live_agent_takes_its_clients_from_stale_presences(world: World) -> No
     world.say("a", [0], retained=True)
     world.say("b", [1], retained=True)
     assert set(world.hosts.values()) == {"x"}
-    world.claims.hear("a")
+    world.claims.note_message("a")
     assert world.hosts == {0: "a", 1: "b"}
-    world.claims.hear("b")
+    world.claims.note_message("b")
     assert world.hosts == {0: "a", 1: "b"}
     world.say("c", [2])
     assert world.hosts == {0: "a", 1: "b", 2: "c"}
@@ -202,9 +202,9 @@ def test_a_replay_gives_the_same_hosts(world: World) -> None:
     world.say("x", [0, 1, 2], retained=True)
     for agent, client in (("a", 0), ("b", 1)):
         world.say(agent, [client], retained=True)
-        world.claims.hear(agent)
+        world.claims.note_message(agent)
     world.listen(SILENCE_SECONDS + 1, speaking=["a"])
-    world.claims.hear("x")
+    world.claims.note_message("x")
     again = machine()
     for event in world.events:
         again.handle(event)
@@ -258,6 +258,29 @@ def test_a_change_beyond_the_limit_counts_when_it_comes_again(world: World) -> N
     assert world.hosts == {0: "a"}
 
 
+def test_an_agent_beyond_the_limit_joins_again_in_the_same_exchange(world: World) -> None:
+    """Each chunk takes longer than the silence on its slow link, so it leaves and joins with each of them."""
+    world.say("a", [0])
+    while world.limit.may_join("a"):
+        pass
+    world.listen(SILENCE_SECONDS + 1)
+    for _ in range(3):
+        world.claims.note_message("a")
+        assert world.hosts == {0: "a"}
+        world.listen(SILENCE_SECONDS + 1)
+        assert world.hosts == {}
+
+
+def test_a_join_beyond_the_limit_is_postponed(world: World) -> None:
+    while world.limit.may_join("a"):
+        pass
+    world.say("a", [0])
+    world.listen(30, speaking=["b"])
+    assert world.hosts == {}
+    world.listen(40, speaking=["b"])
+    assert world.hosts == {0: "a"}
+
+
 # -- two agents with one id ------------------------------------------------------------------------------------
 
 TWO = (
@@ -278,16 +301,16 @@ def test_two_starts_that_report_at_the_same_time_are_two_agents(world: World, in
     """Agents of an earlier version, or with a copied state folder."""
     world.say("a", [0], 5, instance=instance)
     world.say("a", [0], 9, instance=instance)
-    world.claims.hear("a", 5)  # it was under way while the agent restarted
+    world.claims.note_message("a", 5)  # it was under way while the agent restarted
     assert world.reasons == []
     world.listen(12, speaking=["a"])
-    world.claims.hear("a", 9)
+    world.claims.note_message("a", 9)
     world.claims.start_listening()  # what had arrived before may arrive again
-    world.claims.hear("a", 5)
+    world.claims.note_message("a", 5)
     assert world.reasons == []
     world.listen(12, speaking=["a"])
     for boot in (5, 9, 5):
-        world.claims.hear("a", boot)
+        world.claims.note_message("a", boot)
     assert world.reasons == [TWO]
 
 
@@ -296,6 +319,6 @@ def test_a_board_that_lost_its_state_folder_is_one_agent(world: World) -> None:
     world.say("a", [0], 9, instance="two")
     world.say("a", boot=5)  # the will of the first
     world.listen(30, speaking=["a"])
-    world.claims.hear("a", 9)
+    world.claims.note_message("a", 9)
     assert world.reasons == []
     assert world.hosts == {0: "a"}

@@ -202,6 +202,29 @@ def test_a_connection_lost_while_slots_shrink_leaves_nothing_behind(bench: Bench
     assert bench.retained == ["round", *slices(0, 1)]
 
 
+def test_a_process_killed_before_the_broker_has_the_surplus_cleared_leaves_nothing_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.send(1, c0=model(700), c1=model(400, 2.0))
+    bench.downlink.confirm()
+    with monkeypatch.context() as patch:  # handed over, and still under way when the process ends
+        patch.setattr(bench.transport, "publish", lambda *_, **__: True)
+        bench.send(2, c0=model(100, 3.0))
+    bench.restart()
+    bench.downlink.clear()
+    assert bench.retained == []
+
+
+def test_what_the_broker_has_cleared_is_not_cleared_again(bench: Bench) -> None:
+    bench.send(1, c0=model(700))
+    bench.send(2, c0=model(100, 3.0))
+    bench.downlink.confirm()
+    bench.restart()
+    bench.published.clear()
+    bench.downlink.clear()
+    assert bench.published == [*slices(0, 1), "round"]
+
+
 def test_a_process_killed_while_slots_shrink_leaves_nothing_behind(bench: Bench) -> None:
     """The journal must not say that chunks are gone before they are."""
     bench.send(1, c0=model(700))
