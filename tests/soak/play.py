@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.soak.disk import small_disk
 from tests.soak.evidence import Evidence, collect
-from tests.soak.experiments import experiment
+from tests.soak.experiments import POLICIES, experiment
 from tests.soak.faults import INJECTORS, Injection, excuses
 from tests.soak.federation import Federation, federation
 from tests.soak.namespace import namespace
@@ -81,7 +81,15 @@ def play(scenario: Scenario, undisturbed: Evidence, folder: Path) -> Play:
 
 def _limit(scenario: Scenario, undisturbed: Evidence) -> float:
     lasting = sum(fault.delay + fault.seconds for fault in scenario.faults)
-    return PATIENCE + TIMES * undisturbed.seconds + lasting
+    return PATIENCE + TIMES * undisturbed.seconds + lasting + _deadlines(scenario, undisturbed)
+
+
+def _deadlines(scenario: Scenario, undisturbed: Evidence) -> float:
+    """Return the seconds of exchanges that go on without a client whose private memory is damaged."""
+    if scenario.policy == "wait" or not any((f.kind, f.target) == ("damage", "state") for f in scenario.faults):
+        return 0.0
+    exchanges = {reply[:2] for reply in undisturbed.replies}
+    return len(exchanges) * float(POLICIES[scenario.policy]["deadline"])
 
 
 def _drive(stage: _Stage, scenario: Scenario, end: float) -> tuple[int | None, ...]:
