@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from hypothesis import settings
 
 settings.register_profile("fedquilt", deadline=None)  # no test depends on how fast the machine is
 settings.load_profile("fedquilt")
+
+# Tests start hundreds of Python processes. Each one would compile all of fedquilt again without the files of byte code.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Tests run in parallel: with more threads, each process would wait for cores that the others use.
+for library in ("OMP", "MKL", "OPENBLAS"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 os.environ["FEDQUILT_VALIDATE"] = "1"  # every coordinator that a test starts checks its machine after every event
