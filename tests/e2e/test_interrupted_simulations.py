@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.support.runs import FEDQUILT
+from tests.support.runs import FEDQUILT, finished_rounds
 
 ROUNDS = 90
 PATIENCE = 60.0
@@ -45,11 +45,6 @@ def wait_for(done: Callable[[], Any], what: str) -> None:
         time.sleep(0.02)
 
 
-def rounds(folder: Path) -> int:
-    csv = folder / "run" / "rounds.csv"
-    return len(csv.read_text().splitlines()) - 1 if csv.exists() else 0
-
-
 def pids(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "run" / "pids.json").read_text())
     return found
@@ -57,8 +52,8 @@ def pids(folder: Path) -> dict[str, Any]:
 
 def await_progress(folder: Path) -> None:
     """Wait until the run has finished two more rounds than now."""
-    before = rounds(folder)
-    wait_for(lambda: rounds(folder) >= before + 2, "progress")
+    before = finished_rounds(folder)
+    wait_for(lambda: finished_rounds(folder) >= before + 2, "progress")
 
 
 def family(pid: int) -> set[psutil.Process]:
@@ -102,7 +97,7 @@ class Interrupted:
         self.process.wait()
         if exc == (None, None, None):
             wait_for(lambda: not running(self.family), "end of all processes")
-            assert rounds(self.folder) < ROUNDS
+            assert finished_rounds(self.folder) < ROUNDS
             assert not list(self.folder.rglob("*.new"))
 
 
@@ -191,7 +186,9 @@ def test_sigterm_under_nohup(folder: Path) -> None:
         simulation.process.send_signal(signal.SIGHUP)
         await_progress(folder)
         simulation.process.send_signal(signal.SIGTERM)
-        assert simulation.process.wait(PATIENCE) == 128 + signal.SIGTERM
+        _, shown = simulation.process.communicate(timeout=PATIENCE)
+        assert simulation.process.returncode == 128 + signal.SIGTERM
+        assert "Run the same command again to resume" in shown
 
 
 def test_sigkill(folder: Path) -> None:
@@ -222,6 +219,6 @@ def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(folder: 
     assert process.wait(PATIENCE) == 0
     assert found.pop("restarts") == {"broker": 0, "coordinator": 1, "pi-0": 1, "pi-1": 0}
     assert found == json.loads((folder / "run" / "result.json").read_text())
-    assert rounds(folder) == ROUNDS
+    assert finished_rounds(folder) == ROUNDS
     assert fingerprint(folder) == undisturbed
     assert not [path for path in folder.rglob("*") if path.suffix == ".new" or path.parent.name == "partial"]

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.runs import finished_rounds
 
 from fedquilt_common.wire.codec import FileArrays
 
@@ -84,22 +85,11 @@ def pids(folder: Path) -> dict[str, int]:
     return {"broker": found["broker"], "coordinator": found["coordinator"], **found["agents"]}
 
 
-def rounds_done(folder: Path) -> int:
-    return len(result(folder)["rounds"]) if (folder / "run" / "result.json").exists() else 0
-
-
 def wait_for(done: Callable[[], Any], what: str) -> None:
     end = time.monotonic() + PATIENCE
     while not done():
         assert time.monotonic() < end, f"no {what} after {PATIENCE} seconds"
         time.sleep(0.01)
-
-
-def process_names(pid: int) -> set[int]:
-    """Return the process and all its descendants."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
-    return set()
 
 
 @pytest.fixture(scope="module")
@@ -160,36 +150,16 @@ def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> 
     """Kill coordinator, agent and broker one after another, each in the middle of a round."""
     with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
         for number, who in enumerate(("coordinator", "strong-0", "broker")):
-            wait_for(lambda number=number: rounds_done(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
+            wait_for(lambda number=number: finished_rounds(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
             before = pids(tmp_path)
             os.kill(before[who], signal.SIGKILL)
             wait_for(lambda who=who, before=before: pids(tmp_path)[who] != before[who], "successor")  # type: ignore[misc]
             after = pids(tmp_path)
             assert {name for name in before if before[name] != after[name]} == {who}
-        assert rounds_done(tmp_path) < ROUNDS
+        assert finished_rounds(tmp_path) < ROUNDS
         done = finish(process)
     assert done.code == 0, done.err
     assert [row["clients"] for row in result(tmp_path)["rounds"]] == [8] * ROUNDS
-    assert fingerprint(tmp_path) == fingerprint(undisturbed[0])
-
-
-def test_an_interrupted_run_goes_on(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
-    """The same command resumes the run; between the two no process is left running."""
-    with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
-        wait_for(lambda: rounds_done(tmp_path) >= 1, "first round")
-        family = process_names(process.pid)
-        process.send_signal(signal.SIGTERM)
-        done = finish(process)
-    assert done.code == 128 + signal.SIGTERM
-    assert "Run the same command again to resume" in done.err
-    assert len(family) >= 6  # simulate, broker, coordinator, two agents, at least one worker
-    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in family), "end of all processes")
-    reached = rounds_done(tmp_path)
-    assert 1 <= reached < ROUNDS
-    before = result(tmp_path)["rounds"]
-    done = run(*simulate("digits-fedavg"), where=tmp_path)
-    assert done.code == 0, done.err
-    assert result(tmp_path)["rounds"][: len(before)] == before
     assert fingerprint(tmp_path) == fingerprint(undisturbed[0])
 
 

@@ -296,6 +296,12 @@ class Stage:
         return hashlib.sha256((self.folder / "global.safetensors").read_bytes()).hexdigest()
 
 
+@pytest.fixture(autouse=True)
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a coordinator that receives nothing return to the agents at once: they work in its thread."""
+    monkeypatch.setattr("fedquilt_server.coordinator.coordinator.STEP_SECONDS", 0.02)
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)

@@ -22,7 +22,6 @@ TOPICS = Topics("lab")
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "STALL_SECONDS", 0.5)
-    monkeypatch.setattr(coordinator, "STEP_SECONDS", 0.1)
 
 
 def not_finite(player: Player, _: RoundMessage) -> None:

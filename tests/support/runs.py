@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -42,10 +43,20 @@ def simulate(experiment: Path, folder: Path, *options: str, **environment: str) 
     return found
 
 
+def finished_rounds(folder: Path) -> int:
+    """Return the number of rounds in the journal; the files of results may lag behind it."""
+    address = f"file:{folder}/run/journal.sqlite?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as journal:
+            return int(journal.execute("SELECT count(result) FROM checkpoints").fetchone()[0])
+    except sqlite3.OperationalError:  # there is no journal yet
+        return 0
+
+
 def await_round(folder: Path, number: int) -> None:
-    """Wait until the results have ``number`` rounds."""
-    end, path = time.monotonic() + PATIENCE, folder / "run" / "result.json"
-    while not path.exists() or len(json.loads(path.read_text())["rounds"]) < number:
+    """Wait until ``number`` rounds are finished."""
+    end = time.monotonic() + PATIENCE
+    while finished_rounds(folder) < number:
         assert time.monotonic() < end
         time.sleep(0.02)
 

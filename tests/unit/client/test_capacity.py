@@ -141,6 +141,14 @@ def drive() -> Iterator[Callable[[Callable[[], int]], Driver]]:
         driver.pool.close()
 
 
+@pytest.fixture(scope="module")
+def warm_driver() -> Iterator[Driver]:
+    """A pool whose process stays, for jobs that do it no harm."""
+    driver = Driver(lambda: 0)
+    yield driver
+    driver.pool.close()
+
+
 KILLED = "if not ctx.client: ctx.on_need(1 << 30)\nos.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -224,7 +232,7 @@ POOL = {"name": "adaptivefl", "levels": {"M": 0.66, "S": 0.4}, "starts": [2, 1]}
     ids=["plenty", "less", "after a kill", "shared by eight", "next to nothing"],
 )  # fmt: skip
 def test_a_board_trains_the_largest_nested_member_that_fits(
-    drive: Any, kit: Kit, room: dict[str, int], member: str
+    warm_driver: Driver, kit: Kit, room: dict[str, int], member: str
 ) -> None:
     room = dict(room)
     import torch
@@ -242,12 +250,11 @@ def test_a_board_trains_the_largest_nested_member_that_fits(
     part = full_slice(anatomy)
     patch = write_patch(kit.folder / "patch", to_arrays(build()), patch_layout([part])[0], "fp32")
     message = SliceMessage(base=0, kept=[kept.encode() for kept in part.kept])
-    driver = drive(lambda: 0)
     limit = kit.folder / "limit"
     if "limit" in room:
         limit.write_text(str(room.pop("limit")))
-    driver.pool.submit(kit.job(run, patches=[patch.path], slices=[message], slice=0, limit_file=limit, **room))
-    event = driver.next()
+    warm_driver.pool.submit(kit.job(run, patches=[patch.path], slices=[message], slice=0, limit_file=limit, **room))
+    event = warm_driver.next()
     assert isinstance(event, JobFinished), event
     reply = FileArrays(event.job.reply)
     shapes = {name: reply.shape(name) for name in reply}

@@ -41,7 +41,7 @@ def of(name: str, width: float = 1.0, **training: Any) -> Estimate:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which reports the peak memory of a process")
 @pytest.mark.parametrize(
     ("model", "width", "batch", "precision"),
-    [("mlp", 1.0, 50, "fp32"), ("convnet", 1.0, 100, "fp32"), ("vgg16", 0.4, 10, "fp32"), ("resnet18", 0.4, 20, "fp32"),
+    [("mlp", 1.0, 50, "fp32"), ("convnet", 1.0, 100, "fp32"), ("resnet18", 0.4, 20, "fp32"),
      ("mobilenet-v2", 0.4, 20, "fp32"), ("transformer", 1.0, 10, "fp32"), ("convnet", 1.0, 100, "bf16")],
 )  # fmt: skip
 def test_the_estimate_is_within_a_quarter_of_the_measured_peak(
@@ -88,6 +88,7 @@ def test_optimisers_keep_averages_of_each_parameter(optimiser: str, averages: in
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which reports the peak memory of a process")
 def test_the_estimate_of_adam_is_within_a_quarter_of_the_measured_peak() -> None:
+    """The model is the one that the test above leaves out."""
     case = memory.Case("vgg16", 0.4, 10, "fp32", optimiser="adam")
     assert memory.estimate(case) == pytest.approx(memory.measure(case), rel=0.25)
 
