@@ -138,6 +138,25 @@ def test_an_agent_that_appears_during_a_mute_takes_part(
     assert stage.sha256 == undisturbed
 
 
+def test_an_agent_that_leaves_is_forgotten(stage: Stage, undisturbed: str) -> None:
+    guest, known = stage.player("guest"), []
+
+    def turn() -> bool:
+        known.append("guest" in coordinator._admission._subscriptions._known)
+        if known[-1]:
+            gone = AgentPresence(agent="guest", online=False, boot=1)
+            guest.transport.publish(TOPICS.presence("guest"), gone.encode(), retain=True)
+        return stage.turn()
+
+    guest.arrive(())
+    stage.arrive()
+    with stage.closing(stage.coordinator()) as coordinator:
+        coordinator.execute(turn)
+    assert stage.sha256 == undisturbed
+    assert any(known)
+    assert not known[-1]
+
+
 def test_many_names_are_not_journaled(stage: Stage, undisturbed: str) -> None:
     noisy = stage.player("noisy")
     noisy.transport.connect()

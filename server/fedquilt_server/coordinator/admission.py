@@ -109,6 +109,10 @@ class Admission:
         """Receive what this agent publishes also while another one is muted."""
         self._subscriptions.add([agent])
 
+    def remove(self, agent: str) -> None:
+        """Forget an agent that has left."""
+        self._subscriptions.remove(agent)
+
     def start(self, agents: Iterable[str]) -> None:
         """Take over the agents of the journal, and drop what an earlier process left in the session."""
         names = list(agents)

@@ -93,6 +93,10 @@ class Claims:
         self._listened = self._next_check = 0.0
         self._looked_at = clock.now()
 
+    def __contains__(self, agent: str) -> bool:
+        """Whether an agent may come back without a new presence: it is connected, or silent for too long."""
+        return agent in self._claims
+
     def restore(self) -> None:
         """Keep the agents of the journal as connected; each one has ``SILENCE_SECONDS`` for its first message."""
         now = clock.now()

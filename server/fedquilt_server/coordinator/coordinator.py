@@ -277,6 +277,8 @@ class Coordinator:
                 self._agent_messages.take(address, message)
                 if address.kind == "presence" and not message.retained:
                     self._display.show_connected(agent, self.machine)
+                if agent not in self._claims:
+                    self._admission.remove(agent)
         except ProtocolError as error:
             if not self._working:  # the journal is not handled yet
                 log.warning("ignored: %s", error)

@@ -45,6 +45,14 @@ class Subscriptions:
             if self._muted:
                 self._transport.subscribe(self._of(new - self._muted))
 
+    def remove(self, agent: str) -> None:
+        """Forget an agent that has left; a look around finds it when it comes back."""
+        with self._lock:
+            if agent in self._known:
+                self._known.discard(agent)
+                if self._muted:
+                    self._transport.unsubscribe(self._of([agent]))
+
     def mute(self, agent: str) -> None:
         """Stop receiving what ``agent`` publishes, and the topics of unknown agents."""
         with self._lock:

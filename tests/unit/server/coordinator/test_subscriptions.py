@@ -85,6 +85,24 @@ def test_a_new_agent_is_found_while_another_one_is_muted(side: Side) -> None:
     assert side.receives("noisy") == set()
 
 
+def test_an_agent_that_left_is_forgotten_and_found_again(side: Side) -> None:
+    """The names of a federation may change without end."""
+    side.subscriptions.mute("noisy")
+    side.subscriptions.remove("a")
+    side.subscriptions.remove("unknown")
+    assert side.receives("a") == set()
+    assert not any("/a/" in name for name in side.filters)
+    side.broker.publish(TOPICS.presence("a"), b"x", b"", True)
+    side.subscriptions.look_around()
+    assert TOPICS.presence("a") in side.arrived
+    side.subscriptions.add(["a"])
+    assert side.receives("a") == ALL
+    side.subscriptions.unmute(["noisy"])
+    side.subscriptions.remove("a")
+    assert side.receives("a") == ALL
+    assert side.subscriptions._known == {"b", "noisy"}
+
+
 def test_a_new_session_gets_the_subscriptions_of_the_moment(side: Side) -> None:
     side.subscriptions.mute("noisy")
     side.broker.sessions.clear()
