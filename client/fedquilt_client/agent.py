@@ -43,6 +43,8 @@ STEP_SECONDS: Final = 0.5
 TELEMETRY_SECONDS: Final = 2.0
 """Pause between two telemetry messages during training."""
 IDLE_TELEMETRY_SECONDS: Final = 30.0
+FAILURE_SECONDS: Final = 30.0
+"""Pause between two reports of the same failure."""
 MOST_OTHERS: Final = 8
 """Other agents with the same id that are reported and answered."""
 _AT_ONCE: Final = float("-inf")
@@ -77,7 +79,7 @@ class Agent:
         self._transport = make_transport(self._events.put, will)
         self._jobs = Jobs(settings, self._store, self._transport, self.topics, self._events.put, self._report_failure)
         self._coordinator_epoch = -1
-        self._telemetry_due = self._repair_at = _AT_ONCE
+        self._telemetry_due = self._repair_at = self._failures_due = _AT_ONCE
         self._jobs_seen = 0
         self._connected = False
         self._announced = False
@@ -118,6 +120,9 @@ class Agent:
             self._telemetry_due = min(self._telemetry_due, now + TELEMETRY_SECONDS)
         if self._connected and now >= self._telemetry_due:
             self._send_telemetry()
+        if self._connected and self._coordinator_epoch >= 0 and now >= self._failures_due:
+            self._failures_due = now + FAILURE_SECONDS
+            self._jobs.report_failures()
 
     def _take(self, event: Incoming | Callable[[], None]) -> None:
         match event:
@@ -231,7 +236,8 @@ class Agent:
     def _take_coordinator(self, presence: CoordinatorPresence) -> None:
         is_back = presence.online and presence.epoch != self._coordinator_epoch
         self._coordinator_epoch = presence.epoch if presence.online else -1
-        if is_back:
+        if is_back:  # its manifest, which retries what has failed, follows
+            self._failures_due = time.monotonic() + FAILURE_SECONDS
             self._telemetry_due = _AT_ONCE
             self._jobs.greet_coordinator()
 

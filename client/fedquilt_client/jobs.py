@@ -50,7 +50,7 @@ class _CurrentRun:
     """The run that this board takes part in.
 
     Attributes:
-        given_up: tasks that failed or were stopped since the last manifest.
+        given_up: tasks that failed since the last manifest, with the reason, or were stopped, without one.
         damages: how often a patch on disk was damaged since the last manifest, by digest.
         damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
         may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier
@@ -61,7 +61,7 @@ class _CurrentRun:
     downloads: Downloads
     uploads: Uploads
     round: RoundMessage | None = None
-    given_up: set[TaskId] = field(default_factory=set)
+    given_up: dict[TaskId, str] = field(default_factory=dict)
     damages: Counter[str] = field(default_factory=Counter)
     damaged_clients: set[int] = field(default_factory=set)
     may_go_back: bool = True
@@ -222,7 +222,7 @@ class Jobs:
         if message is None or (message.round, message.exchange) != (stop.round, stop.exchange):
             return
         log.info("clients %s stop: %s", sorted(clients), stop.reason)
-        run.given_up |= {task.id for task in self._open_tasks(message) if task.client in clients}
+        run.given_up |= {task.id: "" for task in self._open_tasks(message) if task.client in clients}
         self._pool.cancel(lambda job: task_id(job) in run.given_up)
         self.progress = {client: value for client, value in self.progress.items() if client not in clients}
 
@@ -247,7 +247,7 @@ class Jobs:
         run = self._run
         if run is None or run.round is None:
             return
-        closed = run.given_up | {task_id(job) for job in self._pool.jobs}
+        closed = set(run.given_up) | {task_id(job) for job in self._pool.jobs}
         for task in self._open_tasks(run.round):
             if task.id not in closed:
                 with self._give_up_if_damaged(run, task.id):
@@ -289,12 +289,22 @@ class Jobs:
 
     def _give_up(self, run: _CurrentRun, task: TaskId, reason: str) -> None:
         """Report a failed task of the open exchange; the next manifest retries it."""
-        client, message = task[0], run.round
+        self.progress.pop(task[0], None)
+        run.given_up[task] = reason
+        log.error("client %d, round %d: %s", task[0], run.round.round if run.round else 0, reason)
+        self._report(run, task, reason)
+
+    def _report(self, run: _CurrentRun, task: TaskId, reason: str) -> None:
+        message = run.round
         assert message is not None  # noqa: S101 - a task belongs to a manifest
-        self.progress.pop(client, None)
-        run.given_up.add(task)
-        log.error("client %d, round %d: %s", client, message.round, reason)
-        self._report_failure(run.id, client, (message.round, message.exchange), reason)
+        self._report_failure(run.id, task[0], (message.round, message.exchange), reason)
+
+    def report_failures(self) -> None:
+        """Report the failed tasks of the open exchange again: the coordinator may not have received a report."""
+        if self._run is not None:
+            for task, reason in self._run.given_up.items():
+                if reason:
+                    self._report(self._run, task, reason)
 
     @contextmanager
     def _give_up_if_damaged(self, run: _CurrentRun, task: TaskId) -> Iterator[None]:

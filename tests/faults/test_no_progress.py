@@ -59,6 +59,24 @@ def test_a_client_that_always_replies_garbage_ends_the_run_with_its_reason(
     assert stage.sha256 == undisturbed
 
 
+def test_a_failure_that_is_reported_again_counts_and_is_journaled_once(stage: Stage) -> None:
+    """Agents repeat a failure, because the first message may be lost."""
+    reports: list[RoundMessage] = []
+    sent_at = [0.0]
+
+    def fail_again() -> bool:
+        if reports and time.monotonic() > sent_at[-1] + 0.1:  # more often would be a flood
+            sent_at.append(time.monotonic())
+            failed(stage.players["jetson"], reports[0])
+        return stage.turn()
+
+    stage.ways[2] = lambda _, message: reports.append(message)
+    with pytest.raises(RunFailedError, match="no luck"):
+        stage.play_with(fail_again)
+    assert len(sent_at) > 3
+    assert [refusal.client for refusal in stage.refusals()] == [2]
+
+
 @pytest.mark.parametrize("boot", [1, 2], ids=["connected again", "restarted"])
 def test_an_agent_that_retries_keeps_the_run_alive(boot: int, stage: Stage, undisturbed: str) -> None:
     """Its failure was that of an attempt before, and its training may take long."""

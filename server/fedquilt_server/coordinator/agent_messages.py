@@ -7,6 +7,7 @@ from fedquilt_common.wire.messages import AgentPresence, FailedMessage, parse, p
 from fedquilt_common.wire.topics import Address
 from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.claims import Claims
+from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
@@ -20,6 +21,7 @@ class AgentMessages:
     Args:
         run: identifier of the run; failures of other runs are ignored.
         claims: receives every presence and every sign of life.
+        limit: remembers the failures that are journaled; agents repeat them.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class AgentMessages:
         status: StatusStore,
         claims: Claims,
         refusals: Refusals,
+        limit: RateLimit,
     ) -> None:
         self._run = run
         self._machine = machine
@@ -37,6 +40,7 @@ class AgentMessages:
         self._status = status
         self._claims = claims
         self._refusals = refusals
+        self._limit = limit
 
     def take(self, address: Address, message: MqttMessage) -> None:
         """Handle one message.
@@ -49,6 +53,8 @@ class AgentMessages:
         elif address.kind == "presence":
             presence = parse(AgentPresence, message.payload, message.topic)
             _check_sender(address, presence.agent)
+            if not message.retained:
+                self._limit.forget_failures(presence.agent)
             if presence.online:
                 self._claims.check_room(presence)
                 self._agents.update_presence(presence, clock.now())
@@ -69,6 +75,8 @@ class AgentMessages:
     def _take_failure(self, failure: FailedMessage) -> None:
         exchange = self._machine.exchange
         if failure.run == self._run and failure.round == self._machine.round:
+            if self._limit.is_repeated(failure.agent, failure.client, failure.reason):
+                return
             failed = exchange is not None and failure.exchange == exchange.number
             reason = f"{CLIENT_FAILED}{failure.reason}"
             self._refusals.add(failure.agent, failure.client, failure.round, reason, failed=failed)

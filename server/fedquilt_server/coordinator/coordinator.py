@@ -107,7 +107,7 @@ class Coordinator:
         self._uplink = Uplink(run, receipts, self._refusals, record)
         self._claims = Claims(self.machine, limit, self._refusals, record, self._read_owners)
         self._agent_messages = AgentMessages(
-            folder.run, self.machine, self._agents, self._store, self._claims, self._refusals
+            folder.run, self.machine, self._agents, self._store, self._claims, self._refusals, limit
         )
         self._driver = Driver(
             run, transport, self._downlink, self._uplink, receipts, self._display, limit, self._ledger

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
 
+from fedquilt_common.types import ClientId
+
 REFUSALS_PER_EXCHANGE: Final = 1000
 """Refusals of one agent that are journaled in an exchange."""
 JOINS_PER_EXCHANGE: Final = 100
@@ -29,11 +31,13 @@ class RateLimit:
         self._now = now
         self._refusals: Counter[str] = Counter()
         self._joins: dict[str, tuple[float, float]] = {}
+        self._failures: dict[tuple[str, ClientId], str] = {}
 
     def reset(self) -> None:
         """Start counting from 0 again; called when an exchange opens."""
         self._refusals.clear()
         self._joins.clear()
+        self._failures.clear()
 
     def may_be_refused(self, agent: str) -> bool:
         """Count one refusal; returns False if the agent is beyond its limit."""
@@ -49,6 +53,18 @@ class RateLimit:
         may_join = count + 1 <= JOINS_PER_EXCHANGE
         self._joins[name] = count + may_join, now
         return may_join
+
+    def is_repeated(self, agent: str, client: ClientId, reason: str) -> bool:
+        """Whether an agent has reported this failure before in this exchange; remembers the report."""
+        if self._failures.get((agent, client)) == reason:
+            return True
+        if len(self._failures) < MOST_NAMES:
+            self._failures[agent, client] = reason
+        return False
+
+    def forget_failures(self, agent: str) -> None:
+        """Forget what an agent has reported: it has connected, and retries its tasks."""
+        self._failures = {key: reason for key, reason in self._failures.items() if key[0] != agent}
 
 
 def _name(counts: Collection[str], agent: str) -> str:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
+from fedquilt_client import agent as agent_module
 from fedquilt_client.jobs import Jobs
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
@@ -272,6 +273,19 @@ def test_a_client_that_cannot_do_its_task_reports_why_for_each_manifest(
         peer.open("run-1", 2, kit.blob(), [0])
         wait_for(lambda: failures(peer)[2:])
     assert [(failure.client, failure.round) for failure in failures(peer)] == [(1, 1), (1, 1), (0, 2)]
+
+
+def test_a_failure_is_reported_again_while_the_coordinator_is_online(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first report may be lost, with the broker's session for example."""
+    monkeypatch.setattr(agent_module, "FAILURE_SECONDS", 0.2)
+    peer.publish(peer.topics.run, kit.run(algorithm={"name": "nonsense:Algorithm"}))
+    peer.publish(peer.topics.coordinator, CoordinatorPresence(online=True, epoch=1, run="run-1"))
+    peer.open("run-1", 1, kit.blob(), [1])
+    with host():
+        wait_for(lambda: failures(peer)[2:])
+        assert len({failure.encode() for failure in failures(peer)}) == 1
 
 
 def test_work_for_a_round_that_is_over_is_ended(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
