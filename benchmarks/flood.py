@@ -7,7 +7,8 @@
 Four agents run rounds without training over a real Mosquitto. Each case has a federation of its own and four windows:
 ``quiet``; ``base``, with the same flood in a federation to which nobody subscribes; ``flooded``, from the flood's first
 message on; and ``after``. On a small machine the flooder also takes processor time from everybody, so ``base`` is the
-fair comparison: it has the same flooder and the same work for the broker.
+fair comparison: it has the same flooder and the same work for the broker. The windows follow one another, so other work
+on the machine falls on one of them: use a quiet machine.
 """
 
 from __future__ import annotations
