@@ -33,6 +33,7 @@ from fedquilt_server.replay.measurements import Measurements, measure
 from fedquilt_server.replay.prediction import simulate_rounds
 from fedquilt_server.replay.recording import Recording, read_recording
 from fedquilt_server.replay.what_if import parse_what_if, recorded_settings
+from fedquilt_server.replay.widths import measure_widths, scale_measurements
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,6 +89,9 @@ def cases(typical: float) -> list[Case]:
         Case("the same again", ("per_round=8",)),
         Case("half the clients", ("per_round=4",), ("participation.per_round=4", "participation.quorum=4")),
         _with_quorum(5, 0.8 * typical),
+        Case(
+            "half the width", ("width=0.5",), (f"algorithm={{name: heterofl, widths: {dict.fromkeys(BOARDS, 0.5)}}}",)
+        ),
         Case("a link of 1 MB/s", ("link=rate=1000000,latency=0.05",), (), "rate=1000000,latency=0.05"),
     ]
 
@@ -151,6 +155,9 @@ def asked_in(recording: Recording, number: int) -> set[int]:
 def compare(recorded: Recording, measurements: Measurements, case: Case, real: Recording) -> dict[str, Any]:
     """Compare the predicted with the measured rounds, round by round and as a whole."""
     settings = parse_what_if(case.what_if, recorded_settings(recorded.experiment, measurements))
+    if settings.widths:
+        costs = measure_widths(measurements, settings.widths, Workbench(recorded.experiment))
+        measurements = scale_measurements(measurements, costs)
     overall = median(row.seconds for row in simulate_rounds(measurements, settings, 1.0, SAMPLES, 0))
     rounds = []
     for number, times in sorted(measure(real).rounds.items()):

@@ -94,11 +94,18 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield {key: value for key, value in row.items() if not VARYING.search(key)}
 
 
-def _replies(federation: Federation) -> Iterator[Reply]:
-    for (body,) in federation.query("SELECT body FROM events WHERE kind = 'Replied'"):
+def _replies(federation: Federation) -> list[Reply]:
+    """Return the replies that count: those of a round that was restarted are sent and journaled again."""
+    found: list[Reply] = []
+    wanted = "kind IN ('Replied', 'RoundRestarted')"
+    for kind, body in federation.query(f"SELECT kind, body FROM events WHERE {wanted} ORDER BY seq"):  # noqa: S608
         event = json.loads(str(body))
+        if kind == "RoundRestarted":
+            found = [reply for reply in found if reply[0] != event["round"]]
+            continue
         metrics = tuple(sorted((k, v) for k, v in event["metrics"].items() if not VARYING.search(k)))
-        yield event["round"], event["exchange"], event["client"], event["weight"], metrics
+        found.append((event["round"], event["exchange"], event["client"], event["weight"], metrics))
+    return found
 
 
 def _tracebacks(folder: Path) -> Iterator[str]:

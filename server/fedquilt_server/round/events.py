@@ -100,7 +100,7 @@ class RoundRestarted:
         reason: the file that is damaged, for people.
         opened_at: Unix time in seconds at which the round first opened.
         fleet: the connected clients for which the round opened, with their profiles.
-        outcomes: replies since the checkpoint, by outcome.
+        outcomes: replies since the checkpoint that were not accepted, by outcome.
     """
 
     at: float

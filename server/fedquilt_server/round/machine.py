@@ -139,7 +139,8 @@ class Machine:
     def restart_event(self, at: float, reason: str) -> RoundRestarted:
         """Return the event that starts the open round again for the clients for which it opened."""
         counts = self._counts
-        return RoundRestarted(at, self.round, reason, counts.opened_at, self._asked_fleet, dict(counts.outcomes))
+        others = {outcome: count for outcome, count in counts.outcomes.items() if outcome != "accepted"}
+        return RoundRestarted(at, self.round, reason, counts.opened_at, self._asked_fleet, others)
 
     def snapshot(self) -> str:
         """Return as JSON what a checkpoint must keep besides the state; see ``restore``."""
