@@ -138,9 +138,8 @@ class Machine:
 
     def restart_event(self, at: float, reason: str) -> RoundRestarted:
         """Return the event that starts the open round again for the clients for which it opened."""
-        counts = self._counts
-        others = {outcome: count for outcome, count in counts.outcomes.items() if outcome != "accepted"}
-        return RoundRestarted(at, self.round, reason, counts.opened_at, self._asked_fleet, others)
+        opened_at, others = self._counts.opened_at, self._counts.not_accepted()
+        return RoundRestarted(at, self.round, reason, opened_at, self._asked_fleet, others)
 
     def snapshot(self) -> str:
         """Return as JSON what a checkpoint must keep besides the state; see ``restore``."""

@@ -25,6 +25,10 @@ class RoundCounts:
     first_exchange: tuple[int, int] = (0, 0)
     _train_seconds: dict[str, list[float]] = field(default_factory=dict)
 
+    def not_accepted(self) -> dict[str, int]:
+        """Return the outcomes of the replies that were not accepted."""
+        return {outcome: count for outcome, count in self.outcomes.items() if outcome != "accepted"}
+
     def restart(self, at: float, outcomes: Mapping[str, int] | None = None) -> None:
         """Count for a round that opens at ``at``: from 0, or from ``outcomes``."""
         self.opened_at = at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_server.round.policy import KnownAgent
@@ -34,7 +34,8 @@ class MachineSnapshot:
     def encode(self) -> str:
         """Return the snapshot as JSON."""
         return json.dumps({
-            "agents": {name: asdict(agent) for name, agent in self.agents.items()},
+            # not asdict, which copies the clients of every agent at each checkpoint
+            "agents": {name: vars(agent) | {"profile": vars(agent.profile)} for name, agent in self.agents.items()},
             "hosts": list(self.host_of.items()),
             "silent": sorted(self.silent),
             "accepted": sorted(self.accepted),

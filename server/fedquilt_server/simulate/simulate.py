@@ -23,7 +23,7 @@ from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
-from fedquilt_server.status.results import Result
+from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.stall import StallDetector
 from fedquilt_server.status.terminal import ProgressDisplay, print_message
@@ -210,24 +210,29 @@ def _watch(
     """Supervise the processes until the run ends. Returns False if ``should_stop`` ended it early."""
     stall = StallDetector(plan.experiment.participation, STALL_SECONDS, _STALL_ADVICE)
     with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
-        last_poll = 0.0
+        last_poll, known = 0.0, list[RoundResult]()
         while not children.watch():
             if should_stop():
                 return False
             if time.monotonic() - last_poll > 3 * POLL_SECONDS:
                 last_poll = time.monotonic()
-                _poll_status(page, show, stall)
+                _poll_status(page, known, show, stall)
             time.sleep(POLL_SECONDS)
     return True
 
 
-def _poll_status(page: httpx.Client, show: Callable[[Snapshot], None], stall: StallDetector) -> None:
+def _poll_status(
+    page: httpx.Client, known: list[RoundResult], show: Callable[[Snapshot], None], stall: StallDetector
+) -> None:
+    """Show the snapshot; ``known`` holds the rounds that were fetched before, and gets the new ones."""
     try:
-        response = page.get("api/status")
+        response = page.get("api/status", params={"since": known[-1].round if known else 0})
         response.raise_for_status()
     except httpx.HTTPError:
         return  # the coordinator is starting, or was just killed
-    snapshot = Snapshot.model_validate_json(response.content)
+    fresh = Snapshot.model_validate_json(response.content)
+    known += fresh.history
+    snapshot = fresh.model_copy(update={"history": list(known)})
     show(snapshot)
     stall.check(snapshot, time.monotonic())
 

@@ -98,9 +98,12 @@ def _api_routes(store: StatusStore) -> APIRouter:
     # Both routes return finished JSON: FastAPI would validate our own models again, which costs time. Pydantic writes a
     # NaN or infinite loss as null, because JSON has no such numbers.
     @router.get("/status", response_model=Snapshot, summary="The whole snapshot")
-    async def status() -> Response:
+    async def status(since: Since = 0) -> Response:
         """Return the state of the run, its boards and its finished rounds at one moment."""
-        return Response(store.current.model_dump_json(), media_type="application/json")
+        snapshot = store.current
+        rows = [row for row in snapshot.history if row.round > since]
+        shown = snapshot.model_copy(update={"history": rows})
+        return Response(shown.model_dump_json(), media_type="application/json")
 
     @router.get("/rounds", response_model=list[RoundResult], summary="The finished rounds")
     async def rounds(since: Since = 0) -> Response:

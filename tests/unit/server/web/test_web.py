@@ -97,6 +97,8 @@ def test_it_says_for_whom_the_run_waits(
 
 def test_status_is_the_snapshot(store: StatusStore, web: httpx.Client) -> None:
     assert Snapshot.model_validate_json(web.get("/api/status").text) == store.current
+    store.update(history=[row(number) for number in (1, 2, 3)])
+    assert [r["round"] for r in web.get("/api/status?since=2").json()["history"]] == [3]
 
 
 def test_a_loss_that_diverged_is_null(store: StatusStore, web: httpx.Client) -> None:
