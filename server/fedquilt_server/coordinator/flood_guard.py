@@ -29,6 +29,9 @@ RETAINED_NAME_UNITS: Final = 1.0
 """Units of a new name that the broker retains; these names arrive once for each subscription."""
 SPARE_NAMES: Final = 100
 """New names that may appear at once besides two for each client."""
+NAMES_AFTER_MUTE: Final = 30
+"""New names that may appear at once after a mute of all new names. Each is journaled, so a larger burst would stop the
+rounds for a second after each mute."""
 FIRST_MUTE: Final = 10.0
 LONGEST_MUTE: Final = 600.0
 """A calm of this length also ends the doubling."""
@@ -88,9 +91,9 @@ class _Account:
         self.muted_until = now + seconds
         return seconds
 
-    def end_mute(self, now: float) -> None:
-        """Start again with an empty bucket."""
-        self.level, self.at, self.unmuted_at, self.muted_until = 0.0, now, now, NEVER
+    def end_mute(self, now: float, level: float) -> None:
+        """Start again with a bucket that is filled up to ``level``."""
+        self.level, self.at, self.unmuted_at, self.muted_until = level, now, now, NEVER
 
 
 class FloodGuard:
@@ -106,6 +109,7 @@ class FloodGuard:
         self._accounts: dict[str, _Account] = {STRANGERS: _Account()}
         self._muted: frozenset[str] = frozenset()
         self._room_of_strangers = RECORD_UNITS * (SPARE_NAMES + 2 * clients)
+        self._level_after_mute = self._room_of_strangers - RECORD_UNITS * NAMES_AFTER_MUTE
         self._burst = BURST + PRESENCES * control_units(_CLIENT_BYTES * clients)
         self._room_of_replies = BACKLOG * chunk_units(chunk)
         self._rooms: dict[str, float] = {}
@@ -166,7 +170,7 @@ class FloodGuard:
         with self._lock:
             ended = [name for name in self._muted if self._accounts[name].muted_until <= now]
             for name in ended:
-                self._accounts[name].end_mute(now)
+                self._accounts[name].end_mute(now, self._level_after_mute if name == STRANGERS else 0.0)
             self._muted -= frozenset(ended)
         return ended
 

@@ -10,6 +10,7 @@ from fedquilt_server.coordinator.flood_guard import (
     LEAK_PER_SECOND,
     LONGEST_MUTE,
     MOST_ACCOUNTS,
+    NAMES_AFTER_MUTE,
     RECORD_UNITS,
     REPLIES,
     RETAINED_NAME_UNITS,
@@ -136,6 +137,8 @@ def test_many_new_names_mute_new_names_and_no_known_agent() -> None:
     assert not guard.is_muted("pi")
     assert guard.end_mutes(FIRST_MUTE) == [STRANGERS]
     assert not guard.is_muted("another")
+    later = [guard.charge(f"later-{number}", 1.0, FIRST_MUTE) for number in range(NAMES_AFTER_MUTE + 1)]
+    assert later == [*[None] * NAMES_AFTER_MUTE, Mute(STRANGERS, 2 * FIRST_MUTE)]
 
 
 def test_every_agent_of_a_large_experiment_may_appear_at_once() -> None:
