@@ -266,9 +266,8 @@ class Coordinator:
             address = self._topics.parse(message.topic)
             agent, client = address.agent, address.client if address.client >= 0 else None
             if address.kind == "replies":
-                self._claims.note_message(
-                    agent
-                )  # first: an agent that was gone must host its client when the chunk is judged
+                # first: an agent that was gone must host its client when the chunk is judged
+                self._claims.note_message(agent)
                 self._ledger.take(address, len(message.payload))
                 self._uplink.take(address, message)
             elif address.kind == "coordinator" and message.payload:
