@@ -136,20 +136,13 @@ class Coordinator:
         run.watch_socket(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
         self._display.start(run)
         self._transport.connect()
-        has_session, is_rejected = self._await_broker(), False
+        is_rejected = False
+        connected = self._await_broker(should_stop)
         try:
-            if not has_session:
-                self._await_turn()
-            run.folder.begin()
-            self._working = True
-            self._announce()
-            self._driver.recover()
-            self._admission.start(self.machine.agents)
-            self._claims.restore()
-            while not self.machine.finished and not should_stop():
-                self._step()
-            while self.machine.finished and not run.folder.closed and not should_stop():
-                self._publish_end()
+            if connected is not None and not connected.session_present:
+                self._await_turn(should_stop)
+            if connected is not None and not should_stop():
+                self._work(should_stop)
         except FedquiltError as error:
             is_rejected = isinstance(error, FederationInUseError)
             self._store.update(phase="failed", message=str(error))
@@ -160,28 +153,44 @@ class Coordinator:
             farewell = (self._topics.coordinator, self._farewell) if self._working else None
             self._transport.close(farewell, end_session=run.folder.closed or is_rejected)
 
-    def _await_broker(self) -> bool:
-        """Wait for the connection; returns whether the broker has kept the session of an earlier process.
+    def _work(self, should_stop: Callable[[], bool]) -> None:
+        run = self.run
+        run.folder.begin()
+        self._working = True
+        self._announce()
+        self._driver.recover()
+        self._admission.start(self.machine.agents)
+        self._claims.restore()
+        while not self.machine.finished and not should_stop():
+            self._step()
+        while self.machine.finished and not run.folder.closed and not should_stop():
+            self._publish_end()
+
+    def _await_broker(self, should_stop: Callable[[], bool]) -> Connected | None:
+        """Wait for the connection; returns None if ``should_stop`` ended the wait.
 
         Raises:
             BrokerUnreachableError: no broker accepts the coordinator.
         """
         deadline = time.monotonic() + CONNECT_SECONDS
         last = Disconnected("no answer")
-        while True:
+        while not should_stop():
             try:
-                incoming = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+                incoming = self._inbox.get(timeout=STEP_SECONDS)
             except queue.Empty:
-                raise BrokerUnreachableError(f"{last.reason}. {last.advice}") from None
+                if time.monotonic() >= deadline:
+                    raise BrokerUnreachableError(f"{last.reason}. {last.advice}") from None
+                continue
             if isinstance(incoming, Disconnected):
                 last = incoming
-                if last.refused:
+                if last.refused or time.monotonic() >= deadline:
                     raise BrokerUnreachableError(f"{last.reason}. {last.advice}")
             self._take(incoming)
             if isinstance(incoming, Connected):
-                return incoming.session_present
+                return incoming
+        return None
 
-    def _await_turn(self) -> None:
+    def _await_turn(self, should_stop: Callable[[], bool]) -> None:
         """Wait until no coordinator that works here can object: nothing of this run is published before.
 
         A coordinator that finds its own session does not wait: the answer would arrive after the messages in the
@@ -190,7 +199,7 @@ class Coordinator:
         Raises:
             FederationInUseError: one objects.
         """
-        while not self._rivals.settled:
+        while not self._rivals.settled and not should_stop():
             self._take_next(STEP_SECONDS)
             self._rivals.advance()
 

@@ -134,6 +134,18 @@ def test_a_coordinator_without_a_broker_names_the_address(tmp_path: Path) -> Non
     assert "firewall" in done.stderr
 
 
+def test_a_coordinator_that_waits_for_a_broker_can_be_stopped(tmp_path: Path) -> None:
+    """It gets SIGTERM as soon as it waits, and would wait for the whole time of this test."""
+    wait = "import fedquilt_server.coordinator.coordinator as c; c.CONNECT_SECONDS = 1000.0"
+    stop = (
+        "wait = c.Coordinator._await_broker; "
+        "c.Coordinator._await_broker = lambda *args: (os.kill(os.getpid(), 15), wait(*args))[1]"
+    )
+    options = ("--broker", f"mqtt://127.0.0.1:{free_port()}", "--out", "run", "--no-page")
+    done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path, before=f"import os\n{wait}\n{stop}")
+    assert done.returncode == 143
+
+
 @pytest.mark.parametrize("url", ["http://lab", "mqtt://", "mqtt://lab:port"])
 def test_what_is_no_broker_address_is_explained(url: str, tmp_path: Path) -> None:
     done = fedquilt("coordinator", str(EXPERIMENT), "--broker", url, where=tmp_path)
