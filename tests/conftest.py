@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from hypothesis import settings
@@ -17,5 +18,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests run in parallel: with more threads, each process would wait for cores that the others use.
 for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+# Under nohup, this process ignores SIGHUP, and so would every process that a test starts.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 os.environ["FEDQUILT_VALIDATE"] = "1"  # every coordinator that a test starts checks its machine after every event

@@ -139,9 +139,7 @@ class Coordinator:
         is_rejected = False
         connected = self._await_broker(should_stop)
         try:
-            if connected is not None and not connected.session_present:
-                self._await_turn(should_stop)
-            if connected is not None and not should_stop():
+            if connected is not None and (connected.session_present or self._await_turn(should_stop)):
                 self._work(should_stop)
         except FedquiltError as error:
             is_rejected = isinstance(error, FederationInUseError)
@@ -174,10 +172,12 @@ class Coordinator:
         """
         deadline = time.monotonic() + CONNECT_SECONDS
         last = Disconnected("no answer")
-        while not should_stop():
+        while True:
             try:
                 incoming = self._inbox.get(timeout=STEP_SECONDS)
             except queue.Empty:
+                if should_stop():
+                    return None
                 if time.monotonic() >= deadline:
                     raise BrokerUnreachableError(f"{last.reason}. {last.advice}") from None
                 continue
@@ -188,10 +188,11 @@ class Coordinator:
             self._take(incoming)
             if isinstance(incoming, Connected):
                 return incoming
-        return None
 
-    def _await_turn(self, should_stop: Callable[[], bool]) -> None:
+    def _await_turn(self, should_stop: Callable[[], bool]) -> bool:
         """Wait until no coordinator that works here can object: nothing of this run is published before.
+
+        Returns False if ``should_stop`` ended the wait.
 
         A coordinator that finds its own session does not wait: the answer would arrive after the messages in the
         session, which the coordinator handles after its journal.
@@ -199,9 +200,12 @@ class Coordinator:
         Raises:
             FederationInUseError: one objects.
         """
-        while not self._rivals.settled and not should_stop():
+        while not self._rivals.settled:
             self._take_next(STEP_SECONDS)
             self._rivals.advance()
+            if not self._rivals.settled and should_stop():
+                return False
+        return True
 
     def _step(self) -> None:
         """Handle the next message, or wait for the next deadline."""
