@@ -56,9 +56,8 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -
 def _write_holder(file: IO[str]) -> None:
     with contextlib.suppress(OSError):  # the lock holds without it, also on a full disk
         file.truncate(0)
-        os.write(
-            file.fileno(), f"{os.getpid()} {socket.gethostname()}\n".encode()
-        )  # a buffer would fail again when the file is closed
+        # not through the buffer, which would fail again when the file is closed
+        os.write(file.fileno(), f"{os.getpid()} {socket.gethostname()}\n".encode())
 
 
 def _in_use(folder: Path, file: IO[str]) -> FolderInUseError:

@@ -10,7 +10,7 @@ from fedquilt_common.errors import PayloadError, RunFailedError
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
-from fedquilt_server.coordinator.expected_replies import expected_replies, largest_reply_units
+from fedquilt_server.coordinator.expected_replies import expected_replies, largest_reply_units, task_layouts
 from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.publications import plan_publications
 from fedquilt_server.coordinator.rate_limit import RateLimit
@@ -175,9 +175,10 @@ class Driver:
         self._limit.reset()
         self._display.show_exchange(send, self._machine)
         with run.watch.time("sending"):
-            self._ledger.open(largest_reply_units(send.tasks, run.experiment.wire.up, run.experiment.chunk))
+            layouts = task_layouts(send.tasks, run.experiment.wire.up)
+            self._ledger.open(largest_reply_units(layouts, run.experiment.chunk))
             message = self._downlink.publish(run.folder.run, send, plan_publications(send.tasks))
-            expected = expected_replies(message, send.tasks, run.experiment.wire.up, run.public_digest)
+            expected = expected_replies(message, send.tasks, layouts, run.public_digest)
             awaited = set(self._machine.awaited)
             self._uplink.open({client: reply for client, reply in expected.items() if client in awaited})
             if self._transport.drain(DRAIN_SECONDS):

@@ -49,15 +49,15 @@ class ExpectedReply:
         return largest_size(self.layouts)
 
 
-def largest_reply_units(tasks: Mapping[ClientId, Task], up: Precision, chunk: int) -> float:
-    """Return the units of the largest reply to these tasks, in chunks of at most ``chunk`` bytes.
+def largest_reply_units(layouts: Mapping[ClientId, Sequence[Layout]], chunk: int) -> float:
+    """Return the units of the largest reply, in chunks of at most ``chunk`` bytes.
 
     Args:
-        up: precision in which floats travel to the coordinator.
+        layouts: as ``task_layouts`` returns them.
     """
     size = min(chunk, SMALLEST_PAYLOAD)
-    limits = {id(layouts): largest_size(layouts) for layouts in task_layouts(tasks, up).values()}
-    return max((-(-limit // size) * chunk_units(size) for limit in limits.values()), default=0.0)
+    different = {id(choices): choices for choices in layouts.values()}.values()
+    return max((-(-largest_size(choices) // size) * chunk_units(size) for choices in different), default=0.0)
 
 
 def largest_size(layouts: Sequence[Layout]) -> int:
@@ -66,7 +66,12 @@ def largest_size(layouts: Sequence[Layout]) -> int:
 
 
 def task_layouts(tasks: Mapping[ClientId, Task], up: Precision) -> dict[ClientId, Sequence[Layout]]:
-    """Return the layouts that the reply of each client may have; clients with the same sub-model share one object."""
+    """Return the layouts that the reply of each client may have; clients with the same sub-model share one object.
+
+    Args:
+        tasks: the tasks of an exchange.
+        up: precision in which floats travel to the coordinator.
+    """
     layouts: dict[tuple[int, int, Slice | None], Sequence[Layout]] = {}
     of_client = {}
     for client, task in tasks.items():
@@ -78,17 +83,19 @@ def task_layouts(tasks: Mapping[ClientId, Task], up: Precision) -> dict[ClientId
 
 
 def expected_replies(
-    message: RoundMessage, tasks: Mapping[ClientId, Task], up: Precision, public: str | None = None
+    message: RoundMessage,
+    tasks: Mapping[ClientId, Task],
+    layouts: Mapping[ClientId, Sequence[Layout]],
+    public: str | None = None,
 ) -> dict[ClientId, ExpectedReply]:
     """Return the expected reply of each client of an exchange.
 
     Args:
         message: the manifest of the exchange.
         tasks: the tasks that the manifest describes.
-        up: precision in which floats travel to the coordinator.
+        layouts: of these tasks, as ``task_layouts`` returns them.
         public: digest of the public samples.
     """
-    layouts = task_layouts(tasks, up)
     exchange = message.round, message.exchange
     return {
         client: ExpectedReply(

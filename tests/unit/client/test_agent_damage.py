@@ -136,20 +136,24 @@ def test_a_full_disk_ends_the_agent_with_advice_and_nothing_is_lost(
         assert same(peer.reply(0, 1), plus(0.5, kit))
 
 
-def test_a_damaged_patch_is_downloaded_again(
-    peer: Peer, host: Host, kit: Kit, caplog: pytest.LogCaptureFixture
-) -> None:
+def spoil_first_patch(kit: Kit) -> None:
+    """Damage the first job's patch before its process reads it."""
     submit = WorkerPool.submit
     spoilt: list[Job] = []
 
     def spoil(pool: WorkerPool, job: Job) -> None:
-        """Damage the first job's patch before its process reads it."""
         if not spoilt:
             spoilt.append(job)
             job.patches[0].path.write_bytes(b"rotten")
         submit(pool, job)
 
     kit.monkeypatch.setattr(WorkerPool, "submit", spoil)
+
+
+def test_a_damaged_patch_is_downloaded_again(
+    peer: Peer, host: Host, kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil_first_patch(kit)
     peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with host():
@@ -160,16 +164,7 @@ def test_a_damaged_patch_is_downloaded_again(
 def test_a_patch_that_many_clients_share_is_downloaded_again_once(
     peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture
 ) -> None:
-    submit = WorkerPool.submit
-    spoilt: list[Job] = []
-
-    def spoil(pool: WorkerPool, job: Job) -> None:
-        if not spoilt:
-            spoilt.append(job)
-            job.patches[0].path.write_bytes(b"rotten")
-        submit(pool, job)
-
-    kit.monkeypatch.setattr(WorkerPool, "submit", spoil)
+    spoil_first_patch(kit)
     peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0, 1, 2, 3])
     with host(clients=(0, 1, 2, 3)):

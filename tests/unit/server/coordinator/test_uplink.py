@@ -19,7 +19,7 @@ from fedquilt_common.types import Shapes
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, SliceMessage, TaskMessage
-from fedquilt_server.coordinator.expected_replies import check_reply, expected_replies
+from fedquilt_server.coordinator.expected_replies import check_reply, expected_replies, task_layouts
 
 NET = Anatomy(
     (Group("a", 10, 0), Group("b", 10, 1)),
@@ -66,7 +66,9 @@ def verify(
     folder.mkdir(exist_ok=True)
     manifest = message(task)
     blob = reply(folder, manifest, arrays, precision, metrics)
-    check_reply("run", 0, expected_replies(manifest, {0: task}, "fp32")[0], FileArrays(blob.path))
+    check_reply(
+        "run", 0, expected_replies(manifest, {0: task}, task_layouts({0: task}, "fp32"))[0], FileArrays(blob.path)
+    )
     return blob.path
 
 
@@ -131,11 +133,11 @@ def test_a_part_of_whole_arrays_keeps_their_kinds_of_number(tmp_path: Path) -> N
     task = Task("train", WHOLE, expect={name: tuple(WHOLE[name].shape) for name in ("a", "steps")})
     said = RoundMessage(run="run", round=1, exchange=0,
                         tasks=[TaskMessage(clients=[0], kind="train", patches=[])])  # fmt: skip
-    asked = expected_replies(said, {0: task}, "fp16")[0].layouts[0]
+    asked = expected_replies(said, {0: task}, task_layouts({0: task}, "fp16"))[0].layouts[0]
     assert (asked["a"][0], asked["steps"][0]) == ("F16", "I64")
 
 
 def test_the_limit_is_that_of_the_largest_answer() -> None:
     task = pruning()
-    asked = expected_replies(message(task), {0: task}, "fp32")[0]
+    asked = expected_replies(message(task), {0: task}, task_layouts({0: task}, "fp32"))[0]
     assert asked.limit == 4 * (SENT.entries - 1) + 8 + 8192 + 256 * 3

@@ -17,7 +17,7 @@ from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
-from fedquilt_server.coordinator.expected_replies import expected_replies
+from fedquilt_server.coordinator.expected_replies import expected_replies, task_layouts
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
@@ -60,7 +60,7 @@ def open_uplink(folder: Path, task: Task, record: Callable[[Event], None]) -> Up
     )
     receipts = ReceiptPublisher(cast(Transport, Inbox()), Topics("lab"), "run")
     uplink = Uplink(cast(ActiveRun, run), receipts, Refusals(RateLimit(), record), record)
-    uplink.open(expected_replies(MESSAGE, {0: task}, "fp32", PUBLIC))
+    uplink.open(expected_replies(MESSAGE, {0: task}, task_layouts({0: task}, "fp32"), PUBLIC))
     return uplink
 
 
