@@ -30,6 +30,9 @@ from fedquilt_server.status.terminal import ProgressDisplay, print_message
 
 POLL_SECONDS: Final = 0.1
 BROKER_SECONDS: Final = 5.0
+"""How long a broker given by its URL may take to answer."""
+OWN_BROKER_SECONDS: Final = 60.0
+"""How long the broker that the simulation starts may take to listen; a busy board delays it for many seconds."""
 STALL_SECONDS: Final = 10.0
 """A simulation whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
 _STALL_ADVICE: Final = (
@@ -181,7 +184,8 @@ def run_simulation(
         write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
         if plan.broker is None:
             children.start(_broker_spec(plan))
-        _await_broker(plan, children)
+        if not _await_broker(plan, children, should_stop):
+            return None
         children.start(_coordinator_spec(plan))
         for spec in agent_specs(plan.experiment.fleet, plan.experiment.speedup):
             children.start(_agent_spec(plan, spec))
@@ -191,17 +195,22 @@ def run_simulation(
     return SimulationResult(read_result(plan.folder), memory, restarts)
 
 
-def _await_broker(plan: SimulationPlan, children: Supervisor) -> None:
-    """Wait until the broker accepts connections. It is supervised meanwhile: if it is killed, it is restarted."""
-    end = time.monotonic() + BROKER_SECONDS
-    while True:
+def _await_broker(plan: SimulationPlan, children: Supervisor, should_stop: Callable[[], bool]) -> bool:
+    """Wait until the broker accepts connections. It is supervised meanwhile: if it is killed, it is restarted.
+
+    Returns False if ``should_stop`` ended the wait.
+    """
+    end = time.monotonic() + (OWN_BROKER_SECONDS if plan.broker is None else BROKER_SECONDS)
+    while not should_stop():
         children.watch()
         try:
-            return wait_listening(plan.address.host, plan.address.port, POLL_SECONDS)
+            wait_listening(plan.address.host, plan.address.port, POLL_SECONDS)
+            return True
         except BrokerUnreachableError as error:
             if time.monotonic() >= end:
                 advice = "Check that it is running, and check its address, its port and the firewall"
                 raise BrokerUnreachableError(f"no MQTT broker answers at {plan.address}. {advice}") from error
+    return False
 
 
 def _watch(
