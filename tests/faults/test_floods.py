@@ -158,7 +158,7 @@ def test_an_agent_that_leaves_is_forgotten(stage: Stage, undisturbed: str) -> No
 
 
 def test_many_names_are_not_journaled(stage: Stage, undisturbed: str) -> None:
-    noisy = stage.player("noisy")
+    noisy, probes = stage.player("noisy"), [0.0]
     noisy.transport.connect()
 
     def flood(player: Player, message: RoundMessage) -> None:
@@ -166,7 +166,12 @@ def test_many_names_are_not_journaled(stage: Stage, undisturbed: str) -> None:
             presence = AgentPresence(agent=f"name-{number}", online=True, boot=1, clients=[0])
             noisy.transport.publish(TOPICS.presence(presence.agent), presence.encode())
 
-    stage.play(flood)
+    def turn() -> bool:
+        stage.turn(flood)
+        probe(stage, probes)
+        return False
+
+    stage.play_with(turn)
     assert stage.sha256 == undisturbed
     assert len(stage.board.current.boards) < 200
     assert sum(isinstance(event, Joined) for event in stage.events()) < 200
