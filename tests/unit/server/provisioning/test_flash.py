@@ -17,11 +17,11 @@ import yaml
 from tests.support.cards import BOOT, SECTOR, WHY_NOT, stock
 
 from fedquilt_common import cli
-from fedquilt_common.errors import ExperimentError, FederationError, ImageError
+from fedquilt_common.errors import FederationError, ImageError
 from fedquilt_common.experiment.agent_config import AgentConfig
-from fedquilt_server.provisioning import devices, flash
-from fedquilt_server.provisioning.card import Card, Wifi, read_wheels, read_wifi
-from fedquilt_server.provisioning.devices import Device, removable_device
+from fedquilt_server.provisioning import flash
+from fedquilt_server.provisioning.card import Card, Wifi, read_wheels
+from fedquilt_server.provisioning.devices import Device
 from fedquilt_server.provisioning.fat import FatPartition
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.flash import FlashResult, flash_device, flash_image, write_archive
@@ -224,75 +224,7 @@ def test_a_card_is_written_and_read_back(made: Federation, tmp_path: Path, monke
         flash_device(image, card(made), device, tmp_path / "work", silent)
 
 
-class Machine:
-    """A folder with the files in which Linux describes disks."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sys, self.mounts, self.swaps = root / "sys", root / "mounts", root / "swaps"
-        for name, path in (("SYS", self.sys), ("MOUNTS", self.mounts), ("SWAPS", self.swaps)):
-            monkeypatch.setattr(devices, name, path)
-        self.mounts.write_text("proc /proc proc rw 0 0\n")
-        self.swaps.write_text("Filename Type\n")
-
-    def disk(self, name: str, removable: str = "1", size: str = "1000", kind: str = "") -> None:
-        for path, text in ((f"{name}/removable", removable), (f"{name}/size", size), (f"{name}/device/model", "Stick"),
-                           (f"{name}/device/type", kind), (f"{name}/{name}1/partition", "1")):  # fmt: skip
-            (self.sys / path).parent.mkdir(parents=True, exist_ok=True)
-            (self.sys / path).write_text(text + "\n")
-        (self.sys / f"{name}1").mkdir()
-        (self.sys / f"{name}1" / "partition").write_text("1\n")
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
-
-
-def test_a_removable_disk_may_be_written(machine: Machine) -> None:
-    machine.disk("sdx")
-    assert devices._check_disk(Path("/dev/sdx"), "sdx") == Device(Path("/dev/sdx"), "Stick", 512_000)
-    machine.disk("mmcblk9", removable="0", kind="SD")
-    assert devices._check_disk(Path("/dev/mmcblk9"), "mmcblk9").size == 512_000
-
-
-@pytest.mark.parametrize(
-    ("name", "disk", "mounts", "words"),
-    [
-        ("sda", {"removable": "0"}, "", "is not removable"),
-        ("mmcblk0", {"removable": "0", "kind": "MMC"}, "", "is not removable"),  # soldered
-        ("sdx", {}, "/dev/sdx1 /media/card vfat rw 0 0\n", r"in use \(/media/card\)"),
-        ("sdx", {}, "/dev/sdx /media/card vfat rw 0 0\n", "in use"),
-        ("sdx", {"size": "0"}, "", "is empty"),
-        ("sdx1", {}, "", "not a whole disk"),
-        ("sdy", {}, "", "not a whole disk"),
-    ],
-)
-def test_devices_that_are_refused(name: str, disk: dict[str, str], mounts: str, words: str, machine: Machine) -> None:
-    machine.disk("sdx" if name in ("sdx1", "sdy") else name, **disk)
-    machine.mounts.write_text(mounts)
-    with pytest.raises(ImageError, match=words):
-        devices._check_disk(Path("/dev") / name, name)
-
-
-def test_a_disk_that_holds_something_else_up_is_in_use(machine: Machine) -> None:
-    machine.disk("sdx")
-    (machine.sys / "sdx1" / "holders" / "dm-0").mkdir(parents=True)
-    with pytest.raises(ImageError, match=r"in use \(dm-0\)"):
-        devices._check_disk(Path("/dev/sdx"), "sdx")
-    machine.disk("sdz")
-    machine.swaps.write_text("Filename Type\n/dev/sdz1 partition 1 0 -2\n")
-    with pytest.raises(ImageError, match=r"in use \(swap\)"):
-        devices._check_disk(Path("/dev/sdz"), "sdz")
-
-
-def test_files_and_names_that_are_no_devices(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name, words in (("file", "is not a block device"), ("none", "lsblk")):
-        with pytest.raises(ImageError, match=words):
-            removable_device(tmp_path / name)
-
-
-# -- archives, Wi-Fi files and the command ---------------------------------------------------------------------
+# -- archives and the command ----------------------------------------------------------------------------------
 
 
 def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) -> None:
@@ -313,41 +245,6 @@ def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) 
         card(made, "nano", wifi=Wifi.model_validate({"ssid": "lab"})), tmp_path / "more.tar", silent
     ).warnings
     assert "--wifi and --ssh-key have no effect on an archive" in warnings[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("ssid: x\npassword: short\n", "password: String should have at least 8"), ("password: 12345678\n", "ssid"),
-        ("ssid: x\ncountry: Germany\n", "country"), ("- x\n", "write the keys ssid"), ("ssid: x\npsk: y\n", "psk"),
-        ("ssid: [\n", "wifi.yaml"), ("ssid: 1234\n", "ssid: put it in quotes"),
-        ("ssid: x\npassword: 12345678\n", "password: put it in quotes"),
-        (f"ssid: x\npassword: {'g' * 64}\n", "password: must be 8 to 63 printable"),
-        ("ssid: x\npassword: \"long\\nenough\"\n", "password: must be 8 to 63 printable"),
-        ("ssid:\n", "ssid: is empty"),
-    ],
-)  # fmt: skip
-def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "wifi.yaml").write_text(text)
-    with pytest.raises(ExperimentError, match=words) as caught:
-        read_wifi(tmp_path / "wifi.yaml")
-    assert "short" not in str(caught.value).replace("too_short", "")
-    assert "ggg" not in str(caught.value)
-
-
-@pytest.mark.parametrize("password", ["x" * 8, "x" * 63, "0123456789abcdefABCDEF" + "0" * 42])
-def test_passwords_that_can_be(password: str, tmp_path: Path) -> None:
-    (tmp_path / "wifi.yaml").write_text(f"ssid: x\npassword: '{password}'\n")
-    assert read_wifi(tmp_path / "wifi.yaml").password == password
-
-
-def test_countries_and_networks_that_old_yaml_takes_for_something_else(made: Federation) -> None:
-    """cloud-init reads YAML 1.1: Norway is not false."""
-    for ssid, password in (("no", "12_345_678"), ("on", "2024-01-01"), ("1e3", "0x12345678")):
-        mine = card(made, wifi=Wifi(ssid=ssid, password=password, country="NO"))
-        network = yaml.safe_load(mine.network_config())["wifis"]["wlan0"]
-        assert network["access-points"] == {ssid: {"password": password}}
-        assert network["regulatory-domain"] == "NO"
 
 
 def test_a_folder_that_is_no_wheelhouse(tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""The doctor's checks of the machine: its clock, a Pi, a Jetson, its disk and torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedquilt_common.doctor import machine
+from fedquilt_common.doctor.check import grade
+from fedquilt_common.doctor.training import check_torch
+from fedquilt_server.simulate.mosquitto import free_port
+
+
+@contextlib.contextmanager
+def time_server(ahead: float, first: int = 0x24, stratum: int = 2) -> Iterator[int]:
+    """A machine whose clock is ``ahead`` seconds ahead."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.bind(("127.0.0.1", 0))
+        line.settimeout(10)
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                _, who = line.recvfrom(512)
+                now = time.time() + ahead + 2_208_988_800
+                stamp = struct.pack("!II", int(now), int(now % 1 * 2**32))
+                line.sendto(bytes([first, stratum]) + bytes(38) + stamp, who)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield line.getsockname()[1]
+        thread.join()
+
+
+@pytest.mark.parametrize("ahead", [0.0, 7.5, -4000.0])
+def test_how_far_the_clock_is_off(ahead: float) -> None:
+    with time_server(ahead) as port:
+        skew = machine.ntp_skew("127.0.0.1", port)
+    assert skew is not None
+    assert skew == pytest.approx(-ahead, abs=0.5)
+
+
+@pytest.mark.parametrize(("first", "stratum"), [(0x23, 2), (0x24, 0)])
+def test_answers_that_tell_no_time(first: int, stratum: int) -> None:
+    with time_server(0.0, first, stratum) as port:
+        assert machine.ntp_skew("127.0.0.1", port) is None
+    assert machine.ntp_skew("127.0.0.1", free_port(), 0.2) is None
+    assert machine.ntp_skew("no-such-host.invalid") is None
+
+
+@pytest.mark.parametrize(("skew", "state"), [(0.1, "ok"), (-30.0, "warn"), (4000.0, "fail")])
+def test_what_is_said_of_a_clock(skew: float, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "ntp_skew", lambda _: skew)
+    found = machine.check_clock("lab")
+    assert (found.state, found.said) == (state, f"differs from the clock of lab by {abs(skew):.2f} s")
+    assert bool(found.advice) == (state != "ok")
+
+
+def test_a_clock_that_nobody_has_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_run_tool", lambda *_: "no")
+    monkeypatch.setattr(machine, "SYNCHRONIZED", tmp_path / "synchronized")
+    assert machine.check_clock(None).state == "warn"
+    (tmp_path / "synchronized").touch()
+    assert machine.check_clock(None).state == "ok"
+
+
+def tool(folder: Path, name: str, prints: str, code: int = 0) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ncat <<'E'\n{prints}\nE\nexit {code}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("prints", "state", "words"),
+    [
+        ("throttled=0x0", "ok", "fine"), ("throttled=0x50000", "warn", "voltage has been too low since the start"),
+        ("throttled=0x50005", "fail", "voltage is too low now"), ("throttled=0x80008", "fail", "temperature limit now"),
+        ("throttled=what", "warn", "the firmware reports"),
+    ],
+)  # fmt: skip
+def test_a_raspberry_pi(prints: str, state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "vcgencmd", prints)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = machine.check_pi_power()
+    assert found is not None
+    assert (found.state, words in found.said) == (state, True)
+
+
+def test_a_pi_without_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.check_pi_power() is None
+    (tmp_path / "throttled").write_text("50000\n")
+    monkeypatch.setattr(machine, "FIRMWARE", tmp_path / "throttled")
+    found = machine.check_pi_power()
+    assert found is not None
+    assert found.state == "warn"
+
+
+@pytest.mark.parametrize(("mode", "state"), [("MAXN", "ok"), ("MAXN_SUPER", "ok"), ("5W", "warn")])
+def test_a_jetson(mode: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    tool(tmp_path, "nvpmodel", f"NV Power Mode: {mode}\n0", code=1)
+    assert machine.check_jetson_power() is None
+    tool(tmp_path, "nvpmodel", f"NV Power Mode: {mode}\n0")
+    found = machine.check_jetson_power()
+    assert found is not None
+    assert (found.state, mode in found.said) == (state, True)
+
+
+def test_room_and_grades(tmp_path: Path) -> None:
+    assert machine.check_disk(tmp_path / "not" / "there").name == "disk"
+    assert [grade("x", value, 10, 5, "", "do").state for value in (11, 10, 9, 5, 4)] == [
+        "ok", "ok", "warn", "warn", "fail",
+    ]  # fmt: skip
+    found = check_torch()
+    assert found.state in ("ok", "warn")
+    assert "fp32" in found.said
+
+
+def test_a_torch_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Jetson without one of NVIDIA's libraries raises such an error."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libcusparseLt.so.0: cannot open shared object file')\n")
+    code = "from fedquilt_common.doctor.training import check_torch; print(check_torch())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )  # fmt: skip
+    assert "state='fail', said='cannot be loaded: libcusparseLt" in done.stdout
