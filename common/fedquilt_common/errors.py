@@ -12,7 +12,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     1: "unforeseen error, or the address of the status page is in use",
     2: "the command line is not valid",
     3: "no broker: it does not answer, it refused the connection, or there is no mosquitto to start",
-    4: "the experiment, an option or a name in it is not valid, or the model cannot be cut",
+    4: "the experiment, another file that you wrote, an option or a name is not valid, or the model cannot be cut",
     5: "a data set is missing or damaged",
     6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one); "
     "the disk is full; or another coordinator works in the federation",

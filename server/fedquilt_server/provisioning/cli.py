@@ -20,6 +20,7 @@ from fedquilt_common.wire.mosquitto_version import can_reload, name_version
 from fedquilt_server.provisioning.broker_files import required_files
 from fedquilt_server.provisioning.broker_process import find_running_broker, program_version, run_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
+from fedquilt_server.provisioning.fleet_provision import provision_boards
 from fedquilt_server.provisioning.kinds import KINDS
 from fedquilt_server.provisioning.record import BoardRecord
 from fedquilt_server.simulate.mosquitto import find_mosquitto
@@ -130,8 +131,13 @@ def broker(folder: Folder = HERE) -> None:
 @app.command()
 def provision(
     board: Annotated[
-        list[str], typer.Argument(help="Name of the board, its certificate and its agent; several for equal boards.")
-    ],
+        list[str] | None,
+        typer.Argument(help="Name of the board, its certificate and its agent; several for equal boards."),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="CSV file with the columns name, kind, clients, host, user and wifi."),
+    ] = None,
     kind: Annotated[str, typer.Option(help=f"Kind of the board, such as {', '.join(KINDS)}.")] = "",
     folder: Folder = HERE,
     clients: Annotated[str, typer.Option(help="Clients to host, such as 0-3; default: the next free number.")] = "",
@@ -153,10 +159,20 @@ def provision(
     ] = False,
     json_: JsonFederation = False,
 ) -> None:
-    """Give a board an identity: certificate, agent configuration and an inventory entry."""
+    """Give a board an identity: certificate, agent configuration and an inventory entry.
+
+    With --from, each line of the file is a board. The command adds the boards that are new, and changes no other one.
+    """
     federation = Federation(folder)
     options = {"workers": workers, "threads": threads, "profile": profile, "budget": budget}
     settings = {key: value for key, value in options.items() if value is not None}
+    if from_ is not None:
+        if board or kind or clients or host or user or renew:
+            raise typer.BadParameter("--from takes names, kinds, clients, hosts and users from the file only")
+        _provision_list(federation, from_, days, settings, json_)
+        return
+    if not board:
+        raise typer.BadParameter("name a board, or give a list with --from")
     _check_boards(federation, board, kind, clients, host)
     made: dict[str, BoardRecord] = {}
     reloaded = ""
@@ -183,12 +199,39 @@ def _check_boards(federation: Federation, boards: list[str], kind: str, clients:
     """
     if len(boards) > 1 and (clients or host):
         raise FederationError("--clients and --host are for one board: run the command once for each board")
-    kinds = ", ".join(KINDS)
     if not kind and (new := [name for name in boards if name not in federation.record.boards]):
+        kinds = ", ".join(KINDS)
         raise FederationError(f"--kind is missing: use one of {kinds}, or your own word for the kind of {new[0]}")
-    if kind and kind not in KINDS:
-        note = f"Note: {kind!r} is treated as a plain Linux board. The supported kinds are {kinds}."
+    _note_kinds({kind} if kind else set())
+
+
+def _note_kinds(kinds: set[str]) -> None:
+    """Note kinds that are not in the table."""
+    for kind in sorted(kinds - set(KINDS)):
+        note = f"Note: {kind!r} is treated as a plain Linux board. The supported kinds are {', '.join(KINDS)}."
         typer.echo(note, err=True)
+
+
+def _provision_list(federation: Federation, path: Path, days: int, settings: dict[str, Any], as_json: bool) -> None:
+    """Provision the boards of a list, and print what changed."""
+    done = provision_boards(federation, path, days, settings)
+    boards = federation.record.boards
+    if as_json:
+        rows = [
+            {**_row(name, boards[name]), "folder": str(federation.board_folder(name)), "change": change}
+            for name, change in done.changes.items()
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    _note_kinds({boards[name].kind for name in done.added})
+    for name, change in done.changes.items():
+        if change != "unchanged":
+            what = "new" if change == "added" else "has another wireless network: flash its card again"
+            typer.echo(f"{name} ({_label(boards[name].kind)}, clients {boards[name].clients}): {what}")
+    old = len(done.changes) - len(done.added)
+    typer.echo(f"{len(done.added)} boards are new, {old} had an identity before.")
+    if done.added:
+        typer.echo(f"{done.reloaded}. To prepare all cards, run `fedquilt flash IMAGE --all --out FOLDER`.")
 
 
 def _print_board(name: str, record: BoardRecord, folder: Path) -> None:

@@ -5,7 +5,7 @@ inventory.yml          for Ansible
 authority/             ca.crt and ca.key: back them up, and keep ca.key secret
 broker/                the files of Mosquitto
 coordinator/, watch/   ca.crt, tls.crt, tls.key of the workstation's own users
-boards/BOARD/          ca.crt, tls.crt, tls.key and agent.yaml of a board
+boards/BOARD/          ca.crt, tls.crt, tls.key and agent.yaml of a board; its wifi.yaml if a list of boards named one
 """
 
 from __future__ import annotations
@@ -17,22 +17,27 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
-from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
+from fedquilt_common.errors import FederationError
+from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.files.durable import create_private, sync, write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
-from fedquilt_common.wire.topics import RESERVED, check_name
+from fedquilt_common.wire.topics import RESERVED
 from fedquilt_server.provisioning.acl import make_acl
 from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
+from fedquilt_server.provisioning.board_plan import (
+    BoardRequest,
+    check_level,
+    check_request,
+    complete_request,
+    make_config,
+)
 from fedquilt_server.provisioning.broker_files import CONFIG, local_config, system_config
 from fedquilt_server.provisioning.broker_process import reload_broker
+from fedquilt_server.provisioning.card import Wifi
 from fedquilt_server.provisioning.inventory import inventory
-from fedquilt_server.provisioning.kinds import kind_of
-from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
+from fedquilt_server.provisioning.names import check_host
 from fedquilt_server.provisioning.record import (
     RECORD,
     BoardRecord,
@@ -109,16 +114,13 @@ class Federation:
             ExperimentError: the agent configuration is not valid.
         """
         with self._locked_record() as record:
-            before = record.boards.get(name)
-            _check_new_board(record, name, renew, host, user)
-            kind = kind or (before.kind if before else "")
-            hosted = _choose_clients(record, name, clients or (before.clients if before else ""))
-            until = _expiry_after(days)
-            config = _make_config(record, name, kind, hosted, {**self._kept_settings(name, before), **settings})
-            identity = issue_certificate(self._authority(), name, until)
+            before, request = record.boards.get(name), BoardRequest(name, kind, clients, host, user)
+            check_request(record, request, renew)
+            planned = complete_request(record, request)
+            config = make_config(record, planned, {**self._kept_settings(name, before), **settings})
+            identity = issue_certificate(self._authority(), name, _expiry_after(days))
             board = BoardRecord(
-                kind=kind, clients=hosted, host=host or (before.host if before else f"{hostname_of(name)}.local"),
-                user=user or (before.user if before else kind_of(kind).user),
+                kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user,
                 serial=f"{identity.certificate.serial_number:x}", until=expiry(identity.certificate),
             )  # fmt: skip
             self._write_bundle(self.board_folder(name), identity, config)
@@ -129,6 +131,18 @@ class Federation:
                 })
             )  # fmt: skip
         return board
+
+    def wifi_file(self, board: str) -> Path:
+        """Return the file with a board's wireless network; it exists only if the board has one."""
+        return self.board_folder(board) / "wifi.yaml"
+
+    def keep_wifi(self, board: str, wifi: Wifi) -> bool:
+        """Keep a board's wireless network for ``fedquilt flash``; returns whether it is new or has changed."""
+        path, text = self.wifi_file(board), dump_yaml(wifi.model_dump(exclude_defaults=True))
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return False
+        _write_private(path, text)
+        return True
 
     def revoke(self, name: str) -> str:
         """Withdraw a board's certificate and its access rights, and make the broker use the new files.
@@ -254,7 +268,7 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
     Raises:
         FederationError: the folder already holds a federation, or the name or a host cannot be used.
     """
-    _check_name(name, "federation")
+    check_level(name, "federation")
     if len(name) > LONGEST_NAME:
         raise FederationError(
             f"federation {name!r}: has {len(name)} characters; a certificate has room for {LONGEST_NAME} at most"
@@ -286,65 +300,6 @@ def _write_private(path: Path, text: str) -> None:
     sync(fresh)
     fresh.replace(path)
     sync(path.parent)
-
-
-def _check_name(name: str, what: str) -> None:
-    try:
-        check_name(name, what)
-    except ProtocolError as error:
-        raise FederationError(str(error)) from None
-
-
-def _check_new_board(record: FederationRecord, name: str, renew: bool, host: str, user: str) -> None:
-    _check_name(name, "board")
-    if host:
-        check_host(host, "--host")
-    check_user(user)
-    if renew and name not in record.boards:
-        raise FederationError(f"there is no board {name!r} to renew; run the command without --renew")
-    if name.lower() in (*RESERVED, *GROUPS):
-        raise FederationError(f"{name!r} is a reserved name of the broker or of Ansible: choose another name")
-    alike = [other for other in record.boards if other != name and hostname_of(other) == hostname_of(name)]
-    if not hostname_of(name):
-        raise FederationError(f"{name!r}: has no characters for a host name; choose a name with letters or digits")
-    if alike:
-        raise FederationError(
-            f"{name!r}: its host name would be {hostname_of(name)!r}, the same as that of {', '.join(alike)}: "
-            "choose another name"
-        )
-    before = record.boards.get(name)
-    if before is not None and before.revoked is None and not renew:
-        raise FederationError(f"{name} already has an identity: use --renew to replace it and withdraw the old one")
-
-
-def _choose_clients(record: FederationRecord, name: str, clients: str) -> str:
-    """Return the clients of a board, and check that no other board hosts them."""
-    taken = {
-        client: other
-        for other, board in record.boards.items()
-        if other != name and board.revoked is None
-        for client in parse_clients(board.clients)
-    }
-    if not clients:
-        return str(next(number for number in range(len(taken) + 1) if number not in taken))
-    for client in parse_clients(clients):
-        if client in taken:
-            raise FederationError(
-                f"{taken[client]} already hosts client {client}: choose other clients for {name} with --clients"
-            )
-    return clients
-
-
-def _make_config(record: FederationRecord, name: str, kind: str, clients: str, settings: dict[str, Any]) -> AgentConfig:
-    values = {
-        "broker": record.url, "id": name, "clients": clients, "federation": record.name, "kind": kind,
-        "ca": "ca.crt", "cert": "tls.crt", "key": "tls.key", **settings,
-    }  # fmt: skip
-    try:
-        return AgentConfig.model_validate(values)
-    except ValidationError as error:
-        details = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
-        raise ExperimentError(f"board {name}: " + "; ".join(details)) from None
 
 
 def _revocation(board: BoardRecord, name: str) -> RevokedCertificate:

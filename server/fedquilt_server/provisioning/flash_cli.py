@@ -37,7 +37,13 @@ def flash(
     image: Annotated[Path, typer.Argument(help="Stock image of Raspberry Pi OS or Ubuntu: .img, .img.xz or .img.gz.")],
     board: Annotated[str, typer.Option(help="Name of a provisioned board.")],
     folder: Folder = HERE,
-    wifi: Annotated[Path | None, typer.Option(help="YAML file with ssid, password and country (two letters).")] = None,
+    wifi: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with ssid, password and country (two letters).",
+            show_default="the one of the board's line in `provision --from`",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Image file to write; for a Jetson, an archive: .tar or .tar.gz.")
     ] = None,
@@ -66,6 +72,7 @@ def flash(
         raise FederationError(
             f"{board} is revoked: give it a new identity with `fedquilt provision {board} --kind {record.kind}`"
         )
+    wifi = wifi or (federation.wifi_file(board) if federation.wifi_file(board).exists() else None)
     network, software = read_wifi(wifi) if wifi else None, _find_wheels(wheels, no_wheels, record.kind)
     user = record.user or "fedquilt-admin"
     card = Card(board, federation.board_folder(board), network, software, user, _read_keys(ssh_key))

@@ -19,7 +19,7 @@ def hostname_of(board: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", board.lower()).strip("-")[:63]
 
 
-def check_user(user: str) -> None:
+def check_user(user: str, option: str = "--user") -> None:
     """Check the name of a Linux user; it may be empty.
 
     Raises:
@@ -27,7 +27,7 @@ def check_user(user: str) -> None:
     """
     if user and not re.fullmatch("[a-z_][a-z0-9_-]{0,31}", user):
         raise FederationError(
-            f"--user {user!r}: is not a name for a Linux user; use lower-case letters, digits, '_' and '-'"
+            f"{option} {user!r}: is not a name for a Linux user; use lower-case letters, digits, '_' and '-'"
         )
 
 

@@ -1,0 +1,166 @@
+"""A fleet from one CSV file: what is read, what is refused and where, and what a second run changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedquilt_common import cli
+from fedquilt_common.errors import ExperimentError
+from fedquilt_server.provisioning.board_list import read_boards
+from fedquilt_server.provisioning.federation import Federation, make_federation
+
+LIST = """\
+name,kind,clients,host,user,wifi
+kitchen,pi4,,,,wifi.yaml
+desk,jetson-orin-nano,4-7,10.0.0.9,nv,
+cellar,pi4,0-3,,,
+"""
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    (tmp_path / "wifi.yaml").write_text("ssid: Lab\npassword: a long one\ncountry: DE\n")
+    return make_federation(tmp_path / "federation", "lab", ["localhost"])
+
+
+def provision(federation: Federation, text: str, *options: str) -> int:
+    """Write the list and run the command."""
+    path = federation.folder.parent / "boards.csv"
+    path.write_text(text, encoding="utf-8")
+    return cli.run(["provision", "--from", str(path), "--folder", str(federation.folder), *options])
+
+
+def contents(federation: Federation) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in federation.folder.rglob("*") if path.is_file()}
+
+
+def changes(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return {row["board"]: row["change"] for row in json.loads(capsys.readouterr().out)}
+
+
+def test_every_line_becomes_a_board(federation: Federation) -> None:
+    assert provision(federation, LIST, "--profile", "private") == 0
+    boards = federation.record.boards
+    assert {name: (board.kind, board.clients, board.host, board.user) for name, board in boards.items()} == {
+        "kitchen": ("pi4", "8", "kitchen.local", "pi"),  # 0 to 7 are the choice of other lines
+        "desk": ("jetson-orin-nano", "4-7", "10.0.0.9", "nv"),
+        "cellar": ("pi4", "0-3", "cellar.local", "pi"),
+    }
+    assert yaml.safe_load((federation.board_folder("desk") / "agent.yaml").read_text())["profile"] == "private"
+    network = federation.wifi_file("kitchen")
+    assert yaml.safe_load(network.read_text())["ssid"] == "Lab"
+    assert network.stat().st_mode & 0o777 == 0o600
+    assert not federation.wifi_file("desk").exists()
+
+
+def test_the_same_list_changes_nothing_and_new_lines_are_added(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert provision(federation, LIST, "--json") == 0
+    assert set(changes(capsys).values()) == {"added"}
+    before = contents(federation)
+    assert provision(federation, LIST, "--json") == 0
+    assert set(changes(capsys).values()) == {"unchanged"}
+    assert contents(federation) == before
+    assert provision(federation, LIST + "attic,pi5,,,,\n", "--json") == 0
+    assert changes(capsys) == {"kitchen": "unchanged", "desk": "unchanged", "cellar": "unchanged", "attic": "added"}
+    identities = {path: text for path, text in before.items() if "boards" in path.parts}
+    assert {path: contents(federation)[path] for path in identities} == identities
+
+
+def test_another_network_is_kept_without_a_new_identity(
+    federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provision(federation, LIST)
+    serial = federation.board("kitchen").serial
+    (tmp_path / "wifi.yaml").write_text("ssid: Other\n")
+    assert provision(federation, LIST) == 0
+    assert "kitchen (Raspberry Pi 4 Model B, clients 8): has another wireless network" in capsys.readouterr().out
+    assert yaml.safe_load(federation.wifi_file("kitchen").read_text()) == {"ssid": "Other"}
+    assert federation.board("kitchen").serial == serial
+
+
+def test_each_mistake_is_reported_with_its_place_and_nothing_is_written(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation.provision("old", "pi4", "20")
+    federation.provision("gone", "pi4", "21")
+    federation.revoke("gone")
+    before = contents(federation)
+    table = """\
+name,kind,clients,host,user,wifi
+good,pi4,0,,,
+../x,pi4,1,,,
+agents,pi4,2,,,
+a,pi 4,3,,,
+b,,4,,,
+c,pi4,many,,,
+d,pi4,0,,,
+e,pi4,20,,,
+f,pi4,5,a b,,
+g,pi4,6,,Me: x,
+h,pi4,7,,,none.yaml
+good,pi4,8,,,
+old,pi5,20,,,
+old,pi4,22,,,
+gone,pi4,,,,
+GOOD,pi4,9,,,
+"""
+    assert provision(federation, table) == 4
+    output = capsys.readouterr().err
+    for place, words in (
+        ("3, column name", "cannot be used in a topic"), ("4, column name", "reserved name"),
+        ("5, column kind", "'pi 4' is not a kind"), ("6, column kind", "'' is not a kind"),
+        ("7, column clients", "write them as 0-3"), ("8, column clients", "good already hosts client 0"),
+        ("9, column clients", "old already hosts client 20"), ("10, column host", "must be a host name"),
+        ("11, column user", "is not a name for a Linux user"), ("12, column wifi", "none.yaml: no such file"),
+        ("13, column name", "'good' is in line 2, too"), ("14, column kind", "--renew --kind pi5"),
+        ("15, column clients", "'22' is not the '20' that old has"), ("16, column name", "gone is revoked"),
+        ("17, column name", "the same as that of good"),
+    ):  # fmt: skip
+        assert [line for line in output.splitlines() if f"boards.csv, line {place}: " in line and words in line], place
+    assert "Nothing was written." in output
+    assert contents(federation) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("kitchen,pi4\n", "line 1: there is no column 'kitchen'"),
+        ("name,kinds\n", "did you mean kind?"),
+        ("name,clients\n", "the column kind is missing"),
+        ("name,kind,name\n", "the column name occurs twice"),
+        ("name,kind,clients\n\na,pi4,0,2\n", "line 3, column 4: '2' has no column"),
+    ],
+)
+def test_a_file_that_is_no_list(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "boards.csv").write_text(text)
+    with pytest.raises(ExperimentError, match=r"boards\.csv") as error:
+        read_boards(tmp_path / "boards.csv")
+    assert words in str(error.value)
+
+
+def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "boards.csv"
+    path.write_bytes('\ufeffName;Kind;Clients;Wi-Fi\r\nkitchen;pi4;"0,2";wifi.yaml\r\n;;;\r\n'.encode())
+    (board,) = read_boards(path)
+    assert (board.line, board.request.name, board.request.clients) == (2, "kitchen", "0,2")
+    assert board.wifi == tmp_path / "wifi.yaml"
+
+
+def test_a_setting_for_all_is_checked_before_anything_is_written(federation: Federation) -> None:
+    before = contents(federation)
+    assert provision(federation, LIST, "--budget", "much") == 4
+    assert contents(federation) == before
+
+
+@pytest.mark.parametrize("options", [["kitchen"], ["--kind", "pi4"], ["--renew"]])
+def test_options_that_the_file_has_are_refused(federation: Federation, options: list[str]) -> None:
+    assert provision(federation, LIST, *options) == 2
+    assert federation.record.boards == {}
