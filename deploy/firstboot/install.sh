@@ -11,7 +11,8 @@ exec 9>/run/fedquilt-install.lock
 flock 9 # the service below may already run this script when you start it by hand
 
 # cloud-init does not run this script again if it fails. This service resumes the installation at the next start, for
-# example after a power cut.
+# example after a power cut. Its unit file stays when the installation is complete: if it is removed while the service
+# runs, systemd forgets its type, and kills it after 90 s.
 cat >"$units/$unfinished" <<EOF
 [Unit]
 Description=Install fedquilt from the card
@@ -32,32 +33,33 @@ for group in video render; do # groups that can use a Jetson's GPU and a Pi's vc
   if getent group "$group" >/dev/null; then usermod -a -G "$group" fedquilt; fi
 done
 
-# For a Jetson, the identity is beside this file. On other boards, cloud-init has already copied it to /etc/fedquilt.
-if [ -d "$here/identity" ]; then
-  install -d /etc/fedquilt
-  for file in "$here"/identity/*; do
-    if [ -e "$file" ]; then cp "$file" /etc/fedquilt/; fi # the folder may be empty after an interrupted run
+# erase FOLDER   Overwrite the files of FOLDER in place, then delete them: a deleted file's bytes stay on the card.
+erase() {
+  for file in "$1"/*; do
+    if [ -s "$file" ]; then dd if=/dev/zero of="$file" bs="$(wc -c <"$file")" count=1 conv=notrunc,fsync 2>/dev/null; fi
   done
+  rm -rf "$1"
+  sync
+}
+
+# Anyone who has the card can read its copy of the key. That copy is erased here, before any later step can fail. Its
+# folder gets another name first, so that no later run installs an erased key.
+if [ -d "$here/erased" ]; then erase "$here/erased"; fi
+if [ -d "$here/identity" ]; then
+  install -d -m 750 /etc/fedquilt
+  install -m 640 "$here"/identity/* /etc/fedquilt/
+  sync
+  mv "$here/identity" "$here/erased"
+  sync
+  erase "$here/erased"
 fi
 chown -R root:fedquilt /etc/fedquilt
-chmod 750 /etc/fedquilt
-chmod 640 /etc/fedquilt/*
-sync
-
-# Anyone who has the card can read this partition. The key is installed now, so delete it here before any later step
-# can fail.
-rm -rf "$here/identity"
-if [ -f "$here/../user-data" ]; then
-  printf '#cloud-config\n# The first start installed the identity of this board.\n' >"$here/../user-data"
-fi
 sync
 
 # finish   Disable the first-boot installer.
 finish() {
   sync
-  systemctl disable --quiet "$unfinished"
-  rm "$units/$unfinished"
-  systemctl daemon-reload
+  systemctl disable --quiet --no-reload "$unfinished"
   sync
 }
 
@@ -98,8 +100,8 @@ if [ ! -x /opt/fedquilt/current/bin/fedquilt ]; then
   finish
   exit
 fi
-systemctl enable fedquilt-agent.service
+systemctl enable --quiet fedquilt-agent.service
 finish
-# Last, because systemd retries an agent that fails to start; the installer is not needed for that.
-systemctl start fedquilt-agent.service
-say "the agent is running"
+# Do not wait for the agent: systemd starts it, and retries if it fails.
+systemctl start --no-block fedquilt-agent.service
+say "the installation is complete; the agent starts"

@@ -6,7 +6,8 @@ source, cloud-config, network configuration version 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.files.yaml_text import dump_yaml_1_1, load_yaml, read_text
+from fedquilt_server.provisioning.image_system import ImageSystem
 from fedquilt_server.provisioning.names import hostname_of
 
 FOLDER: Final = "fedquilt"
 """Folder in the boot partition."""
 IDENTITY: Final = ("agent.yaml", "ca.crt", "tls.crt", "tls.key")
-ON_BOARD: Final = "/etc/fedquilt"
+_NETPLAN: Final = "/etc/netplan/60-fedquilt.yaml"
+_CPYTHON: Final = re.compile(r"-cp3(\d+)-cp3\1t?-[^-]+\.whl$")
+"""The name of a wheel for one version of Python only; abi3 wheels also fit later versions."""
 _COUNTRY: Final = "cfg80211.ieee80211_regdom="
 
 
@@ -61,7 +65,6 @@ class Card:
     wheels: Path | None = None
     user: str = ""
     keys: tuple[str, ...] = ()
-    extra: dict[str, str] = field(default_factory=dict)
 
     @property
     def hostname(self) -> str:
@@ -81,25 +84,24 @@ class Card:
                 f"the identity of {self.board} is incomplete: {error}; run `fedquilt provision {self.board} --renew`"
             ) from None
 
-    def user_data(self, firstboot: str) -> str:
-        """Return the cloud-config that installs the identity and runs ``install.sh``.
+    def user_data(self, system: ImageSystem | None) -> str:
+        """Return the cloud-config that sets the board up and runs ``install.sh``; it holds no key.
 
-        Args:
-            firstboot: folder on the board where the boot partition is mounted.
+        cloud-init keeps copies of this text on the board, so the identity has files of its own.
         """
-        files = [
-            {"path": f"{ON_BOARD}/{name}", "content": text, "permissions": "0600" if name.endswith("key") else "0644"}
-            for name, text in self.identity().items()
-        ]
         config: dict[str, Any] = {"hostname": self.hostname, "manage_etc_hosts": True, "ssh_pwauth": False}
+        commands = [["sh", "-c", _install_command("/boot/firmware")]]
         if self.keys:
             config["users"] = [{
                 "name": self.user, "groups": ["sudo"], "sudo": "ALL=(ALL) NOPASSWD:ALL", "shell": "/bin/bash",
                 "lock_passwd": True, "ssh_authorized_keys": list(self.keys),
             }]  # fmt: skip
-        login = [["sh", "-c", "systemctl enable --now ssh || true"]] if self.keys else []  # off in Raspberry Pi OS
-        config |= {"write_files": files, "runcmd": [*login, ["sh", "-c", _install_command(firstboot)]]}
-        return "#cloud-config\n# Written by fedquilt flash: the identity of this board.\n" + dump_yaml_1_1(config)
+            commands.insert(0, ["sh", "-c", "systemctl enable --now ssh || true"])  # off in Raspberry Pi OS
+        if self.wifi is not None and system is not None and not system.reads_network_config:
+            netplan = dump_yaml_1_1({"network": self.network_config()})
+            config["write_files"] = [{"path": _NETPLAN, "content": netplan, "permissions": "0600"}]
+            commands.insert(0, ["netplan", "apply"])
+        return "#cloud-config\n# Written by fedquilt flash.\n" + dump_yaml_1_1({**config, "runcmd": commands})
 
     def meta_data(self) -> str:
         """Return cloud-init's meta-data.
@@ -112,18 +114,22 @@ class Card:
         serial = x509.load_pem_x509_certificate(self.identity()["tls.crt"].encode()).serial_number
         return dump_yaml_1_1({"instance-id": f"fedquilt-{self.hostname}-{serial:x}", "local-hostname": self.hostname})
 
-    def network_config(self) -> str:
-        """Return the network configuration: DHCP by cable and, if set, ``wifi``. The start waits for neither."""
-        config: dict[str, Any] = {
-            "version": 2, "ethernets": {"eth0": {"match": {"name": "e*"}, "dhcp4": True, "optional": True}},
-        }  # fmt: skip
+    def network_config(self) -> dict[str, Any]:
+        """Return the network configuration, version 2: DHCP by cable and, if set, ``wifi``.
+
+        The start waits for the one that is not optional. If both were, systemd-networkd-wait-online of Debian 12 and
+        Ubuntu 22.04 would fail after 120 s, at every start.
+        """
+        cable: dict[str, Any] = {"match": {"name": "e*"}, "dhcp4": True}
+        config: dict[str, Any] = {"version": 2, "ethernets": {"eth0": cable}}
         if self.wifi is not None:
+            cable["optional"] = True
             point: dict[str, Any] = {"password": self.wifi.password} if self.wifi.password else {}
             point |= {"hidden": True} if self.wifi.hidden else {}
-            config["wifis"] = {"wlan0": {"dhcp4": True, "optional": True, "access-points": {self.wifi.ssid: point}}}
+            config["wifis"] = {"wlan0": {"dhcp4": True, "access-points": {self.wifi.ssid: point}}}
             if self.wifi.country:
                 config["wifis"]["wlan0"]["regulatory-domain"] = self.wifi.country.upper()
-        return dump_yaml_1_1(config)
+        return config
 
     def cmdline(self, old: str) -> str:
         """Return the kernel's command line with the radio's country.
@@ -135,19 +141,20 @@ class Card:
         words = [word for word in old.split() if not word.startswith(_COUNTRY)]
         return " ".join([*words, _COUNTRY + self.wifi.country.upper()]) + "\n"
 
-    def text_files(self) -> dict[str, str]:
-        """Return the text of each file except the wheels, by its path in the boot partition."""
+    def boot_files(self, system: ImageSystem | None) -> dict[str, str]:
+        """Return the text of each file except the wheels, by its path in the boot partition of this system."""
         return {
-            "user-data": self.user_data("/boot/firmware"),
+            "user-data": self.user_data(system),
             "meta-data": self.meta_data(),
-            "network-config": self.network_config(),
-            **self.software_files(),
+            "network-config": dump_yaml_1_1(self.network_config()),
+            **self.install_files(),
         }
 
-    def software_files(self) -> dict[str, str]:
-        """Return the installer and the systemd unit."""
+    def install_files(self) -> dict[str, str]:
+        """Return the installer, the systemd unit and the identity, by path."""
         names = ("install.sh", "fedquilt-agent.service")
-        return {f"{FOLDER}/{name}": _resource(name) for name in names}
+        identity = {f"{FOLDER}/identity/{name}": text for name, text in self.identity().items()}
+        return {f"{FOLDER}/{name}": _resource(name) for name in names} | identity
 
     def container_files(self) -> dict[str, str]:
         """Return the Dockerfile that builds an image of the agent on a board whose own Python is too old."""
@@ -199,8 +206,17 @@ def read_wheels(folder: Path) -> Path:
         FederationError: it is not a wheelhouse.
     """
     if not (folder / "requirements.txt").is_file() or not list(folder.glob("pip-*.whl")):
-        raise FederationError(f"{folder} is not a wheelhouse: build one with `make wheelhouse` (docs/deploy.md)")
+        raise FederationError(
+            f"{folder} is not a wheelhouse, which the board needs to install fedquilt: build one with "
+            "`make wheelhouse` (docs/deploy.md), or use --no-wheels and install fedquilt with Ansible"
+        )
     return folder
+
+
+def wheelhouse_python(folder: Path) -> tuple[int, int] | None:
+    """Return the version of Python that a wheelhouse is for; None if all its wheels fit any version."""
+    tags = {match[1] for wheel in folder.glob("*.whl") if (match := _CPYTHON.search(wheel.name))}
+    return min(((3, int(tag)) for tag in tags), default=None)
 
 
 def _resource(name: str) -> str:

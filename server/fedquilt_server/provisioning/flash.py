@@ -18,14 +18,22 @@ from typing import Any, BinaryIO, Final
 
 from fedquilt_common.errors import ImageError
 from fedquilt_common.files.durable import create_private
-from fedquilt_server.provisioning.card import FOLDER, IDENTITY, Card
+from fedquilt_server.provisioning.card import FOLDER, IDENTITY, Card, wheelhouse_python
 from fedquilt_server.provisioning.devices import Device
 from fedquilt_server.provisioning.fat import FatPartition, total_size
+from fedquilt_server.provisioning.image_system import ImageSystem, inspect_image
 from fedquilt_server.provisioning.partitions import boot_partition
 
 BLOCK: Final = 4 * 1024 * 1024
 _RESERVE: Final = 1024 * 1024
 _SEED: Final = ("user-data", "meta-data", "network-config")
+_USE_ANOTHER_IMAGE: Final = (
+    "use Raspberry Pi OS of October 2025 or later, or Ubuntu Server for the Raspberry Pi, or set the board up with "
+    "Ansible (docs/deploy.md)"
+)
+_NO_SEED: Final = (
+    f"the image has no user-data in its boot partition, so it may have no cloud-init: {_USE_ANOTHER_IMAGE}"
+)
 ProgressReporter = Callable[[str, int, int], None]
 """Called with the current step, the bytes (or files) done, and their total (0 if unknown)."""
 
@@ -39,12 +47,14 @@ class FlashResult:
         target: the image file, archive or device.
         files: SHA-256 of each file in hexadecimal, by its path in the boot partition or archive.
         warnings: notes for the user.
+        login: user and host with which an SSH key logs in; empty if the card creates no login.
     """
 
     board: str
     target: str
     files: dict[str, str]
     warnings: list[str] = field(default_factory=list)
+    login: str = ""
 
 
 def flash_image(image: Path, card: Card, out: Path, report: ProgressReporter) -> FlashResult:
@@ -81,7 +91,8 @@ def fill_boot_partition(image: Path, card: Card, report: ProgressReporter) -> Fl
     """Write a card's files into the boot partition of an image file, and verify them.
 
     Raises:
-        ImageError: there is no FAT partition, it is too small, or a file is not what was written.
+        ImageError: there is no FAT partition, it is too small, a file is not what was written, or the board could not
+            install the card's files.
     """
     boot = boot_partition(image)
     if boot is None:
@@ -90,14 +101,10 @@ def fill_boot_partition(image: Path, card: Card, report: ProgressReporter) -> Fl
             "`fedquilt provision`, and use --out NAME.tar to write an archive for NVIDIA's flashing tool "
             "(docs/deploy.md)"
         )
-    partition, texts, wheels = FatPartition(image, boot), card.text_files(), card.wheel_files()
-    existing, warnings = partition.names(), []
-    if not set(_SEED) & existing:
-        warnings.append(
-            "the image has no user-data in its boot partition: check that it has cloud-init. Raspberry Pi OS has it "
-            "since October 2025, and all versions of Ubuntu for the Raspberry Pi have it"
-        )
-    if "cmdline.txt" in existing:
+    partition, system = FatPartition(image, boot), inspect_image(image)
+    warnings = _check_system(image, system, card, partition.names())
+    texts, wheels = card.boot_files(system), card.wheel_files()
+    if "cmdline.txt" in partition.names():
         old = partition.read("cmdline.txt").decode("utf-8", "replace")
         texts |= {"cmdline.txt": card.cmdline(old)} if card.cmdline(old) != old else {}
     partition.remove_folder(FOLDER)
@@ -107,9 +114,43 @@ def fill_boot_partition(image: Path, card: Card, report: ProgressReporter) -> Fl
             f"{image}: its boot partition has {free / 2**20:.0f} MiB free, the files need {need / 2**20:.0f} MiB. Use "
             "an image with a larger boot partition, or use --no-wheels and install the software with Ansible"
         )
-    if not wheels:
-        warnings.append("the card has no wheelhouse: install the software with Ansible (docs/deploy.md)")
     return FlashResult(card.board, str(image), _write(partition, texts, wheels, report), warnings)
+
+
+def _check_system(image: Path, system: ImageSystem | None, card: Card, boot_files: set[str]) -> list[str]:
+    """Check that the image's system can install the card, as far as that can be found out.
+
+    Returns:
+        Notes for the user.
+
+    Raises:
+        ImageError: the board could never join.
+    """
+    notes = [] if card.wheels else ["the card has no wheelhouse: install the software with Ansible (docs/deploy.md)"]
+    if system is None:
+        notes.append(
+            "the system in the image is unknown, so cloud-init and Python's version are not checked: the image has no "
+            "ext4 with Debian's packages, or debugfs is missing (sudo apt-get install e2fsprogs)"
+        )
+        return notes if set(_SEED) & boot_files else [*notes, _NO_SEED]
+    if system.cloud_init is None:
+        raise ImageError(f"{image} has no cloud-init, which sets the board up: {_USE_ANOTHER_IMAGE}")
+    if card.wifi is not None and not (system.reads_network_config or system.netplan):
+        raise ImageError(
+            f"{image}: its cloud-init ({system.cloud_init}) ignores the Wi-Fi in network-config, and it has no "
+            "netplan: use a newer image, or a cable (leave out --wifi)"
+        )
+    wheels = wheelhouse_python(card.wheels) if card.wheels else None
+    if system.python and wheels and system.python != wheels:
+        raise ImageError(
+            f"{image} has Python {_dotted(system.python)}, but the wheelhouse {card.wheels} is for "
+            f"{_dotted(wheels)}: make wheelhouse PYTHON_ON_BOARD={_dotted(system.python)}"
+        )
+    return notes
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _write(
@@ -194,11 +235,7 @@ def write_archive(card: Card, out: Path, report: ProgressReporter) -> FlashResul
     Raises:
         ImageError: a file is not what was written.
     """
-    texts = (
-        card.text_files()
-        | card.container_files()
-        | {f"{FOLDER}/identity/{name}": t for name, t in card.identity().items()}
-    )
+    texts = card.install_files() | card.container_files()
     wheels, digests = card.wheel_files(), dict[str, str]()
     fresh = out.with_name(f".{out.name}.new")
     try:
@@ -228,7 +265,7 @@ def _archive_warnings(card: Card) -> list[str]:
 def _add_file(archive: tarfile.TarFile, path: str, content: BinaryIO, size: int) -> None:
     entry = tarfile.TarInfo(path)
     name = Path(path).name
-    secret = name in IDENTITY or name == "user-data"
+    secret = name in IDENTITY
     entry.size, entry.mode = size, 0o600 if secret else 0o755 if name.endswith(".sh") else 0o644
     archive.addfile(entry, content)
 

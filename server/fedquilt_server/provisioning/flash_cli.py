@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -83,7 +83,13 @@ def flash(
     else:
         with _progress() as report:
             done = flash_image(image, card, out or Path(), report)
-    _print_result(done, json_)
+    _print_result(
+        replace(done, login=f"{user}@{record.host}" if card.keys and not kind_of(record.kind).jetson else ""), json_
+    )
+
+
+def _creates_login(card: Card, kind: str) -> bool:
+    return bool(card.keys) and not kind_of(kind).jetson
 
 
 def _flash_to_device(image: Path, card: Card, path: Path, yes: bool) -> FlashResult:
@@ -111,7 +117,7 @@ def _write_archive(image: Path, card: Card, out: Path) -> FlashResult:
 
 
 def _find_wheels(folder: Path, without: bool, kind: str) -> Path | None:
-    if without or (folder == WHEELHOUSE and not folder.exists()):
+    if without:
         return None
     foreign = next(iter(read_wheels(folder).glob("*x86_64.whl")), None)
     if foreign is not None and kind in KINDS:
@@ -153,6 +159,7 @@ def _print_result(done: FlashResult, as_json: bool) -> None:
     for warning in done.warnings:
         typer.echo(f"Note: {warning}", err=True)
     typer.echo(f"{done.target} is ready for {done.board}: {len(done.files)} files written and verified.")
+    typer.echo(f"Login: ssh {done.login}" if done.login else "The card creates no login.")
 
 
 def run(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Find the FAT boot partition of a disk image in its partition table, MBR or GPT."""
+"""Find the partitions of a disk image in its partition table, MBR or GPT."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from fedquilt_common.errors import ImageError
 SECTOR: Final = 512
 _MOST_ENTRIES: Final = 1024
 _EMPTY: Final = bytes(16)
+_EXT_MAGIC: Final = (1024 + 56, b"\x53\xef")
+"""Where the superblock of ext2, ext3 and ext4 holds its magic number."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,18 @@ def boot_partition(image: Path) -> DiskPartition | None:
             if label is not None:
                 return DiskPartition(number, start, size, label)
     return None
+
+
+def ext_partition_start(image: Path) -> int | None:
+    """Return the first byte of the first partition that holds ext2, ext3 or ext4; None without one.
+
+    Raises:
+        ImageError: the file is not a disk image.
+    """
+    offset, magic = _EXT_MAGIC
+    with image.open("rb") as file:
+        starts = [start for _, start, _ in _read_partitions(file, image)]
+        return next((start for start in starts if _read(file, start + offset, len(magic)) == magic), None)
 
 
 def _read_partitions(file: BinaryIO, image: Path) -> list[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.cards import BOOT, SECTOR, WHY_NOT, stock
+from tests.support.cards import BOOT, SECTOR, WHY_NOT, stock, system
 
 from fedquilt_common import cli
 from fedquilt_common.errors import FederationError, ImageError
@@ -25,9 +25,11 @@ from fedquilt_server.provisioning.devices import Device
 from fedquilt_server.provisioning.fat import FatPartition
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.flash import FlashResult, flash_device, flash_image, write_archive
+from fedquilt_server.provisioning.image_system import ImageSystem
 from fedquilt_server.provisioning.partitions import boot_partition
 
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+OLD = ImageSystem("22.4.2-1", (3, 11), netplan=True, reads_network_config=False)
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIP me@desk"
 
 
@@ -66,7 +68,8 @@ def inside(image: Path) -> FatPartition:
 @pytest.mark.parametrize("label", ["dos", "gpt"])
 def test_every_file_can_be_read_back(label: str, made: Federation, wheels: Path, tmp_path: Path) -> None:
     old = "console=tty1 root=PARTUUID=1-2 rootwait cfg80211.ieee80211_regdom=GB\n"
-    image = stock(tmp_path / "stock.img", label, files={"cmdline.txt": old, "user-data": "#cloud-config\n", "a": "1"})
+    files = {"cmdline.txt": old, "user-data": "#cloud-config\n", "a": "1"}
+    image = stock(tmp_path / "stock.img", label, files=files, root=system())
     before = image.read_bytes()
     wifi = Wifi(ssid="Lab: 'net'", password="secret pass", country="DE")  # noqa: S106
     mine = card(made, wifi=wifi, wheels=wheels, user="pi", keys=(KEY,))
@@ -76,11 +79,10 @@ def test_every_file_can_be_read_back(label: str, made: Federation, wheels: Path,
     assert done.warnings == []
     partition = inside(tmp_path / "mine.img")
     user_data = yaml.safe_load(partition.read("user-data"))
-    written = {one["path"]: one for one in user_data["write_files"]}
     for name in ("agent.yaml", "ca.crt", "tls.crt", "tls.key"):
-        assert written[f"/etc/fedquilt/{name}"]["content"] == (mine.bundle / name).read_text()
-    assert written["/etc/fedquilt/tls.key"]["permissions"] == "0600"
-    config = AgentConfig.model_validate(yaml.safe_load(written["/etc/fedquilt/agent.yaml"]["content"]))
+        assert partition.read(f"fedquilt/identity/{name}") == (mine.bundle / name).read_bytes()
+    assert b"PRIVATE KEY" not in partition.read("user-data")  # cloud-init keeps copies of it
+    config = AgentConfig.model_validate(yaml.safe_load(partition.read("fedquilt/identity/agent.yaml")))
     assert (config.broker, config.id, config.clients) == ("mqtts://192.168.7.7:8883", "pi_Kitchen.1", "3,4")
     assert user_data["hostname"] == "pi-kitchen-1"
     assert user_data["users"][0]["ssh_authorized_keys"] == [KEY]
@@ -98,8 +100,8 @@ def test_every_file_can_be_read_back(label: str, made: Federation, wheels: Path,
     assert partition.read("fedquilt/install.sh").startswith(b"#!/bin/sh")
     assert b"WatchdogSec" in partition.read("fedquilt/fedquilt-agent.service")
     assert partition.read("a") == b"1"
-    assert set(done.files) == {"user-data", "meta-data", "network-config", "cmdline.txt", "fedquilt/install.sh",
-                               "fedquilt/fedquilt-agent.service", *mine.wheel_files()}  # fmt: skip
+    assert set(done.files) == {"user-data", "meta-data", "network-config", "cmdline.txt", *mine.install_files(),
+                               *mine.wheel_files()}  # fmt: skip
     assert {what for what, _, _ in steps} >= {"unpacking stock.img", "writing files", "reading back"}
     start, size = BOOT[0] * SECTOR, BOOT[1] * SECTOR
     after = (tmp_path / "mine.img").read_bytes()
@@ -110,9 +112,10 @@ def test_cloud_inits_own_check_finds_no_fault(made: Federation, tmp_path: Path) 
     program = shutil.which("cloud-init")
     if program is None:
         pytest.skip("cloud-init is not installed: sudo apt-get install cloud-init (see CONTRIBUTING.md before you do)")
-    for name, mine in (("plain", card(made)), ("all", card(made, user="pi", keys=(KEY,)))):
+    wifi = Wifi(ssid="lab", password="secret pass", country="DE")  # noqa: S106
+    for name, mine in (("plain", card(made)), ("all", card(made, user="pi", keys=(KEY,), wifi=wifi))):
         path = tmp_path / name
-        path.write_text(mine.user_data("/boot/firmware"))
+        path.write_text(mine.user_data(OLD))
         words = [program, "schema", "--config-file", str(path)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -236,7 +239,8 @@ def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) 
             content = archive.extractfile(key)
             assert content is not None
             assert content.read() == (made.board_folder("nano") / "tls.key").read_bytes()
-            assert {key.mode, archive.getmember("user-data").mode} == {0o600}
+            assert key.mode == 0o600
+            assert "user-data" not in done.files  # a Jetson has no cloud-init
             assert archive.getmember("fedquilt/install.sh").mode == 0o755
             assert "fedquilt/Dockerfile" in done.files
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
@@ -263,9 +267,9 @@ def test_the_command(
     (tmp_path / "pc").mkdir()
     for name in ("requirements.txt", "pip-1.0-py3-none-any.whl", "x-1.0-cp311-cp311-linux_x86_64.whl"):
         (tmp_path / "pc" / name).touch()
-    words = ["flash", image, "--board", "pi_Kitchen.1", "--folder", folder]
+    words = ["flash", image, "--board", "pi_Kitchen.1", "--folder", folder, "--no-wheels"]
     full = [
-        *words,
+        *words[:-1],
         "--wifi",
         "wifi.yaml",
         "--wheels",
@@ -281,16 +285,21 @@ def test_the_command(
     assert (done.board, done.target, "fedquilt/wheels/requirements.txt" in done.files) == (
         "pi_Kitchen.1", "out.img", True,
     )  # fmt: skip
-    assert cli.run(["flash", image, "--board", "nano", "--folder", folder, "--out", "nano.tar.gz"]) == 0
+    assert done.login == "pi@pi-kitchen-1.local"
+    nano = ["flash", image, "--board", "nano", "--folder", folder, "--out", "nano.tar.gz"]
+    assert cli.run(nano) == 8  # without wheels, the board could not install anything
+    assert "--no-wheels" in capsys.readouterr().err
+    assert cli.run([*nano, "--no-wheels"]) == 0
+    assert "creates no login" in capsys.readouterr().out
     assert tarfile.is_tarfile(tmp_path / "nano.tar.gz")
     for more, code in (
         (words, 2), ([*words, "--out", "a.img", "--device", "/dev/sdx"], 2), ([*words, "--device", image], 9),
-        ([*words, "--out", "a.img", "--wheels", "nowhere"], 8), ([*words, "--out", "a.img", "--wifi", "none"], 4),
+        ([*words[:-1], "--out", "a.img", "--wheels", "nowhere"], 8), ([*words, "--out", "a.img", "--wifi", "none"], 4),
         ([*words, "--out", "a.img", "--ssh-key", "key"], 4), ([*words, "--out", "a.img", "--ssh-key", "wifi.yaml"], 4),
-        ([*words, "--out", "a.img", "--wheels", "pc"], 8),
+        ([*words[:-1], "--out", "a.img", "--wheels", "pc"], 8),
         ([*words[:3], "other", "--folder", folder, "--out", "a.img"], 8),
         (["flash", "none.img", *words[2:], "--out", "a.img"], 9),
-        (["flash", image, "--board", "nano", "--folder", folder, "--out", "nano.img"], 9),
+        ([*nano[:-1], "nano.img", "--no-wheels"], 9),
     ):  # fmt: skip
         assert cli.run(more) == code, more
         assert not (tmp_path / "a.img").exists()
@@ -312,7 +321,17 @@ def test_a_card_is_not_written_without_asking(
 
     monkeypatch.setattr(f"{module}.typer.confirm", answer)
     image = str(stock(tmp_path / "stock.img"))
-    words = ["flash", image, "--board", "pi_Kitchen.1", "--folder", str(made.folder), "--device", str(place)]
+    words = [
+        "flash",
+        image,
+        "--board",
+        "pi_Kitchen.1",
+        "--folder",
+        str(made.folder),
+        "--device",
+        str(place),
+        "--no-wheels",
+    ]
     assert cli.run(words) == 9
     assert "Stick" in asked[0]
     assert place.read_bytes() == b"mine" * 1000

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.files.yaml_text import dump_yaml_1_1
 from fedquilt_server.provisioning.card import Card, Wifi, read_wifi
 
 
@@ -41,6 +42,6 @@ def test_countries_and_networks_that_old_yaml_takes_for_something_else(tmp_path:
     """cloud-init reads YAML 1.1: Norway is not false."""
     for ssid, password in (("no", "12_345_678"), ("on", "2024-01-01"), ("1e3", "0x12345678")):
         mine = Card("pi", tmp_path, wifi=Wifi(ssid=ssid, password=password, country="NO"))
-        network = yaml.safe_load(mine.network_config())["wifis"]["wlan0"]
+        network = yaml.safe_load(dump_yaml_1_1(mine.network_config()))["wifis"]["wlan0"]
         assert network["access-points"] == {ssid: {"password": password}}
         assert network["regulatory-domain"] == "NO"
