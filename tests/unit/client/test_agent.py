@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import psutil
 import pytest
+from tests.support.agents import failures, plus, presences, same
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_client import agent as agent_module
@@ -20,14 +17,10 @@ from fedquilt_client.store import AgentStore
 from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.bitmaps import encode_bitmap
-from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import (
-    PROTOCOL,
     REPLY_KEY,
-    AgentPresence,
     CoordinatorPresence,
     EndMessage,
-    FailedMessage,
     MissingMessage,
     PatchMessage,
     ReceiptMessage,
@@ -35,7 +28,6 @@ from fedquilt_common.wire.messages import (
     RoundMessage,
     StopMessage,
     TaskMessage,
-    parse_telemetry,
 )
 from fedquilt_common.wire.topics import Topics
 
@@ -43,88 +35,6 @@ if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer
 
 Wait = Callable[..., Any]
-
-
-def presences(peer: Peer) -> list[AgentPresence]:
-    return [AgentPresence.model_validate_json(message.payload) for message in peer.messages("presence")]
-
-
-def failures(peer: Peer) -> list[FailedMessage]:
-    messages = [parse_telemetry(message.payload, message.topic) for message in peer.messages("telemetry")]
-    return [message for message in messages if isinstance(message, FailedMessage)]
-
-
-def same(one: Any, other: Any) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def plus(step: float, kit: Kit) -> dict[str, Any]:
-    return {name: x + np.float32(step) for name, x in FileArrays(kit.blob().path).items()}
-
-
-def test_presence_is_retained_and_names_the_boot(peer: Peer, host: Host, wait_for: Wait) -> None:
-    with host(clients=(0, 2), kind="jetson", workers=2, memory=1 << 20) as agent:
-        message = peer.messages("presence")[0]
-        here = presences(peer)[0]
-        assert (here.agent, here.online, here.clients, here.workers) == ("board", True, [0, 2], 2)
-        assert (here.profile.kind, here.profile.memory) == ("jetson", 1 << 20)
-        assert here.profile.cores >= 1
-        will = agent.wills[0]
-        assert (will.topic, will.delay) == (message.topic, 20)
-        assert AgentPresence.model_validate_json(will.payload) == AgentPresence(
-            agent="board", online=False, boot=here.boot
-        )
-        telemetry = wait_for(lambda: peer.messages("telemetry"))[0]
-        assert json.loads(telemetry.payload)["memory_used"] > 0
-    wait_for(lambda: len(presences(peer)) == 2)
-    assert (presences(peer)[1].online, presences(peer)[1].boot) == (False, here.boot)
-    with host():
-        assert presences(peer)[-1].boot > here.boot
-    late = type(peer)(peer.port, peer.topics.federation, peer.folder)
-    try:
-        wait_for(lambda: late.messages("presence"), "the retained presence")
-        assert late.messages("presence")[0].retained
-        assert not presences(late)[0].online
-    finally:
-        late.close()
-
-
-def test_two_agents_with_one_id_find_out_and_go_on(
-    peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    def complaints() -> list[str]:
-        return [r.getMessage() for r in caplog.records if "another agent uses the id board" in r.getMessage()]
-
-    peer.publish(peer.topics.run, kit.run())
-    with host(state=tmp_path / "first"), host(state=tmp_path / "second"):
-        wait_for(lambda: len(complaints()) == 2, "both to find out")
-        assert all("Give each board its own --id" in text for text in complaints())
-        peer.open("run-1", 1, kit.blob(), [0])
-        assert same(peer.reply(0, 1), plus(0.5, kit))
-        instances = {here.instance for here in presences(peer)}
-        assert len(instances) == 2
-        assert len(presences(peer)) <= 4  # two presences, and one answer of each
-    assert len(complaints()) == 2
-
-
-def test_an_agent_that_is_shown_as_offline_announces_itself_again(peer: Peer, host: Host, wait_for: Wait) -> None:
-    with host():
-        wait_for(lambda: peer.messages("telemetry"), "telemetry")
-        late = AgentPresence(agent="board", online=False, boot=1)
-        peer.publish(peer.topics.presence("board"), late)
-        wait_for(lambda: presences(peer)[-2:][0].online is False and presences(peer)[-1].online, "a new presence")
-
-
-def test_a_restart_of_an_agent_is_no_other_agent(
-    peer: Peer, host: Host, wait_for: Wait, caplog: pytest.LogCaptureFixture
-) -> None:
-    older = AgentPresence(agent="board", online=True, boot=1)  # of a version without instances
-    peer.publish(peer.topics.presence("board"), older)
-    for _ in range(2):
-        with host():
-            wait_for(lambda: peer.messages("telemetry"), "telemetry")
-    assert "another agent" not in caplog.text
-    assert [here.online for here in presences(peer)] == [True, True, False, True, False]
 
 
 def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
@@ -239,7 +149,7 @@ def test_a_retained_manifest_does_not_hide_that_the_coordinator_goes_back(kit: K
 
     def round_of(number: int) -> RoundMessage:
         """Each round has a slot of its own, so the subscriptions show which one the agent follows."""
-        patch = PatchMessage(slot=number, digest=NOBODY, size=1)
+        patch = PatchMessage(slot=number, digest="0" * 64, size=1)
         task = TaskMessage(clients=[0], kind="train", patches=[0])
         return RoundMessage(run="run-1", round=number, exchange=0, patches=[patch], tasks=[task])
 
@@ -362,81 +272,3 @@ def test_the_end_of_the_run(peer: Peer, host: Host, kit: Kit, wait_for: Wait) ->
         peer.publish(peer.topics.end, EndMessage(run="run-1", reason="all rounds are done"))
         wait_for(lambda: not presences(peer)[-1].online, "the agent to leave by itself")
         assert not agent.stop.is_set()
-
-
-NEWER = PROTOCOL + 1
-
-
-def test_a_newer_protocol_is_ignored_with_advice(
-    peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "fedquilt_client")
-    peer.publish(peer.topics.run, kit.run().model_copy(update={"v": NEWER, "run": "future"}))
-    with host():
-        wait_for(lambda: "install the same fedquilt version" in caplog.text, "the advice")
-        assert f"has protocol version {NEWER}" in caplog.text
-        peer.publish(peer.topics.run, kit.run())
-        peer.open("run-1", 1, kit.blob(), [0])
-        assert same(peer.reply(0, 1), plus(0.5, kit))
-
-
-NOBODY = "0" * 64
-HOSTILE: dict[str, list[bytes]] = {
-    "run": [
-        b"not json", b"[1]", b"{}", b'{"v":1}', b"\xff\xfe", b"[" * 100_000, b'{"v":true}', b'{"v":"1"}', b'{"v":-1}',
-        b'{"v":1,"run":"../../etc","experiment":{}}', b'{"v":1,"run":"x","experiment":{}}',
-        b'{"v":1,"run":"x","experiment":{"name":"x","rounds":NaN}}',
-    ],
-    "round": [
-        b'{"v":1,"run":"run-1","round":-1,"exchange":0}',
-        b'{"v":1,"run":"run-1","round":1e400,"exchange":0}',
-        RoundMessage(run="run-1", round=1, exchange=0,
-                     tasks=[TaskMessage(clients=[0], kind="train", patches=[])]
-                     ).encode().replace(b'"patches":[],"scalars"', b'"patches":[7],"scalars"'),
-        RoundMessage(run="run-1", round=1, exchange=0,
-                     patches=[PatchMessage(slot=0, digest=NOBODY, size=0), PatchMessage(slot=0, digest=NOBODY, size=9)],
-                     tasks=[TaskMessage(clients=[0, 0, 1], kind="train", patches=[1, 0, 1])]).encode(),
-    ],
-    "inbox": [
-        b"", b"{", b'{"v":1,"type":"unknown"}', b'{"v":1,"type":"receipt"}',
-        StopMessage(run="run-1", clients=[0], round=9, exchange=0).encode(),
-        ReceiptMessage(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, outcome="rejected").encode(),
-        MissingMessage(run="run-1", client=0, round=1, exchange=0, digest=NOBODY, bitmap="AAAA").encode(),
-    ],
-    "coordinator": [b"{}", b'{"v":1,"online":1,"epoch":"x"}', CoordinatorPresence(online=False, epoch=0).encode()],
-    "end": [b"0", b'{"v":1,"run":"x"}'],
-    "slice": [b"x", b"y" * 5000],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_words_do_no_harm(peer: Peer, host: Host, kit: Kit, kind: str) -> None:
-    """After any malformed message the agent still does the next valid task."""
-    topics = peer.topics
-    places = {"run": topics.run, "round": topics.round, "coordinator": topics.coordinator, "end": topics.end,
-              "inbox": topics.inbox("board"), "slice": topics.slot_chunk("slices/0", 0)}  # fmt: skip
-    peer.publish(topics.run, kit.run())
-    peer.open("run-1", 1, kit.blob(), [0])
-    with host():
-        peer.reply(0, 1)
-        for payload in HOSTILE[kind]:
-            for header in (b"", b"\0" * 49, b"\x01" + b"\xee" * 48):
-                peer.publish(places[kind], payload, header=header, retain=False)
-        peer.open("run-1", 2, kit.blob(), [0])
-        assert same(peer.reply(0, 2), plus(0.5, kit))
-
-
-def test_a_reply_with_wrong_missing_bitmap_is_kept(peer: Peer, host: Host, kit: Kit) -> None:
-    peer.publish(peer.topics.run, kit.run())
-    peer.open("run-1", 1, kit.blob(), [0])
-    with host():
-        peer.reply(0, 1, accept=False)
-        digest = peer.chunks(0, 1)[0][0].digest
-        for bitmap in ("", "AAAAAAAAAAAA", "////////"):
-            peer.send_to(
-                "board", MissingMessage(run="run-1", client=0, round=1, exchange=0, digest=digest, bitmap=bitmap)
-            )
-        peer.accept(0, 1)
-        peer.open("run-1", 2, kit.blob(), [0])
-        assert same(peer.reply(0, 2), plus(0.5, kit))
-    assert len(peer.chunks(0, 1)) == peer.chunks(0, 1)[0][0].count

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.support.agents import presences
 
 from fedquilt_client import cli as module
 from fedquilt_client.settings import AgentSettings
@@ -20,7 +21,6 @@ from fedquilt_common import cli
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import parse_clients
 from fedquilt_common.files.locking import lock_folder
-from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import Will
 from fedquilt_server.simulate.mosquitto import free_port
@@ -228,10 +228,6 @@ def agent_process(port: int, federation: str, folder: Path, *options: str) -> It
             yield process
         finally:
             process.kill()
-
-
-def presences(peer: Peer) -> list[AgentPresence]:
-    return [AgentPresence.model_validate_json(message.payload) for message in peer.messages("presence")]
 
 
 def test_an_idle_agent_is_small_and_leaves_in_order(

@@ -7,32 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
+from tests.support.agents import failures, plus, same
 
 from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
-from fedquilt_common.wire.codec import FileArrays
-from fedquilt_common.wire.messages import FailedMessage, parse_telemetry
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer
 
 Wait = Callable[..., Any]
-
-
-def same(one: Any, other: Any) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def plus(step: float, kit: Kit) -> dict[str, Any]:
-    return {name: x + np.float32(step) for name, x in FileArrays(kit.blob().path).items()}
-
-
-def failures(peer: Peer) -> list[FailedMessage]:
-    messages = [parse_telemetry(message.payload, message.topic) for message in peer.messages("telemetry")]
-    return [message for message in messages if isinstance(message, FailedMessage)]
 
 
 def reply_files(peer: Peer) -> list[Path]:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.agent_store import BEFORE, CLIENT, check_whole, closing_store, commit, known, memory, open_store
 
 from fedquilt_client import store as module
-from fedquilt_client.records import StoredReply, read_record
-from fedquilt_client.store import AgentStore, RunStore
-from fedquilt_common.errors import FolderInUseError, RunFolderError
+from fedquilt_client.records import StoredReply
+from fedquilt_client.store import AgentStore
+from fedquilt_common.errors import FolderInUseError
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
-from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.messages import RunMessage
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
-
-CLIENT = 3
 
 
 class PowerCutError(Exception):
@@ -55,54 +50,9 @@ class Disk:
         return step
 
 
-def open_store(folder: Path, name: str = "run-1") -> RunStore:
-    with closing_store(folder) as agent:
-        return agent.open_run(RunMessage(run=name, experiment={}))
-
-
 def next_boot(folder: Path) -> int:
     with closing_store(folder) as agent:
         return agent.next_boot()
-
-
-@contextlib.contextmanager
-def closing_store(folder: Path) -> Iterator[AgentStore]:
-    """The folder of an agent that is gone afterwards, dead or alive."""
-    agent = AgentStore(folder)
-    try:
-        yield agent
-    finally:
-        agent.release()
-
-
-BEFORE = (0, 0)
-"""The round before."""
-
-
-def commit(
-    store: RunStore, number: int, since: ExchangeId | None = BEFORE, *, memory: bool = True, text: str = "reply"
-) -> StoredReply:
-    """Round ``number`` as a worker and the agent do it: drafts first, then the commit."""
-    since = (number - 1, 0) if since is BEFORE else since
-    drafts = store.drafts(CLIENT, number, 0)
-    drafts.reply.write_text(f"{text} {number}")
-    if memory:
-        drafts.memory.write_text(f"memory {number}")
-    digest = digest_file(drafts.reply)
-    size = drafts.reply.stat().st_size
-    name = f"reply-{number}.0-{digest[:16]}"
-    reply = StoredReply(store.run.run, CLIENT, number, 0, f"task-{number}", name, digest, size)
-    return store.commit(reply, drafts, since, memory=digest_file(drafts.memory) if memory else None)
-
-
-def known(store: RunStore, number: int) -> StoredReply | None:
-    return store.reply(CLIENT, number, 0, f"task-{number}")
-
-
-def memory(store: RunStore, number: int) -> str | None:
-    kept = store.memory(CLIENT, (number, 0))
-    assert kept is None or kept.is_intact()
-    return kept.path.read_text() if kept else None
 
 
 def steps_of_a_commit(folder: Path) -> int:
@@ -134,20 +84,6 @@ def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
             commit(again, 3)
             assert check_whole(open_store(folder)) == 3
     assert seen == {2, 3}
-
-
-def check_whole(store: RunStore) -> int:
-    """Which round the store is at; fails when memory and replies do not agree."""
-    at = 3 if known(store, 3) else 2
-    assert memory(store, at) == f"memory {at}"
-    record = read_record(store.folder / "clients" / str(CLIENT))
-    assert [memory.after for memory in record.memories] == [(1, 0), (2, 0), (3, 0)][at - 2 : at]
-    reply = known(store, at)
-    assert reply is not None
-    blob = store.blob(reply)
-    assert blob.path.read_text() == f"reply {at}"
-    assert (digest_file(blob.path), blob.path.stat().st_size) == (blob.digest, blob.size)
-    return at
 
 
 def test_what_is_committed_was_synced_before_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,27 +208,6 @@ def test_a_client_without_memory_keeps_the_reply_of_the_last_round(tmp_path: Pat
     assert [known(store, number) is not None for number in (1, 2, 3)] == [False, True, True]
 
 
-def test_a_lost_record_with_memory_is_named(home: Path, tmp_path: Path) -> None:
-    (home / "committed.json").unlink()
-    store = open_store(tmp_path)
-    with pytest.raises(RunFolderError, match=r"committed\.json is missing or too old: .*delete the folder"):
-        store.memory(CLIENT, (2, 0))
-    assert store.memory(CLIENT, None) is None
-
-
-def test_a_record_that_cannot_be_read_is_not_damaged(home: Path, tmp_path: Path) -> None:
-    """Its remedy is not to delete the folder."""
-    content = (home / "committed.json").read_bytes()
-    (home / "committed.json").unlink()
-    (home / "committed.json").mkdir()  # EISDIR stands for any error, as this test may run as root
-    with pytest.raises(RunFolderError, match=r"committed\.json cannot be used: Is a directory") as error:
-        known(open_store(tmp_path), 2)
-    assert "delete" not in str(error.value)
-    (home / "committed.json").rmdir()
-    (home / "committed.json").write_bytes(content)
-    assert known(open_store(tmp_path), 2) is not None
-
-
 def test_drafts_of_a_process_that_was_killed_go(tmp_path: Path) -> None:
     draft = open_store(tmp_path).drafts(CLIENT, 2, 0).reply
     draft.write_text("half")
@@ -386,73 +301,3 @@ def test_an_interrupted_run_keeps_its_replies_for_when_it_is_resumed(tmp_path: P
     again = open_store(tmp_path, "run-1")
     assert known(again, 1) == reply
     assert again.blob(reply).path.read_text() == "reply 1"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """The folder of a client with two replies, and memory after each."""
-    store = open_store(tmp_path)
-    commit(store, 1)
-    commit(store, 2)
-    return store.folder / "clients" / str(CLIENT)
-
-
-def flip(path: Path, place: float) -> None:
-    """Flip one bit; ``place`` is a fraction of the file."""
-    content = bytearray(path.read_bytes())
-    content[int(place * (len(content) - 1))] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("place", [number / 40 for number in range(41)])
-def test_a_flipped_bit_in_the_record_never_passes(home: Path, tmp_path: Path, place: float) -> None:
-    flip(home / "committed.json", place)
-    with pytest.raises(RunFolderError, match=r"committed\.json is damaged.*delete the folder"):
-        known(open_store(tmp_path), 2)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b"\xff", b'{"sha256": "x", "record": {}}', b"[" * 100_000]
-)
-def test_a_damaged_record_with_memory_is_named(home: Path, tmp_path: Path, content: bytes) -> None:
-    (home / "committed.json").write_bytes(content)
-    store = open_store(tmp_path)
-    for use in (lambda: known(store, 2), lambda: commit(store, 3), lambda: memory(store, 2)):
-        with pytest.raises(RunFolderError, match=r"committed\.json is damaged"):
-            use()
-
-
-def test_a_damaged_record_of_a_client_without_memory_is_made_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = open_store(tmp_path)
-    commit(store, 1, memory=False)
-    record = store.folder / "clients" / str(CLIENT) / "committed.json"
-    record.write_text(record.read_text()[:50])
-    assert known(store, 1) is None
-    assert "it held replies only, which client 3 trains again" in caplog.text
-    reply = commit(store, 1, memory=False)
-    assert known(open_store(tmp_path), 1) == reply
-
-
-def test_a_record_of_an_earlier_version_is_read(home: Path, tmp_path: Path) -> None:
-    record = json.loads((home / "committed.json").read_text())["record"]
-    old = [[*memory["after"], memory["file"]] for memory in record["memories"]]
-    (home / "committed.json").write_text(json.dumps({**record, "memories": old}))
-    store = open_store(tmp_path)
-    assert known(store, 2) is not None
-    assert memory(store, 2) == "memory 2"
-    commit(store, 3)
-    assert check_whole(open_store(tmp_path)) == 3
-
-
-def test_a_forgotten_reply_leaves_the_memory(home: Path, tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    reply = known(store, 2)
-    assert reply is not None
-    store.forget(reply)
-    assert known(store, 2) is None
-    assert not (home / reply.file).exists()
-    assert memory(store, 1) == "memory 1"
-    assert commit(store, 2) == reply
-    assert memory(store, 2) == "memory 2"

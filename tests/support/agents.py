@@ -1,0 +1,32 @@
+"""What tests read from an agent's messages and replies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedquilt_common.wire.codec import FileArrays
+from fedquilt_common.wire.messages import AgentPresence, FailedMessage, parse_telemetry
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Kit, Peer
+
+
+def presences(peer: Peer) -> list[AgentPresence]:
+    return [AgentPresence.model_validate_json(message.payload) for message in peer.messages("presence")]
+
+
+def failures(peer: Peer) -> list[FailedMessage]:
+    messages = [parse_telemetry(message.payload, message.topic) for message in peer.messages("telemetry")]
+    return [message for message in messages if isinstance(message, FailedMessage)]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare arrays by name and value."""
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def plus(step: float, kit: Kit) -> dict[str, Any]:
+    """Return the kit's arrays, each ``step`` larger."""
+    return {name: x + np.float32(step) for name, x in FileArrays(kit.blob().path).items()}

@@ -1,0 +1,85 @@
+"""An agent's presence on a real broker: retained, announced again, and of one agent only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.agents import plus, presences, same
+
+from fedquilt_common.wire.messages import (
+    AgentPresence,
+)
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Host, Kit, Peer
+
+Wait = Callable[..., Any]
+
+
+def test_presence_is_retained_and_names_the_boot(peer: Peer, host: Host, wait_for: Wait) -> None:
+    with host(clients=(0, 2), kind="jetson", workers=2, memory=1 << 20) as agent:
+        message = peer.messages("presence")[0]
+        here = presences(peer)[0]
+        assert (here.agent, here.online, here.clients, here.workers) == ("board", True, [0, 2], 2)
+        assert (here.profile.kind, here.profile.memory) == ("jetson", 1 << 20)
+        assert here.profile.cores >= 1
+        will = agent.wills[0]
+        assert (will.topic, will.delay) == (message.topic, 20)
+        assert AgentPresence.model_validate_json(will.payload) == AgentPresence(
+            agent="board", online=False, boot=here.boot
+        )
+        telemetry = wait_for(lambda: peer.messages("telemetry"))[0]
+        assert json.loads(telemetry.payload)["memory_used"] > 0
+    wait_for(lambda: len(presences(peer)) == 2)
+    assert (presences(peer)[1].online, presences(peer)[1].boot) == (False, here.boot)
+    with host():
+        assert presences(peer)[-1].boot > here.boot
+    late = type(peer)(peer.port, peer.topics.federation, peer.folder)
+    try:
+        wait_for(lambda: late.messages("presence"), "the retained presence")
+        assert late.messages("presence")[0].retained
+        assert not presences(late)[0].online
+    finally:
+        late.close()
+
+
+def test_two_agents_with_one_id_find_out_and_go_on(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def complaints() -> list[str]:
+        return [r.getMessage() for r in caplog.records if "another agent uses the id board" in r.getMessage()]
+
+    peer.publish(peer.topics.run, kit.run())
+    with host(state=tmp_path / "first"), host(state=tmp_path / "second"):
+        wait_for(lambda: len(complaints()) == 2, "both to find out")
+        assert all("Give each board its own --id" in text for text in complaints())
+        peer.open("run-1", 1, kit.blob(), [0])
+        assert same(peer.reply(0, 1), plus(0.5, kit))
+        instances = {here.instance for here in presences(peer)}
+        assert len(instances) == 2
+        assert len(presences(peer)) <= 4  # two presences, and one answer of each
+    assert len(complaints()) == 2
+
+
+def test_an_agent_that_is_shown_as_offline_announces_itself_again(peer: Peer, host: Host, wait_for: Wait) -> None:
+    with host():
+        wait_for(lambda: peer.messages("telemetry"), "telemetry")
+        late = AgentPresence(agent="board", online=False, boot=1)
+        peer.publish(peer.topics.presence("board"), late)
+        wait_for(lambda: presences(peer)[-2:][0].online is False and presences(peer)[-1].online, "a new presence")
+
+
+def test_a_restart_of_an_agent_is_no_other_agent(
+    peer: Peer, host: Host, wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = AgentPresence(agent="board", online=True, boot=1)  # of a version without instances
+    peer.publish(peer.topics.presence("board"), older)
+    for _ in range(2):
+        with host():
+            wait_for(lambda: peer.messages("telemetry"), "telemetry")
+    assert "another agent" not in caplog.text
+    assert [here.online for here in presences(peer)] == [True, True, False, True, False]
