@@ -60,7 +60,8 @@ def fill(federation: Federation, fault: Fault) -> None:
                 file.write(bytes(1 << 16))
         time.sleep(fault.seconds)
     finally:
-        filler.unlink(missing_ok=True)
+        with federation.paused:  # another fault may have made the disk read only
+            filler.unlink(missing_ok=True)
 
 
 def make_read_only(federation: Federation) -> str:

@@ -103,6 +103,7 @@ def run_scenarios(
             while time.monotonic() < end:
                 verdict = examine(plan(next(seeds)), references, folder)
                 verdicts.append(verdict)
+                write_report(verdicts, folder)  # an interrupted session has its report
                 show(verdict, len(verdicts), console)
 
         for worker in as_completed([pool.submit(work) for _ in range(jobs)]):
