@@ -21,10 +21,14 @@ from fedquilt_server.provisioning.cli import HERE, Folder, JsonFederation
 from fedquilt_server.provisioning.devices import removable_device
 from fedquilt_server.provisioning.federation import Federation
 from fedquilt_server.provisioning.flash import FlashResult, ProgressReporter, flash_device, flash_image, write_archive
+from fedquilt_server.provisioning.flash_all import CardTarget, flash_all
 from fedquilt_server.provisioning.kinds import KINDS, kind_of
+from fedquilt_server.provisioning.record import BoardRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 WHEELHOUSE = Path("dist/wheelhouse-aarch64")
+JETSON_WHEELHOUSE = Path("dist/wheelhouse-jetson")
+"""Used for Jetsons instead of ``WHEELHOUSE`` if it exists: their torch comes from NVIDIA."""
 
 
 @app.callback()
@@ -35,7 +39,10 @@ def group() -> None:
 @app.command()
 def flash(
     image: Annotated[Path, typer.Argument(help="Stock image of Raspberry Pi OS or Ubuntu: .img, .img.xz or .img.gz.")],
-    board: Annotated[str, typer.Option(help="Name of a provisioned board.")],
+    board: Annotated[str, typer.Option(help="Name of a provisioned board.")] = "",
+    all_: Annotated[
+        bool, typer.Option("--all", help="Every board that is not revoked, each into a file of the folder --out.")
+    ] = False,
     folder: Folder = HERE,
     wifi: Annotated[
         Path | None,
@@ -45,7 +52,8 @@ def flash(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Image file to write; for a Jetson, an archive: .tar or .tar.gz.")
+        Path | None,
+        typer.Option(help="Image file to write; for a Jetson, an archive: .tar or .tar.gz; for --all, a folder."),
     ] = None,
     device: Annotated[
         Path | None, typer.Option(help="Card to write, such as /dev/sdX. All data on it is lost.")
@@ -57,6 +65,9 @@ def flash(
     ssh_key: Annotated[
         Path | None, typer.Option(help="Public SSH key that can log in, for example for Ansible.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --all: also write the boards whose file has the same content.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Write a card without asking.")] = False,
     json_: JsonFederation = False,
 ) -> None:
@@ -64,18 +75,18 @@ def flash(
 
     The command writes identity, network, broker and software into the boot partition, and verifies every file.
     """
-    if (out is None) == (device is None):
-        raise typer.BadParameter("use either --out or --device")
-    federation = Federation(folder)
-    record = federation.board(board)
-    if record.revoked is not None:
-        raise FederationError(
-            f"{board} is revoked: give it a new identity with `fedquilt provision {board} --kind {record.kind}`"
-        )
-    wifi = wifi or (federation.wifi_file(board) if federation.wifi_file(board).exists() else None)
-    network, software = read_wifi(wifi) if wifi else None, _find_wheels(wheels, no_wheels, record.kind)
-    user = record.user or "fedquilt-admin"
-    card = Card(board, federation.board_folder(board), network, software, user, _read_keys(ssh_key))
+    if bool(board) == all_:
+        raise typer.BadParameter("use either --board or --all")
+    if (out is None) == (device is None) or (all_ and out is None):
+        raise typer.BadParameter("use --out FOLDER with --all" if all_ else "use either --out or --device")
+    federation, keys = Federation(folder), _read_keys(ssh_key)
+    if all_ and out is not None:
+        names = [name for name, record in sorted(federation.record.boards.items()) if record.revoked is None]
+        cards = [_make_card(federation, name, wifi, wheels, no_wheels, keys) for name in names]
+        targets = [_target(card, federation.board(card.board), out) for card in cards]
+        _flash_all(image, targets, out, force, json_)
+        return
+    record, card = federation.board(board), _make_card(federation, board, wifi, wheels, no_wheels, keys)
     if device is not None:
         done = _flash_to_device(image, card, device, yes)
     elif out is not None and (kind_of(record.kind).jetson or out.name.endswith((".tar", ".tar.gz", ".tgz"))):
@@ -83,13 +94,64 @@ def flash(
     else:
         with _progress() as report:
             done = flash_image(image, card, out or Path(), report)
-    _print_result(
-        replace(done, login=f"{user}@{record.host}" if card.keys and not kind_of(record.kind).jetson else ""), json_
-    )
+    _print_result(_with_login(done, card, record), json_)
 
 
-def _creates_login(card: Card, kind: str) -> bool:
-    return bool(card.keys) and not kind_of(kind).jetson
+def _with_login(done: FlashResult, card: Card, record: BoardRecord) -> FlashResult:
+    """Return the result with the login that the card creates, if it creates one."""
+    creates = bool(card.keys) and not kind_of(record.kind).jetson
+    return replace(done, login=f"{card.user}@{record.host}" if creates else "")
+
+
+def _make_card(
+    federation: Federation, board: str, wifi: Path | None, wheels: Path, no_wheels: bool, keys: tuple[str, ...]
+) -> Card:
+    """Collect the files of a board's card.
+
+    Raises:
+        FederationError: the board is unknown or revoked, or its wheelhouse cannot be used.
+        ExperimentError: the wireless network cannot be read.
+    """
+    record, kept = federation.board(board), federation.wifi_file(board)
+    if record.revoked is not None:
+        raise FederationError(
+            f"{board} is revoked: give it a new identity with `fedquilt provision {board} --kind {record.kind}`"
+        )
+    wifi = wifi or (kept if kept.exists() else None)
+    if wheels == WHEELHOUSE and kind_of(record.kind).jetson and JETSON_WHEELHOUSE.exists():
+        wheels = JETSON_WHEELHOUSE
+    network, software = read_wifi(wifi) if wifi else None, _find_wheels(wheels, no_wheels, record.kind)
+    user = record.user or "fedquilt-admin"
+    return Card(board, federation.board_folder(board), network, software, user, keys)
+
+
+def _target(card: Card, record: BoardRecord, out: Path) -> CardTarget:
+    suffix = ".tar.gz" if kind_of(record.kind).jetson else ".img"
+    return CardTarget(card, out / f"{card.board}{suffix}", record)
+
+
+def _flash_all(image: Path, targets: list[CardTarget], out: Path, force: bool, as_json: bool) -> None:
+    """Write the file of each board, and print what became of it."""
+    if not targets:
+        raise FederationError("there is no board to flash: run `fedquilt provision` first")
+    rows, columns = [], (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        whole, current = progress.add_task("boards", total=len(targets)), progress.add_task("", total=None)
+
+        def report(step: str, done: int, total: int) -> None:
+            progress.update(current, description=step, completed=done, total=total or None)
+
+        for number, (target, done) in enumerate(flash_all(image, targets, out, report, force=force), 1):
+            progress.update(whole, description=f"boards ({number} of {len(targets)})", completed=number)
+            written = _with_login(done, target.card, target.record) if done else None
+            what = asdict(written) if written else {"board": target.card.board, "target": str(target.out)}
+            rows.append({"change": "written" if written else "unchanged", **what})
+            if written and not as_json:
+                _print_result(written, as_json)
+            elif not as_json:
+                typer.echo(f"{target.out} already has this content; --force writes it again.")
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
 
 
 def _flash_to_device(image: Path, card: Card, path: Path, yes: bool) -> FlashResult:
