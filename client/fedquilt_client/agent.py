@@ -82,7 +82,7 @@ class Agent:
         self._telemetry_due = self._repair_at = self._failures_due = _AT_ONCE
         self._jobs_seen = 0
         self._connected = False
-        self._announced = False
+        self._announced = self._cleared = False
         self._others: set[str] = set()
         self._ended = False
 
@@ -130,7 +130,7 @@ class Agent:
                 self._take_message(event)
                 event.ack()
             case Connected(session_present):
-                self._connected, self._announced = True, False
+                self._connected, self._announced, self._cleared = True, False, False
                 log.info("connected to the broker")
                 self._announce()
                 self._jobs.reconnect(session_present)
@@ -167,6 +167,9 @@ class Agent:
         if not self._transport.drain(0.0):
             return  # on a slow link replies go first
         self._telemetry_due = time.monotonic() + (TELEMETRY_SECONDS if self._jobs.busy else IDLE_TELEMETRY_SECONDS)
+        if self._cleared:  # only now: whoever clears it may clear it each time
+            self._cleared = False
+            self._publish_presence()
         vitals = hardware.NO_VITALS if self.settings.private else hardware.read_vitals()
         message = telemetry_message(self.settings.name, self._boot, vitals, self._jobs.progress)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
@@ -184,6 +187,8 @@ class Agent:
                 self._jobs.take_chunk(address, message)
             elif message.payload:
                 self._take_control(address, message)
+            elif address.kind == "presence":
+                self._cleared = True
         except ProtocolError as error:
             log.warning("ignored: %s", error)
 

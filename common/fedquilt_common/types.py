@@ -6,7 +6,7 @@ Only annotations need numpy here, so that importing this module costs an idle ag
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -28,6 +28,19 @@ Shapes = Mapping[str, tuple[int, ...]]
 """Shape of each array by name."""
 Progress = Callable[[float], None]
 """Receives the share of the work that is done, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """What a federation's inventory decides about its boards.
+
+    Attributes:
+        owners: the board that hosts each client; clients without an entry are free.
+        revoked: boards that are revoked: their messages have no effect.
+    """
+
+    owners: Mapping[ClientId, str] = field(default_factory=dict)
+    revoked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

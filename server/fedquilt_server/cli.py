@@ -18,11 +18,12 @@ import typer
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.types import Assignments
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import coordinator_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import MakeTransport
-from fedquilt_server.coordinator.claims import Owners, all_free
+from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
@@ -150,7 +151,7 @@ def coordinator(
     address = parse_broker_url(broker).with_files(ca, cert, key)
     address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
     loaded = load_experiment(experiment, set_ or ())
-    read_owners = _owners_of(inventory or find_inventory(cert))
+    read_assignments = _assignments_of(inventory or find_inventory(cert))
     return_freed_memory()
     board = StatusStore()
     stop = StopSignal()
@@ -164,7 +165,7 @@ def coordinator(
                 show_finished(run, board)
             else:
                 make_transport = _transport_maker(address, federation, run.folder.path)
-                Coordinator(run, federation, make_transport, board, read_owners).execute(stop)
+                Coordinator(run, federation, make_transport, board, read_assignments).execute(stop)
         if run.folder.finished:
             _print_finished(run, json_)
             _linger(shown_for, stop)
@@ -186,14 +187,14 @@ def _serve_page(board: StatusStore, host: str, port: int, names: Sequence[str], 
         server.stop()
 
 
-def _owners_of(inventory: Path | None) -> Callable[[], Owners]:
-    """Return a function that reads the owners of clients, and print which inventory it reads."""
+def _assignments_of(inventory: Path | None) -> Callable[[], Assignments]:
+    """Return a function that reads an inventory's assignments, and print which inventory it reads."""
     if inventory is None:
         return all_free
     file = InventoryFile(inventory)
-    owners = file.owners()
+    owners = file.assignments().owners
     print_message(f"The inventory {inventory} assigns {len(owners)} clients to {len(set(owners.values()))} boards")
-    return file.owners
+    return file.assignments
 
 
 def _transport_maker(address: BrokerAddress, federation: str, folder: Path) -> MakeTransport:

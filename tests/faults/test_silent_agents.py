@@ -68,5 +68,6 @@ def test_the_run_goes_on_with_the_owners_after_a_hostile_presence(stage: Stage, 
     stage.play()
     assert stage.sha256 == undisturbed
     assert {row.reason for row in stage.board.current.rejections} <= {
-        "clients [0, 1] have another agent", "clients [2] have another agent",
-    }  # fmt: skip
+        f"clients {clients} have another agent: a-hostile-board. They move when it leaves or is silent for 90 s"
+        for clients in ([0, 1], [2])
+    }

@@ -1,8 +1,9 @@
 """Decides which agents are connected, and which clients each one may claim.
 
 A claim lives as long as its agent's messages arrive. The broker may keep the presence of a board that is gone, so a
-retained presence alone proves nothing: an agent with a live message takes its clients from an agent without one. The
-machine sees the result as ``Joined`` and ``Left``, so a replay gives the same hosts.
+retained presence alone proves nothing: an agent with a live message takes its clients from an agent without one. A
+revoked board has no claim at all. The machine sees the result as ``Joined`` and ``Left``, so a replay gives the same
+hosts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fedquilt_common.errors import ProtocolError
-from fedquilt_common.types import ClientId, Profile
+from fedquilt_common.types import Assignments, ClientId, Profile
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.refusals import Record, Refusals
@@ -33,14 +34,12 @@ _CHECK_SECONDS: Final = 1.0
 _SHOWN: Final = 8
 """Clients that a reason lists."""
 
-Owners = Mapping[ClientId, str]
-"""The board to which the inventory assigns a client; clients without an entry are free."""
-_FREE: Final[Owners] = {}
+_ALL_FREE: Final = Assignments()
 
 
-def all_free() -> Owners:
-    """Return the owners of a federation without an inventory: every client is free."""
-    return _FREE
+def all_free() -> Assignments:
+    """Return the assignments of a federation without an inventory: every client is free."""
+    return _ALL_FREE
 
 
 @dataclass
@@ -70,7 +69,8 @@ class Claims:
         limit: limits the joins of each agent.
         refusals: reports claims without effect.
         record: journals an event and passes it to the machine.
-        read_owners: returns the inventory's owners; the same object if nothing has changed.
+        clear_presence: clears what the broker retains of an agent's presence.
+        read_assignments: returns those of the inventory; the same object if nothing has changed.
     """
 
     def __init__(
@@ -79,14 +79,17 @@ class Claims:
         limit: RateLimit,
         refusals: Refusals,
         record: Record,
-        read_owners: Callable[[], Owners] = all_free,
+        clear_presence: Callable[[str], None],
+        read_assignments: Callable[[], Assignments] = all_free,
     ) -> None:
         self._machine = machine
         self._limit = limit
         self._refusals = refusals
         self._record = record
-        self._read_owners = read_owners
-        self._owners: Owners = read_owners()
+        self._clear_presence = clear_presence
+        self._read_assignments = read_assignments
+        self._assignments = read_assignments()
+        self._turned_away: set[str] = set()
         self._claims: dict[str, _Claim] = {}
         self._postponed: set[str] = set()
         self._same_id = SameId(lambda agent, reason: self._refuse(agent, None, reason))
@@ -128,6 +131,9 @@ class Claims:
 
     def take(self, presence: AgentPresence, *, retained: bool) -> None:
         """Handle a presence message; ``retained``: the broker had stored it, so its agent may be gone."""
+        if presence.agent in self._assignments.revoked:
+            self._turn_away(presence.agent, live=presence.online and not retained)
+            return
         before = self._claims.get(presence.agent)
         if not presence.online:
             self._depart(presence, before)
@@ -188,7 +194,7 @@ class Claims:
         self._looked_at = now
         if self._listened >= self._next_check:
             self._next_check = self._listened + min(_CHECK_SECONDS, SILENCE_SECONDS / 3)
-            self._reread_owners()
+            self._reread_assignments()
             self._join_postponed()
             for name in [name for name in self._machine.agents if self._is_silent(name)]:
                 self._leave(name)
@@ -243,37 +249,66 @@ class Claims:
         return claim.joined.agent not in self._machine.agents
 
     def _allowed(self, joined: Joined) -> tuple[ClientId, ...]:
-        owners = self._owners
+        owners = self._assignments.owners
         return tuple(c for c in joined.clients if owners.get(c, joined.agent) == joined.agent)
 
-    def _reread_owners(self) -> None:
-        owners = self._read_owners()
-        if owners is not self._owners:
-            self._owners = owners
+    def _reread_assignments(self) -> None:
+        assignments = self._read_assignments()
+        if assignments is not self._assignments:
+            self._assignments = assignments
+            self._turned_away.clear()
             self._judge_again()
 
     def _judge_again(self) -> None:
-        """Apply the owners to all connected agents."""
+        """Apply the inventory to all known agents."""
+        for agent in sorted(self._assignments.revoked & set(self._claims)):
+            self._dismiss(agent)
         for agent in list(self._machine.agents):
             if self._differs(self._claims[agent]):
                 self._join(self._claims[agent])
 
+    def _dismiss(self, agent: str) -> None:
+        """Treat a revoked board as gone.
+
+        The broker refuses its last will. So it would retain for ever that the board is online.
+        """
+        if not self._is_gone(self._claims[agent]):
+            self._leave(agent)
+        del self._claims[agent]
+        self._clear_presence(agent)
+
+    def _turn_away(self, agent: str, *, live: bool) -> None:
+        """Clear the presence of a revoked board, and report once that the broker still accepts the board."""
+        self._clear_presence(agent)
+        if live and agent not in self._turned_away:
+            self._turned_away.add(agent)
+            reason = "is revoked, but the broker accepts it: give the broker its new revocation list and ACL"
+            self._refuse(agent, None, f"{agent} {reason}")
+
     def _report(self, claim: _Claim) -> None:
         """Report claimed clients that belong to another board, are hosted already, or do not exist."""
         agent, hosts, allowed = claim.joined.agent, self._machine.host_of, self._allowed(claim.joined)
-        foreign = [c for c in claim.joined.clients if self._owners.get(c, agent) != agent]
+        owners = self._assignments.owners
+        foreign = [c for c in claim.joined.clients if owners.get(c, agent) != agent]
         taken = [c for c in allowed if hosts.get(c, agent) != agent]
         if foreign:
-            names = ", ".join(dict.fromkeys(self._owners[c] for c in foreign[:_SHOWN]))
+            names = _agents_of(foreign[:_SHOWN], owners)
             self._refuse(agent, foreign[0], f"the inventory assigns clients {foreign[:_SHOWN]} to {names}")
         if taken:
-            self._refuse(agent, taken[0], f"clients {taken[:_SHOWN]} have another agent")
+            names = _agents_of(taken[:_SHOWN], hosts)
+            moves = f"They move when it leaves or is silent for {SILENCE_SECONDS:g} s"
+            self._refuse(agent, taken[0], f"clients {taken[:_SHOWN]} have another agent: {names}. {moves}")
         if claim.unknown is not None:
             last = self._machine.policy.clients - 1
             self._refuse(agent, claim.unknown, f"the experiment has clients 0 to {last} only")
 
     def _refuse(self, agent: str, client: ClientId | None, reason: str) -> None:
         self._refusals.add(agent, client, self._machine.round, reason)
+
+
+def _agents_of(clients: Iterable[ClientId], hosts: Mapping[ClientId, str]) -> str:
+    """Return the agents of some clients, each once, as a text."""
+    return ", ".join(dict.fromkeys(hosts[client] for client in clients))
 
 
 def _joined(presence: AgentPresence, known: int) -> Joined:

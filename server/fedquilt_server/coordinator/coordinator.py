@@ -20,13 +20,13 @@ from fedquilt_common.errors import (
     ProtocolError,
     RunFolderError,
 )
-from fedquilt_common.types import ClientId
+from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MakeTransport, MqttMessage, Will
 from fedquilt_server.coordinator.admission import UNKNOWN, Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
-from fedquilt_server.coordinator.claims import Claims, Owners, all_free
+from fedquilt_server.coordinator.claims import Claims, all_free
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
@@ -64,7 +64,7 @@ class Coordinator:
         federation: the name space at the broker.
         make_transport: makes the transport from a callback and a last will.
         store: where the page reads the status.
-        read_owners: returns the board to which the inventory assigns each client; others claim them without effect.
+        read_assignments: returns what the inventory decides: which board may host a client, and which are revoked.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Coordinator:
         federation: str,
         make_transport: MakeTransport,
         store: StatusStore,
-        read_owners: Callable[[], Owners] = all_free,
+        read_assignments: Callable[[], Assignments] = all_free,
     ) -> None:
         self.run = run
-        self._read_owners = read_owners
+        self._read_assignments = read_assignments
         self.machine = run.machine
         self._store = store
         self._topics = Topics(federation)
@@ -105,7 +105,7 @@ class Coordinator:
         self._downlink.remember(self.machine.state.arrays, run.published_model)
         self._refusals = Refusals(limit, record)
         self._uplink = Uplink(run, receipts, self._refusals, record)
-        self._claims = Claims(self.machine, limit, self._refusals, record, self._read_owners)
+        self._claims = Claims(self.machine, limit, self._refusals, record, self._clear_presence, self._read_assignments)
         self._agent_messages = AgentMessages(
             folder.run, self.machine, self._agents, self._store, self._claims, self._refusals, limit
         )
@@ -271,6 +271,9 @@ class Coordinator:
             self._transport.publish(self._topics.end, b"", retain=True)
             self._transport.publish(self._topics.run, self.run.message.encode(), retain=True)
             self._downlink.publish_again()
+
+    def _clear_presence(self, agent: str) -> None:
+        self._transport.publish(self._topics.presence(agent), b"", retain=True)
 
     def _take_message(self, message: MqttMessage) -> None:
         agent = self._admission.sender(message.topic)

@@ -22,6 +22,7 @@ from fedquilt_server.provisioning.broker_process import find_running_broker, pro
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.fleet_provision import provision_boards
 from fedquilt_server.provisioning.kinds import KINDS
+from fedquilt_server.provisioning.owners import INVENTORY
 from fedquilt_server.provisioning.record import BoardRecord
 from fedquilt_server.simulate.mosquitto import find_mosquitto
 
@@ -248,13 +249,14 @@ def revoke(
     folder: Folder = HERE,
     json_: JsonFederation = False,
 ) -> None:
-    """Withdraw a board's certificate, so that the broker rejects the board from now on."""
+    """Withdraw a board's certificate: the broker rejects the board, and the coordinator frees its clients."""
     federation = Federation(folder)
     reloaded = federation.revoke(board)
     if json_:
         typer.echo(json.dumps({**_row(board, federation.board(board)), "broker": reloaded}))
         return
     typer.echo(f"{board} is revoked: its certificate and its access rights are withdrawn. {reloaded}.")
+    typer.echo(f"A coordinator that reads {federation.folder / INVENTORY} frees its clients.")
 
 
 @app.command()

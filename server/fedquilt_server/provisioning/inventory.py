@@ -1,4 +1,7 @@
-"""Write the Ansible inventory of a federation: the address, the kind and the clients of each board."""
+"""Write the Ansible inventory of a federation: the address, the kind and the clients of each board.
+
+A coordinator reads it, too: which board hosts each client, and which boards are revoked.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,21 @@ from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
 _HEAD = "# Written by fedquilt. Put your own settings into group_vars/ and host_vars/ in this folder.\n"
 CLIENTS_KEY: Final = "fedquilt_clients"
 """The variable with the clients that a board hosts."""
+REVOKED_KEY: Final = "fedquilt_revoked"
+"""The variable of all hosts with the names of the revoked boards."""
 _HERE = {"localhost": {"ansible_connection": "local"}}
 
 
 def inventory(record: FederationRecord) -> str:
-    """Return the inventory in YAML, without revoked boards. Jetsons are also in a separate group."""
+    """Return the inventory in YAML. Revoked boards are no hosts, only names. Jetsons are also in a separate group."""
     boards = {name: board for name, board in sorted(record.boards.items()) if board.revoked is None}
     agents: dict[str, Any] = {"hosts": {name: _variables(board) for name, board in boards.items()}}
     jetsons = {name: None for name, board in boards.items() if kind_of(board.kind).jetson}
     children: dict[str, Any] = {"broker": {"hosts": _HERE}, "coordinator": {"hosts": _HERE}, "agents": agents}
     if jetsons:
         children["jetsons"] = {"hosts": jetsons}
-    shared = {"fedquilt_federation": record.name, "fedquilt_broker": record.url}
+    revoked = sorted(name for name, board in record.boards.items() if board.revoked is not None)
+    shared = {"fedquilt_federation": record.name, "fedquilt_broker": record.url, REVOKED_KEY: revoked}
     return _HEAD + dump_yaml_1_1({"all": {"vars": shared, "children": children}})
 
 

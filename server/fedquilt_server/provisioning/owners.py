@@ -1,4 +1,4 @@
-"""Read from a federation's inventory which board hosts each client."""
+"""Read from a federation's inventory which board hosts each client, and which boards are revoked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.experiment.agent_config import parse_clients
 from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_common.types import ClientId
+from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.topics import COORDINATOR
-from fedquilt_server.provisioning.inventory import CLIENTS_KEY
+from fedquilt_server.provisioning.inventory import CLIENTS_KEY, REVOKED_KEY
 
 log = logging.getLogger(__name__)
 
@@ -39,37 +39,50 @@ class InventoryFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stamp = _stamp_of(path)
-        self._owners = read_owners(path)
+        self._assignments = read_assignments(path)
 
-    def owners(self) -> Mapping[ClientId, str]:
-        """Return the board of each client; the last valid ones if the file has become unreadable."""
+    def assignments(self) -> Assignments:
+        """Return what the inventory decides; the last valid assignments if the file has become unreadable."""
         stamp = _stamp_of(self.path)
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self._owners = read_owners(self.path)
+                self._assignments = read_assignments(self.path)
             except FederationError as error:
                 log.warning("%s. The coordinator keeps the assignments that it has read before", error)
-        return self._owners
+        return self._assignments
 
 
-def read_owners(path: Path) -> Mapping[ClientId, str]:
-    """Return the board to which an inventory assigns each client.
+def read_assignments(path: Path) -> Assignments:
+    """Return what an inventory decides about boards and clients.
 
     Raises:
         FederationError: the file cannot be read, is not an inventory, or assigns a client to two boards.
     """
-    owners: dict[ClientId, str] = {}
     try:
-        for board, text in _hosted(load_yaml(read_text(path), str(path))):
-            for client in parse_clients(text):
-                if owners.setdefault(client, board) != board:
-                    raise ExperimentError(f"client {client} belongs to {owners[client]} and to {board}")
+        groups = load_yaml(read_text(path), str(path))
+        return Assignments(_owners(groups), _revoked(groups))
     except ExperimentError as error:
         raise FederationError(
             f"the inventory {path} cannot be used: {error}. Correct it, or let `fedquilt provision` write it again"
         ) from None
+
+
+def _owners(groups: Any) -> Mapping[ClientId, str]:
+    owners: dict[ClientId, str] = {}
+    for board, text in _hosted(groups):
+        for client in parse_clients(text):
+            if owners.setdefault(client, board) != board:
+                raise ExperimentError(f"client {client} belongs to {owners[client]} and to {board}")
     return owners
+
+
+def _revoked(groups: Any) -> frozenset[str]:
+    everybody = _mapping(_mapping(groups, "the inventory").get("all"), "`all`")
+    names = _mapping(everybody.get("vars"), "`vars`").get(REVOKED_KEY, [])
+    if not isinstance(names, list):
+        raise ExperimentError(f"`{REVOKED_KEY}` has {names!r} where a list of boards belongs")
+    return frozenset(map(str, names))
 
 
 def _hosted(group: Any) -> Iterator[tuple[str, str]]:

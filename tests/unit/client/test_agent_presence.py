@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.agents import plus, presences, same
 
-from fedquilt_common.wire.messages import (
-    AgentPresence,
-)
+from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer
@@ -71,6 +69,19 @@ def test_an_agent_that_is_shown_as_offline_announces_itself_again(peer: Peer, ho
         late = AgentPresence(agent="board", online=False, boot=1)
         peer.publish(peer.topics.presence("board"), late)
         wait_for(lambda: presences(peer)[-2:][0].online is False and presences(peer)[-1].online, "a new presence")
+
+
+def test_an_agent_whose_presence_is_cleared_publishes_it_with_its_next_telemetry(
+    peer: Peer, host: Host, wait_for: Wait
+) -> None:
+    """The coordinator clears that of a revoked board; the board may have a new identity already."""
+    with host():
+        wait_for(lambda: peer.messages("telemetry"), "telemetry")
+        peer.publish(peer.topics.presence("board"), b"")
+        peer.publish(peer.topics.coordinator, CoordinatorPresence(online=True, epoch=5, run="run-1"))
+        wait_for(lambda: peer.messages("presence")[2:], "a new presence")
+        payloads = [message.payload for message in peer.messages("presence")]
+        assert payloads == [payloads[0], b"", payloads[0]]
 
 
 def test_a_restart_of_an_agent_is_no_other_agent(

@@ -11,6 +11,7 @@ import pytest
 
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.types import Assignments
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_server.coordinator import claims as module
 from fedquilt_server.coordinator.claims import SILENCE_SECONDS, Claims
@@ -33,14 +34,16 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.events: list[Event] = []
-        self.owners: dict[int, str] = {}
+        self.assignments = Assignments()
+        self.cleared: list[str] = []
         monkeypatch.setattr(module, "clock", SimpleNamespace(now=lambda: self.now))
         self.machine = machine()
         self.limit = RateLimit(lambda: self.now)
         self.claims = self.new_claims()
 
     def new_claims(self) -> Claims:
-        return Claims(self.machine, self.limit, Refusals(self.limit, self.record), self.record, lambda: self.owners)
+        refusals = Refusals(self.limit, self.record)
+        return Claims(self.machine, self.limit, refusals, self.record, self.cleared.append, lambda: self.assignments)
 
     def record(self, event: Event) -> None:
         self.events.append(event)
@@ -75,6 +78,11 @@ class World:
         return [f"{type(e).__name__} {e.agent}" for e in self.events if isinstance(e, Joined | Left)]
 
 
+def taken(clients: list[int], holder: str) -> str:
+    """Return the reason of a claim that has no effect yet."""
+    return f"clients {clients} have another agent: {holder}. They move when it leaves or is silent for 90 s"
+
+
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
@@ -102,7 +110,7 @@ def test_another_agent_keeps_what_it_took_over_from_a_silent_one(world: World) -
     assert world.hosts == {0: "b"}
     world.claims.note_message("a")
     assert world.hosts == {0: "b"}
-    assert world.reasons == ["clients [0] have another agent"] * 2
+    assert world.reasons == [taken([0], "a"), taken([0], "b")]
 
 
 def test_only_time_in_which_the_coordinator_listens_is_silence(world: World) -> None:
@@ -174,7 +182,7 @@ def test_a_live_claim_is_not_taken(world: World) -> None:
     world.say("a", [0], retained=True)  # the broker delivers it again after a new subscription
     world.say("b", [0])
     assert world.hosts == {0: "a"}
-    assert world.reasons == ["clients [0] have another agent"]
+    assert world.reasons == [taken([0], "a")]
 
 
 def test_the_broker_cannot_bring_back_a_silent_agent(world: World) -> None:
@@ -216,7 +224,7 @@ def test_a_replay_gives_the_same_hosts(world: World) -> None:
 
 
 def test_a_client_belongs_to_the_board_of_the_inventory(world: World) -> None:
-    world.owners = {0: "a", 1: "b"}
+    world.assignments = Assignments({0: "a", 1: "b"})
     world.claims = world.new_claims()
     world.say("x", [0, 1, 2])
     assert world.hosts == {2: "x"}
@@ -228,21 +236,21 @@ def test_a_client_belongs_to_the_board_of_the_inventory(world: World) -> None:
 
 
 def test_a_changed_inventory_moves_clients(world: World) -> None:
-    world.owners = {0: "a"}
+    world.assignments = Assignments({0: "a"})
     world.say("a", [0, 1])
     world.say("b", [0, 1])
     world.listen(2, speaking=["a", "b"])
     assert world.hosts == {0: "a", 1: "a"}
-    world.owners = {0: "b"}
+    world.assignments = Assignments({0: "b"})
     world.listen(2, speaking=["a", "b"])
     assert world.hosts == {0: "b", 1: "a"}
-    assert world.reasons[-1] == "clients [1] have another agent"
+    assert world.reasons[-1] == taken([1], "a")
     assert "the inventory assigns clients [0] to b" in world.reasons
 
 
 def test_the_inventory_holds_for_the_agents_of_the_journal(world: World) -> None:
     world.say("a", [0, 1])
-    world.owners = {0: "b"}
+    world.assignments = Assignments({0: "b"})
     world.claims = world.new_claims()
     world.claims.restore()
     assert world.hosts == {1: "a"}
@@ -278,6 +286,58 @@ def test_a_join_beyond_the_limit_is_postponed(world: World) -> None:
     world.listen(30, speaking=["b"])
     assert world.hosts == {}
     world.listen(40, speaking=["b"])
+    assert world.hosts == {0: "a"}
+
+
+# -- revoked boards --------------------------------------------------------------------------------------------
+
+
+def test_a_revoked_board_leaves_at_once_and_its_presence_is_cleared(world: World) -> None:
+    world.say("a", [0, 1])
+    world.say("b", [0])
+    world.assignments = Assignments({}, frozenset({"a", "never-seen"}))
+    world.listen(1, speaking=["a", "b"])
+    assert world.hosts == {0: "b"}
+    assert world.cleared == ["a"]
+    world.claims.note_message("a")  # it was under way
+    assert world.hosts == {0: "b"}
+    assert world.kinds() == ["Joined a", "Joined b", "Left a"]
+
+
+def test_a_board_that_was_revoked_while_no_coordinator_ran_is_gone_at_the_start(world: World) -> None:
+    """After a resume, where the journal has it, and in a new run, where only the broker does."""
+    world.say("a", [0])
+    world.assignments = Assignments({}, frozenset({"a"}))
+    for claims in (world.new_claims(), world.new_claims()):
+        world.claims = claims
+        world.claims.restore()
+        world.say("a", [0], retained=True)
+        world.say("b", [0])
+        assert world.hosts == {0: "b"}
+    assert set(world.cleared) == {"a"}
+    assert world.kinds() == ["Joined a", "Left a", "Joined b"]
+    assert world.reasons == []
+
+
+def test_a_revoked_board_that_the_broker_still_accepts_is_reported_once(world: World) -> None:
+    world.assignments = Assignments({}, frozenset({"a"}))
+    world.claims = world.new_claims()
+    for _ in range(3):
+        world.say("a", [0], instance="one")
+        world.say("a")
+    assert world.hosts == {}
+    assert world.cleared == ["a"] * 6
+    assert world.reasons == ["a is revoked, but the broker accepts it: give the broker its new revocation list and ACL"]
+
+
+def test_a_board_with_a_new_identity_joins_with_its_next_presence(world: World) -> None:
+    world.say("a", [0])
+    world.assignments = Assignments({}, frozenset({"a"}))
+    world.listen(1)
+    world.assignments = Assignments({0: "a"})
+    world.listen(1)
+    assert world.hosts == {}
+    world.say("a", [0], 2, instance="new")
     assert world.hosts == {0: "a"}
 
 

@@ -28,7 +28,9 @@ def test_boards_in_the_inventory(tmp_path: Path) -> None:
     federation.provision("gone", "pi3b")
     federation.revoke("gone")
     found = yaml.safe_load((federation.folder / "inventory.yml").read_text())["all"]
-    assert found["vars"] == {"fedquilt_federation": "lab", "fedquilt_broker": "mqtts://10.0.0.1:9999"}
+    assert found["vars"] == {
+        "fedquilt_federation": "lab", "fedquilt_broker": "mqtts://10.0.0.1:9999", "fedquilt_revoked": ["gone"]
+    }  # fmt: skip
     assert found["children"]["agents"]["hosts"] == {
         "kitchen": {"ansible_host": "10.0.0.7", "ansible_user": "me", "fedquilt_kind": "pi4", "fedquilt_clients": "0"},
         "desk": {"ansible_host": "desk.local", "ansible_user": "ubuntu", "fedquilt_kind": "jetson-orin-nano",

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common.errors import FederationError
+from fedquilt_common.types import Assignments
 from fedquilt_server.provisioning.federation import make_federation
-from fedquilt_server.provisioning.owners import InventoryFile, find_inventory, read_owners
+from fedquilt_server.provisioning.owners import InventoryFile, find_inventory, read_assignments
 
 ROOT = Path(__file__).parents[4]
 
@@ -21,11 +22,15 @@ def test_what_provision_writes_is_what_the_coordinator_reads(tmp_path: Path) -> 
     path = find_inventory(str(folder / "coordinator" / "tls.crt"))
     assert path == folder / "inventory.yml"
     file = InventoryFile(path)
-    first = file.owners()
-    assert first == {0: "pi-1", 1: "pi-1", 4: "pi-1"}
-    assert file.owners() is first
+    first = file.assignments()
+    assert first == Assignments({0: "pi-1", 1: "pi-1", 4: "pi-1"})
+    assert file.assignments() is first
     federation.provision("pi-2", "jetson-nano")
-    assert file.owners() == {**first, 2: "pi-2"}
+    assert file.assignments() == Assignments({**first.owners, 2: "pi-2"})
+    federation.revoke("pi-1")
+    assert file.assignments() == Assignments({2: "pi-2"}, frozenset({"pi-1"}))
+    federation.provision("pi-1", clients="0")
+    assert file.assignments() == Assignments({0: "pi-1", 2: "pi-2"})
 
 
 @pytest.mark.parametrize("certificate", ["", "elsewhere/tls.crt", "other/coordinator/tls.crt"])
@@ -38,7 +43,9 @@ def test_other_certificates_have_no_inventory(
 
 
 def test_the_documented_inventory_is_read() -> None:
-    assert read_owners(ROOT / "ansible" / "inventory.example.yml") == {0: "kitchen", 1: "desk"}
+    assert read_assignments(ROOT / "ansible" / "inventory.example.yml") == Assignments(
+        {0: "kitchen", 1: "desk"}, frozenset({"cellar"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,6 +61,8 @@ def test_the_documented_inventory_is_read() -> None:
         ),
         ("all: {hosts: {pi-0: 5}}", "the host pi-0 has 5 where"),
         ("all: {hosts: {pi-0: [fedquilt_clients]}}", "the host pi-0 has ['fedquilt_clients'] where"),
+        ("all: {vars: {fedquilt_revoked: pi-0}}", "`fedquilt_revoked` has 'pi-0' where a list of boards belongs"),
+        ("all: {vars: [pi-0]}", "`vars` has ['pi-0'] where"),
         ("all: {hosts: [pi-0]}", "`hosts` has ['pi-0'] where"),
     ],
 )
@@ -70,11 +79,11 @@ def test_a_damaged_inventory_leaves_the_last_valid_one(tmp_path: Path, caplog: p
     path = tmp_path / "inventory.yml"
     path.write_text("all: {hosts: {pi: {fedquilt_clients: 0}, desk:}, vars: {x: 1}}")
     file = InventoryFile(path)
-    assert file.owners() == {0: "pi"}
+    assert file.assignments() == Assignments({0: "pi"})
     path.write_text("all: {")
     with caplog.at_level(logging.WARNING):
-        assert file.owners() == {0: "pi"}
-        assert file.owners() == {0: "pi"}
+        assert file.assignments() == Assignments({0: "pi"})
+        assert file.assignments() == Assignments({0: "pi"})
         path.unlink()
-        assert file.owners() == {0: "pi"}
+        assert file.assignments() == Assignments({0: "pi"})
     assert [record.message.endswith("that it has read before") for record in caplog.records] == [True, True]

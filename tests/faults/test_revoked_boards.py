@@ -1,0 +1,112 @@
+"""A revoked board at a real broker: its presence goes, and its replacement hosts its clients in the same run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.peers import Peer, federation_broker, peer
+from tests.support.runs import FEDQUILT
+
+from fedquilt_common.experiment.experiment import dump_experiment
+from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.provisioning.cli import coordinator_options
+from fedquilt_server.provisioning.federation import Federation, make_federation
+from fedquilt_server.simulate.mosquitto import free_port
+from fedquilt_server.tools.bench import bench_experiment
+
+TOPICS = Topics("lab")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Federation]:
+    """A federation with one board, while its broker runs."""
+    federation = make_federation(tmp_path / "federation", "lab", ["localhost"], free_port())
+    federation.provision("lost", "pi4", "0")
+    with federation_broker(federation.folder, federation.record.port):
+        yield federation
+
+
+@contextlib.contextmanager
+def command(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([*FEDQUILT, *words]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def coordinator(made: Federation, folder: Path) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run a coordinator of a run with client 0 only. It finds the inventory next to its certificate."""
+    experiment = folder / "experiment.yaml"
+    experiment.write_text(dump_experiment(bench_experiment(1, 1, 0.01, 1)))
+    options = ("--out", str(folder / "run"), "--resume", "--no-page", *coordinator_options(made))
+    return command("coordinator", str(experiment), *options)
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    with contextlib.suppress(sqlite3.OperationalError):
+        with contextlib.closing(sqlite3.connect(f"file:{folder}/run/journal.sqlite?mode=ro", uri=True)) as journal:
+            found = journal.execute("SELECT body FROM events WHERE kind = ?", (kind,)).fetchall()
+        return [json.loads(body) for (body,) in found]
+    return []
+
+
+def await_(done: Callable[[], Any], seconds: float = 30) -> None:
+    """Wait for less time than the silence after which every agent is gone."""
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, f"still waiting after {seconds} seconds"
+        time.sleep(0.02)
+
+
+def claim_client(board: Peer) -> None:
+    here = AgentPresence(agent="lost", online=True, boot=1, clients=[0]).encode()
+    board.publish(TOPICS.presence("lost"), here, retain=True)
+
+
+def retained_presences(made: Federation) -> set[str]:
+    """Return the topics of the presences that the broker retains."""
+    with peer(made.record.port, "watch", certs=made.folder / "watch") as watch:
+        watch.subscribe(TOPICS.presence("+"))
+        watch.subscribe(TOPICS.run)
+        watch.wait(lambda: TOPICS.run in watch.topics)  # the broker sends what it retains in this order
+        return set(watch.topics) - {TOPICS.run}
+
+
+@pytest.mark.parametrize("coordinator_runs", [True, False])
+def test_a_replacement_hosts_the_clients_of_a_revoked_board(
+    made: Federation, tmp_path: Path, coordinator_runs: bool
+) -> None:
+    """Whether the coordinator runs when the board is revoked, or resumes its run later."""
+    with (
+        peer(made.record.port, "lost", certs=made.board_folder("lost"), keep=True) as lost,
+        contextlib.ExitStack() as stack,
+    ):
+        process = stack.enter_context(coordinator(made, tmp_path))
+        claim_client(lost)
+        await_(lambda: events(tmp_path, "Joined"))
+        assert retained_presences(made) == {TOPICS.presence("lost")}
+        if not coordinator_runs:
+            process.kill()
+            process.wait()
+        made.revoke("lost")
+        if not coordinator_runs:
+            process = stack.enter_context(coordinator(made, tmp_path))
+        await_(lambda: events(tmp_path, "Left"))
+        await_(lambda: not retained_presences(made))
+        made.provision("spare", "pi4", "0")
+        made.reload()
+        config, state = str(made.board_folder("spare") / "agent.yaml"), str(tmp_path / "state")
+        with command("agent", "--config", config, "--state", state, "--once"):
+            assert process.wait(60) == 0
+    assert [event["agent"] for event in events(tmp_path, "Replied")] == ["spare"]
+    assert [event["reason"] for event in events(tmp_path, "Rejected")] == []
