@@ -82,6 +82,22 @@ def retained_presences(made: Federation) -> set[str]:
         return set(watch.topics) - {TOPICS.run}
 
 
+def test_the_log_of_a_revoked_agent_names_the_cause_and_the_remedy(
+    made: Federation, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config, log = str(made.board_folder("lost") / "agent.yaml"), ""
+
+    def shows(words: str) -> bool:
+        nonlocal log
+        log += "".join(capfd.readouterr())
+        return words in log
+
+    with command("agent", "--config", config, "--state", str(tmp_path / "state")):
+        await_(lambda: shows("connected to the broker"))
+        made.revoke("lost")
+        await_(lambda: shows("refused this machine's certificate: it is revoked. For a board, run `fedquilt provision"))
+
+
 @pytest.mark.parametrize("coordinator_runs", [True, False])
 def test_a_replacement_hosts_the_clients_of_a_revoked_board(
     made: Federation, tmp_path: Path, coordinator_runs: bool

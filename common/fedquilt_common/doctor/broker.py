@@ -19,7 +19,8 @@ from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC, can_reload, name_version, parse_version
-from fedquilt_common.wire.mqtt import MqttTransport, tls_context
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.tls import tls_context
 from fedquilt_common.wire.topics import COORDINATOR, RESERVED, Topics
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MqttMessage
 

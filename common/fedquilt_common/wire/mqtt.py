@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from paho.mqtt.client import (
@@ -30,6 +29,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from fedquilt_common.errors import BrokerUnreachableError, FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
+from fedquilt_common.wire.tls import explain_tls_error, tls_context
 from fedquilt_common.wire.transport import (
     SMALLEST_PAYLOAD,
     Connected,
@@ -61,9 +61,6 @@ SMALLEST_PACKET: Final = SMALLEST_PAYLOAD + PACKET_OVERHEAD
 """Smallest Maximum Packet Size of a broker that suffices for the control messages, in bytes."""
 MESSAGE_EXPIRY: Final = 600
 """Seconds for which the broker keeps a message that is not retained; the protocol sends what still matters again."""
-TLS_1_2_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Cipher suites for TLS 1.2, as in broker/mosquitto-tls.conf; all suites of TLS 1.3 are allowed."""
-_TRUST: Final = "Check the CA, the broker's name and this machine's clock, or run `fedquilt doctor`"
 _OWN_CERTIFICATE: Final = (
     "The broker may refuse this machine's certificate: revoked, or of another federation. Run `fedquilt doctor`"
 )
@@ -86,6 +83,7 @@ class _CountingClient(Client):
     bytes_received = 0
     is_full: Callable[[], bool] = staticmethod(lambda: False)
     ignores: Ignores | None = None
+    tls_error: ssl.SSLError | None = None
     on_crash: Callable[[Exception], None] = staticmethod(lambda _error: None)
 
     def loop_forever(self, timeout: float = 1.0, retry_first_connection: bool = False) -> MQTTErrorCode:
@@ -97,6 +95,7 @@ class _CountingClient(Client):
             return MQTTErrorCode.MQTT_ERR_UNKNOWN
 
     def _create_socket(self) -> Any:
+        self.tls_error = None
         return ReadAhead(super()._create_socket(), self._count_received)
 
     def _count_received(self, size: int) -> None:
@@ -108,7 +107,11 @@ class _CountingClient(Client):
             raise BlockingIOError
         if self.ignores is not None and not self._in_packet["command"]:  # between two packets
             self._drop_ignored(self.ignores)
-        return super()._sock_recv(bufsize)
+        try:
+            return super()._sock_recv(bufsize)
+        except ssl.SSLError as error:  # paho only reports that the connection is lost
+            self.tls_error = error
+            raise
 
     def _drop_ignored(self, ignores: Ignores) -> None:
         connection: Any = self._sock
@@ -290,11 +293,8 @@ class MqttTransport:
 
     def _on_connect_fail(self, _client: Client, _data: Any) -> None:
         error = sys.exc_info()[1]  # paho calls this method while it handles the error, which may be a certificate's
-        if isinstance(error, ssl.SSLCertVerificationError):
-            reason = f"certificate verify failed for the broker at {self._address}: {error.verify_message}"
-            self._deliver(Disconnected(reason, advice=_TRUST))
-        else:
-            self._deliver(Disconnected(f"no MQTT broker answers at {self._address}: {error}"))
+        failed = Disconnected(f"no MQTT broker answers at {self._address}: {error}")
+        self._deliver(explain_tls_error(self._address, error) or failed)
 
     def _on_disconnect(
         self,
@@ -310,6 +310,7 @@ class MqttTransport:
         else:
             lost = Disconnected(f"{self._address} closed the connection before it accepted the client: {code}")
             lost = replace(lost, advice=_OWN_CERTIFICATE) if self._address.tls else lost
+            lost = explain_tls_error(self._address, self._client.tls_error) or lost
         self._window.set_open(False)
         self._deliver(lost)
 
@@ -364,24 +365,3 @@ def _in_packets(filters: Iterable[str]) -> Iterator[list[str]]:
 
 def _properties(packet: int) -> Any:
     return Properties(packet)  # type: ignore[no-untyped-call]  # paho does not type it
-
-
-def tls_context(address: BrokerAddress) -> ssl.SSLContext:
-    """Create a TLS context with the address's files, for TLS 1.2 with ``TLS_1_2_CIPHERS`` or TLS 1.3.
-
-    Raises:
-        BrokerUnreachableError: a file is missing or invalid.
-    """
-    try:
-        for path in filter(None, (address.ca, address.cert, address.key)):
-            Path(path).open("rb").close()  # ssl's own error does not name the missing file
-        context = ssl.create_default_context(cafile=address.ca or None)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_ciphers(TLS_1_2_CIPHERS)
-        if address.cert:
-            context.load_cert_chain(address.cert, address.key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise BrokerUnreachableError(
-            f"the TLS files for {address} cannot be used: {error}. Check --ca, --cert and --key"
-        ) from None
-    return context

@@ -211,7 +211,8 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
         assert "expired 3 days ago" in past[1].said
         revoked = check_broker(address_of(made, made.board_folder("gone")), "lab")
         assert (revoked[-1].name, revoked[-1].state) == ("MQTT", "fail")
-        assert "revoked" in revoked[-1].advice
+        assert revoked[-1].said.endswith("refused this machine's certificate: it is revoked")
+        assert "--renew" in revoked[-1].advice
         foreign = check_broker(address_of(made, own, ca=str(other.folder / "authority" / "ca.crt")), "lab")
         assert (foreign[-1].name, foreign[-1].state) == ("TLS", "fail")
         assert "--ca is that of another" in foreign[-1].advice

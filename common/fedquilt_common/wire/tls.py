@@ -1,0 +1,76 @@
+"""The TLS settings of a connection to the broker, and what an error of TLS means.
+
+With TLS 1.3, the alert of a broker that refuses this machine's certificate arrives after the handshake: the client has
+connected, and its connection is lost at once. With TLS 1.2, the alert ends the handshake.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from fedquilt_common.errors import BrokerUnreachableError
+from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.transport import Disconnected
+
+TLS_1_2_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Cipher suites for TLS 1.2, as in broker/mosquitto-tls.conf; all suites of TLS 1.3 are allowed."""
+_TRUST: Final = "Check the CA, the broker's name and this machine's clock, or run `fedquilt doctor`"
+_RENEW: Final = (
+    "For a board, run `fedquilt provision NAME --renew` on the workstation, and write a new card or install its new "
+    "files with Ansible. For a coordinator, run `fedquilt federation renew`"
+)
+_REFUSALS: Final = {
+    "CERTIFICATE_REVOKED": ("it is revoked", _RENEW),
+    "CERTIFICATE_EXPIRED": (
+        "it has expired by the broker's clock", f"Check the clock of the broker's machine (`date`). {_RENEW}",
+    ),
+    "BAD_CERTIFICATE": (
+        "it is damaged, or not valid yet by the broker's clock",
+        f"Check the clock of the broker's machine (`date`). {_RENEW}",
+    ),
+    "UNKNOWN_CA": (
+        "another authority has issued it", "Use the files that `fedquilt provision` wrote in this broker's federation",
+    ),
+    "CERTIFICATE_REQUIRED": (
+        "none was given", "Give the files that `fedquilt provision` wrote, with --cert and --key or in agent.yaml",
+    ),
+    "UNSUPPORTED_CERTIFICATE": ("it is not a client's certificate", _RENEW),
+}  # fmt: skip
+"""Reason and advice by the alert's name (RFC 8446, section 6), with which OpenSSL's name of the error ends."""
+
+
+def tls_context(address: BrokerAddress) -> ssl.SSLContext:
+    """Create a TLS context with the address's files, for TLS 1.2 with ``TLS_1_2_CIPHERS`` or TLS 1.3.
+
+    Raises:
+        BrokerUnreachableError: a file is missing or invalid.
+    """
+    try:
+        for path in filter(None, (address.ca, address.cert, address.key)):
+            Path(path).open("rb").close()  # ssl's own error does not name the missing file
+        context = ssl.create_default_context(cafile=address.ca or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(TLS_1_2_CIPHERS)
+        if address.cert:
+            context.load_cert_chain(address.cert, address.key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise BrokerUnreachableError(
+            f"the TLS files for {address} cannot be used: {error}. Check --ca, --cert and --key"
+        ) from None
+    return context
+
+
+def explain_tls_error(address: BrokerAddress, error: BaseException | None) -> Disconnected | None:
+    """Return what to report if one side rejects the certificate of the other; None for any other error."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = f"certificate verify failed for the broker at {address}: {error.verify_message}"
+        return Disconnected(reason, advice=_TRUST)
+    if not isinstance(error, ssl.SSLError):
+        return None
+    _, _, alert = (error.reason or "").partition("_ALERT_")
+    if alert not in _REFUSALS:
+        return None
+    reason, advice = _REFUSALS[alert]
+    return Disconnected(f"{address} refused this machine's certificate: {reason}", refused=True, advice=advice)
