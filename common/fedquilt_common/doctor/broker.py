@@ -45,30 +45,29 @@ def check_broker(address: BrokerAddress, federation: str) -> list[Check]:
         The checks in order, up to the first failure that makes the next ones impossible.
     """
     try:
-        with socket.create_connection((address.host, address.port), timeout=SECONDS):
-            checks = [Check("broker", "ok", f"something answers at {address}")]
+        context = tls_context(address) if address.tls else None
+    except FedquiltError as error:
+        return [Check("TLS files", "fail", str(error), "Provision the board again, or correct its agent.yaml")]
+    try:
+        connection = socket.create_connection((address.host, address.port), timeout=SECONDS)
     except OSError as error:
         advice = "Check that the broker runs, its name or address, the port, the network cable or Wi-Fi, and firewalls"
         return [Check("broker", "fail", f"nothing answers at {address}: {error}", advice)]
-    if address.tls:
-        checks += _check_tls(address)
+    with connection:
+        checks = [Check("broker", "ok", f"something answers at {address}")]
+        if context is not None:
+            checks += _check_tls(address, context, connection)
     if any(check.state == "fail" for check in checks):
         return checks
     return [*checks, *_check_mqtt(address, federation)]
 
 
-def _check_tls(address: BrokerAddress) -> list[Check]:
-    try:
-        context = tls_context(address)
-    except FedquiltError as error:
-        return [Check("TLS files", "fail", str(error), "Provision the board again, or correct its agent.yaml")]
+def _check_tls(address: BrokerAddress, context: ssl.SSLContext, connection: socket.socket) -> list[Check]:
     checks = [_check_own_certificate(address.cert)] if address.cert else []
     try:
-        with (
-            socket.create_connection((address.host, address.port), timeout=SECONDS) as raw,
-            context.wrap_socket(raw, server_hostname=address.host) as secure,
-        ):
+        with context.wrap_socket(connection, server_hostname=address.host) as secure:
             certificate: Any = secure.getpeercert()
+            _end_tls(secure)
     except ssl.SSLCertVerificationError as error:
         return [
             *checks,
@@ -78,6 +77,12 @@ def _check_tls(address: BrokerAddress) -> list[Check]:
         advice = "Check that the port is the one for TLS (usually 8883)"
         return [*checks, Check("TLS", "fail", f"no TLS connection: {error}", advice)]
     return [*checks, _grade_days("broker's certificate", ssl.cert_time_to_seconds(certificate["notAfter"]))]
+
+
+def _end_tls(connection: ssl.SSLSocket) -> None:
+    """End a TLS connection as its protocol demands; otherwise OpenSSL writes an error to the broker's log."""
+    with contextlib.suppress(OSError):  # a refusal of this machine's certificate is a matter of the MQTT check
+        connection.unwrap()
 
 
 def _trust_advice(error: ssl.SSLCertVerificationError) -> str:

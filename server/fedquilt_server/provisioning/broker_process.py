@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +16,12 @@ from typing import Any, Final
 
 import psutil
 
-from fedquilt_common.errors import BrokerUnreachableError, FederationError
+from fedquilt_common.errors import FederationError
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.process.child import die_with_parent
 from fedquilt_common.wire.mosquitto_version import Version, can_reload, name_version, parse_version
 from fedquilt_server.provisioning.broker_files import CONFIG
 from fedquilt_server.provisioning.record import FederationRecord
-from fedquilt_server.simulate.mosquitto import wait_listening
 
 SUPERVISOR: Final = "supervisor.pid"
 """File in the broker's folder with the process id of ``fedquilt federation broker``."""
@@ -29,6 +29,7 @@ COMMAND_SECONDS: Final = 600.0
 RESTART_SECONDS: Final = 60.0
 """Seconds for a broker to write its database, end and listen again."""
 _STOP_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.05
 _SIGNALS: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD})
 
 
@@ -63,13 +64,33 @@ def program_version(program: str) -> Version | None:
 
 def find_running_broker(folder: Path) -> RunningBroker | None:
     """Find the Mosquitto that runs with the configuration in ``folder``; None without one."""
+    process = _find_process(folder)
+    if process is None:
+        return None
+    parent = process.info["ppid"]
+    version = program_version(process.info["exe"]) if process.info["exe"] else None
+    return RunningBroker(process.pid, version, parent if parent == _read_supervisor(folder) else None)
+
+
+def is_listening(folder: Path, port: int) -> bool:
+    """Return whether the broker with the configuration in ``folder`` listens on ``port``.
+
+    It asks the operating system: each test connection without TLS would leave an error in the broker's log.
+    """
+    process = _find_process(folder)
+    try:
+        found = [] if process is None else process.net_connections("tcp")
+    except psutil.Error:  # it has ended meanwhile
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in found)
+
+
+def _find_process(folder: Path) -> psutil.Process | None:
+    """Return the Mosquitto that runs with the configuration in ``folder``, with some of its attributes in ``info``."""
     config = (folder / CONFIG).resolve()
-    for process in psutil.process_iter(["name", "cmdline", "cwd", "exe", "ppid"]):
-        if "mosquitto" in (process.info["name"] or "") and _names_file(process.info, config):
-            parent = process.info["ppid"]
-            version = program_version(process.info["exe"]) if process.info["exe"] else None
-            return RunningBroker(process.pid, version, parent if parent == _read_supervisor(folder) else None)
-    return None
+    running = psutil.process_iter(["name", "cmdline", "cwd", "exe", "ppid"])
+    ours = (each for each in running if "mosquitto" in (each.info["name"] or "") and _names_file(each.info, config))
+    return next(ours, None)
 
 
 def _names_file(process: Mapping[str, Any], path: Path) -> bool:
@@ -122,7 +143,7 @@ def _reload_or_restart(folder: Path, port: int, restart: bool) -> str:
             "only"
         )
     _send_hangup(broker.supervisor)
-    _wait_for_restart(broker.pid, port)
+    _wait_for_restart(broker.pid, folder, port)
     return f"{broker.name} was restarted"
 
 
@@ -135,17 +156,16 @@ def _send_hangup(pid: int) -> None:
         ) from None
 
 
-def _wait_for_restart(old: int, port: int) -> None:
-    """Wait until the process ``old`` has ended and a broker listens on ``port``."""
-    try:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(old).wait(RESTART_SECONDS)
-        wait_listening("localhost", port, RESTART_SECONDS)
-    except (psutil.TimeoutExpired, BrokerUnreachableError):
-        raise FederationError(
-            "the files are written, but the broker has not come back: look at the terminal of "
-            "`fedquilt federation broker`, and restart that command"
-        ) from None
+def _wait_for_restart(old: int, folder: Path, port: int) -> None:
+    """Wait until the process ``old`` has ended and its successor listens on ``port``."""
+    end = time.monotonic() + RESTART_SECONDS
+    while psutil.pid_exists(old) or not is_listening(folder, port):
+        if time.monotonic() > end:
+            raise FederationError(
+                "the files are written, but the broker has not come back: look at the terminal of "
+                "`fedquilt federation broker`, and restart that command"
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def _run_reload_command(command: str) -> str:

@@ -6,9 +6,11 @@ like every other child process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -93,14 +95,17 @@ def free_port() -> int:
     return port
 
 
-def wait_listening(host: str, port: int, timeout: float) -> None:
+def wait_listening(host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> None:
     """Wait until something accepts connections at ``host`` and ``port``.
+
+    Args:
+        tls: how to speak TLS with it: a broker with TLS logs an error for a connection without.
 
     Raises:
         BrokerUnreachableError: nothing accepts connections within ``timeout`` seconds.
     """
     end = time.monotonic() + timeout
-    while not _accepts(host, port):
+    while not _accepts(host, port, tls):
         if time.monotonic() > end:
             raise BrokerUnreachableError(
                 f"no MQTT broker answers at {host}:{port} after {timeout:g} seconds. "
@@ -109,9 +114,17 @@ def wait_listening(host: str, port: int, timeout: float) -> None:
         time.sleep(0.05)
 
 
-def _accepts(host: str, port: int) -> bool:
+def _accepts(host: str, port: int, tls: ssl.SSLContext | None) -> bool:
     try:
-        with socket.create_connection((host, port), timeout=1):
+        with socket.create_connection((host, port), timeout=1) as connection:
+            if tls is not None:
+                _greet(tls, connection, host)
             return True
     except OSError:
         return False
+
+
+def _greet(tls: ssl.SSLContext, connection: socket.socket, host: str) -> None:
+    """Begin and end a TLS connection; a certificate that cannot be trusted is a matter of the next connection."""
+    with contextlib.suppress(OSError), tls.wrap_socket(connection, server_hostname=host) as secure:
+        secure.unwrap()

@@ -19,6 +19,7 @@ from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
+from fedquilt_common.wire.tls import tls_context
 from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
@@ -201,10 +202,11 @@ def _await_broker(plan: SimulationPlan, children: Supervisor, should_stop: Calla
     Returns False if ``should_stop`` ended the wait.
     """
     end = time.monotonic() + (OWN_BROKER_SECONDS if plan.broker is None else BROKER_SECONDS)
+    tls = tls_context(plan.address) if plan.address.tls else None
     while not should_stop():
         children.watch()
         try:
-            wait_listening(plan.address.host, plan.address.port, POLL_SECONDS)
+            wait_listening(plan.address.host, plan.address.port, POLL_SECONDS, tls)
             return True
         except BrokerUnreachableError as error:
             if time.monotonic() >= end:

@@ -17,9 +17,18 @@ from tests.support.runs import FEDQUILT
 from tests.unit.server.provisioning.test_federation import FED, Knock, board_context, broker_of, bundle
 
 from fedquilt_common import cli
+from fedquilt_common.doctor.broker import check_broker
 from fedquilt_common.errors import FederationError
+from fedquilt_common.wire.broker_url import parse_broker_url
+from fedquilt_common.wire.tls import tls_context
 from fedquilt_server.provisioning import broker_process
-from fedquilt_server.provisioning.broker_process import SUPERVISOR, RunningBroker, find_running_broker, program_version
+from fedquilt_server.provisioning.broker_process import (
+    SUPERVISOR,
+    RunningBroker,
+    find_running_broker,
+    is_listening,
+    program_version,
+)
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.simulate.mosquitto import find_mosquitto, free_port, wait_listening
 
@@ -183,6 +192,27 @@ def test_two_commands_at_a_time_both_find_the_broker(made: Federation) -> None:
     said = [command.communicate(timeout=60)[0] for command in commands]
     assert ["was restarted" in text for text in said] == [True, True], said
     assert running(made).pid != before
+
+
+def test_our_own_programs_leave_no_error_of_tls_in_the_brokers_log(made: Federation, tmp_path: Path) -> None:
+    """The doctor, a restart by `fedquilt revoke`, a simulation's wait for its broker, and any client that leaves."""
+    log, port = tmp_path / "log", made.record.port
+    own = bundle(made, "good")
+    files = [str(own / name) for name in ("ca.crt", "tls.crt", "tls.key")]
+    address = parse_broker_url(made.record.url).with_files(*files)
+    with log.open("w") as file:
+        process = subprocess.Popen([*FEDQUILT, "federation", "broker", "--folder", str(made.folder)], stderr=file)
+    try:
+        wait(lambda: is_listening(made.broker_folder, port))
+        made.revoke("bad")
+        wait_listening("localhost", port, 20, tls_context(address))
+        assert "fail" not in {check.state for check in check_broker(address, "lab")}
+    finally:
+        process.terminate()
+        process.wait(20)
+    text = log.read_text()
+    assert "fedquilt-doctor" in text
+    assert [line for line in text.splitlines() if "SSL" in line or "rror" in line] == []
 
 
 def test_the_version_of_a_program(tmp_path: Path) -> None:
