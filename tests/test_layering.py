@@ -132,6 +132,7 @@ SERVER = {
     "web": "status",
     "simulate": "runs status",
     "provisioning": "simulate",
+    "fleet": "provisioning",
     "tools": "simulate status",
     "replay": "coordinator experiment_file lab round runs status",
     "cli": "coordinator experiment_file provisioning runs simulate status web",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from fedquilt_common.doctor.pi_firmware import read_throttled
 from fedquilt_common.wire.messages import ProfileMessage
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -24,11 +25,13 @@ class Vitals:
         memory_used: bytes in use on the board, or in its control group if that has a limit.
         temperature: of the hottest sensor, in degrees Celsius.
         power: of the board, in watts.
+        throttled: bits of a Raspberry Pi's ``get_throttled``.
     """
 
     memory_used: int | None
     temperature: float | None
     power: float | None
+    throttled: int | None = None
 
 
 NO_VITALS = Vitals(None, None, None)
@@ -59,7 +62,7 @@ def read_vitals() -> Vitals:
     total = psutil.virtual_memory()
     limit = _first_number(_CGROUP_LIMITS)
     used = _first_number(_CGROUP_USAGE) if limit and limit < total.total else None
-    return Vitals(used or total.total - total.available, _temperature(), _power())
+    return Vitals(used or total.total - total.available, _temperature(), _power(), read_throttled())
 
 
 def _cores() -> int:

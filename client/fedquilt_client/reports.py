@@ -25,6 +25,7 @@ def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int,
         memory_used=now.memory_used,
         temperature=now.temperature,
         power=now.power,
+        throttled=now.throttled,
         training={str(client): value for client, value in progress.items()},
     )
 

@@ -17,7 +17,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from fedquilt_server.simulate.mosquitto import wait_listening
+from fedquilt_server.simulate.mosquitto import find_mosquitto, wait_listening
 
 HOST = "127.0.0.1"
 NOT_AUTHORIZED = 0x87
@@ -114,6 +114,13 @@ def peer(*args: Any, **kwargs: Any) -> Iterator[Peer]:
         yield client
     finally:
         client.close()
+
+
+@contextlib.contextmanager
+def bare_broker(folder: Path, port: int) -> Iterator[int]:
+    """Run the broker of a federation's folder during a test, without the process of ``fedquilt federation broker``."""
+    with running([str(find_mosquitto()), "-c", str(folder / "broker" / "mosquitto.conf")], port):
+        yield port
 
 
 @contextlib.contextmanager

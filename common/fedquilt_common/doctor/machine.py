@@ -16,22 +16,15 @@ from typing import Final
 import psutil
 
 from fedquilt_common.doctor.check import Check, Grade, grade
+from fedquilt_common.doctor.pi_firmware import FIRMWARE, describe_throttling
 from fedquilt_common.doctor.training import check_torch
 
 SYNCHRONIZED: Final = Path("/run/systemd/timesync/synchronized")
-FIRMWARE: Final = Path("/sys/devices/platform/soc/soc:firmware/get_throttled")
 NTP_PORT: Final = 123
 _NTP_EPOCH: Final = 2_208_988_800
 _WARN_SKEW, _FAIL_SKEW = 2.0, 300.0
 _GIB, _MIB = float(1 << 30), float(1 << 20)
 _TOOL_SECONDS: Final = 10.0
-THROTTLED: Final = {
-    0: "the voltage is too low now", 1: "the clock frequency is limited now", 2: "it is throttled now",
-    3: "it is at its temperature limit now", 16: "the voltage has been too low since the start",
-    17: "the clock frequency has been limited since the start", 18: "it has been throttled since the start",
-    19: "it has been at its temperature limit since the start",
-}  # fmt: skip
-"""Bits of the Raspberry Pi firmware's ``get_throttled``: those below 16 describe the present, the others the past."""
 
 
 def check_machine(state: Path, broker_host: str | None) -> list[Check]:
@@ -126,7 +119,7 @@ def check_pi_power() -> Check | None:
             f"the firmware reports {output!r}, which is not a number",
             "Update the firmware: sudo apt full-upgrade",
         )
-    problems = [problem for bit, problem in THROTTLED.items() if flags >> bit & 1]
+    problems = describe_throttling(flags)
     now = any(flags >> bit & 1 for bit in range(4))
     advice = "Use the official power supply and a short cable, and cool the board; it trains below its full speed"
     state: Grade = "fail" if now else "warn" if problems else "ok"

@@ -168,11 +168,7 @@ class RoundMessage(WireMessage):
         return self
 
     def sub_models(self, task: TaskMessage) -> tuple[list[SliceMessage], int | None]:
-        """Return the slices that share patches with the task's own, and its position among them.
-
-        Returns:
-            ``([], None)`` for a task with whole arrays.
-        """
+        """Return the slices that share the task's patches, and its position; ``([], None)`` for whole arrays."""
         if task.slice is None:
             return [], None
         base = self.slices[task.slice].base
@@ -233,13 +229,17 @@ class AgentPresence(WireMessage):
 
 
 class Telemetry(WireMessage):
-    """Topic ``agents/<agent>/telemetry``: memory in bytes, degrees Celsius, watts, progress from 0 to 1 by client."""
+    """Topic ``agents/<agent>/telemetry``: memory in bytes, degrees Celsius, watts, progress from 0 to 1 by client.
+
+    ``throttled`` has the bits of the Raspberry Pi firmware's ``get_throttled``.
+    """
 
     agent: Name
     boot: Big
     memory_used: Big | None = None
     temperature: float | None = None
     power: float | None = None
+    throttled: Number | None = None
     training: dict[ClientKey, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
 
 

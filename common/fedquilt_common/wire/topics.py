@@ -175,6 +175,10 @@ class Topics:
         """Filters for all that ``agent`` writes (default: all agents), which the coordinator subscribes to."""
         return [self._below(rule.filter(agent)) for rule in TOPIC_RULES.values() if rule.writer == "agent"]
 
+    def filters(self, *kinds: TopicKind) -> list[str]:
+        """Filters for some kinds of topics of all agents."""
+        return [self._below(TOPIC_RULES[kind].filter()) for kind in kinds]
+
     def origin(self, topic: str) -> tuple[str, str] | None:
         """Return the agent and the next level of a topic below ``agents/``, unchecked; None for any other topic."""
         head = self._below(AGENTS)

@@ -1,22 +1,19 @@
-"""The commands ``fedquilt federation``, ``provision``, ``revoke`` and ``boards``."""
+"""The commands ``fedquilt federation``, ``provision`` and ``revoke``."""
 
 from __future__ import annotations
 
 import json
 import socket
 import sys
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from fedquilt_common.doctor.broker import WARN_DAYS
 from fedquilt_common.errors import FederationError
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
+from fedquilt_server.provisioning.board_rows import board_row, kind_label
 from fedquilt_server.provisioning.broker_files import required_files
 from fedquilt_server.provisioning.broker_process import find_running_broker, program_version, run_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
@@ -184,7 +181,7 @@ def provision(
         if made:
             reloaded = federation.reload()
     if json_:
-        rows = [{**_row(name, made[name]), "folder": str(federation.board_folder(name))} for name in board]
+        rows = [{**board_row(name, made[name]), "folder": str(federation.board_folder(name))} for name in board]
         typer.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
         return
     for name, record in made.items():
@@ -219,7 +216,7 @@ def _provision_list(federation: Federation, path: Path, days: int, settings: dic
     boards = federation.record.boards
     if as_json:
         rows = [
-            {**_row(name, boards[name]), "folder": str(federation.board_folder(name)), "change": change}
+            {**board_row(name, boards[name]), "folder": str(federation.board_folder(name)), "change": change}
             for name, change in done.changes.items()
         ]
         typer.echo(json.dumps(rows, indent=2))
@@ -228,7 +225,7 @@ def _provision_list(federation: Federation, path: Path, days: int, settings: dic
     for name, change in done.changes.items():
         if change != "unchanged":
             what = "new" if change == "added" else "has another wireless network: flash its card again"
-            typer.echo(f"{name} ({_label(boards[name].kind)}, clients {boards[name].clients}): {what}")
+            typer.echo(f"{name} ({kind_label(boards[name].kind)}, clients {boards[name].clients}): {what}")
     old = len(done.changes) - len(done.added)
     typer.echo(f"{len(done.added)} boards are new, {old} had an identity before.")
     if done.added:
@@ -236,7 +233,7 @@ def _provision_list(federation: Federation, path: Path, days: int, settings: dic
 
 
 def _print_board(name: str, record: BoardRecord, folder: Path) -> None:
-    typer.echo(f"{name} ({_label(record.kind)}) hosts clients {record.clients}.")
+    typer.echo(f"{name} ({kind_label(record.kind)}) hosts clients {record.clients}.")
     typer.echo(f"Its identity is valid until {record.until:%Y-%m-%d}.")
     typer.echo(f"Its files are in {folder}. To install them before its first start, run")
     typer.echo(f"`fedquilt flash IMAGE --board {name}`. On a running board, install them with Ansible, or copy")
@@ -253,43 +250,10 @@ def revoke(
     federation = Federation(folder)
     reloaded = federation.revoke(board)
     if json_:
-        typer.echo(json.dumps({**_row(board, federation.board(board)), "broker": reloaded}))
+        typer.echo(json.dumps({**board_row(board, federation.board(board)), "broker": reloaded}))
         return
     typer.echo(f"{board} is revoked: its certificate and its access rights are withdrawn. {reloaded}.")
     typer.echo(f"A coordinator that reads {federation.folder / INVENTORY} frees its clients.")
-
-
-@app.command()
-def boards(folder: Folder = HERE, json_: JsonFederation = False) -> None:
-    """List the boards, their clients and the end of their certificates."""
-    rows = [_row(name, board) for name, board in sorted(Federation(folder).record.boards.items())]
-    if json_:
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    table = Table()
-    for column in ("board", "kind", "clients", "host", "good until", "state"):
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        cells = [row["board"], _label(row["kind"]), row["clients"], row["host"], row["until"][:10], row["state"]]
-        table.add_row(*cells)
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)
-
-
-def _row(name: str, board: BoardRecord) -> dict[str, Any]:
-    return {"board": name, **board.model_dump(mode="json"), "state": _state(board)}
-
-
-def _state(board: BoardRecord) -> str:
-    if board.revoked is not None:
-        return "revoked"
-    left = board.until - datetime.now(timezone.utc)
-    return "expired" if left < timedelta() else "ends soon" if left < timedelta(days=WARN_DAYS) else "good"
-
-
-def _label(kind: str) -> str:
-    return KINDS[kind].label if kind in KINDS else kind
 
 
 def run(arguments: list[str]) -> None:

@@ -69,7 +69,9 @@ SAMPLES: dict[str, WireMessage] = {
         version="0.1.0",
         instance="0123456789abcdef",
     ),
-    "Telemetry": Telemetry(agent="pi-1", boot=9, memory_used=1024, temperature=51.5, power=None, training={"3": 0.25}),
+    "Telemetry": Telemetry(
+        agent="pi-1", boot=9, memory_used=1024, temperature=51.5, throttled=0x50005, training={"3": 0.25}
+    ),
     "FailedMessage": FailedMessage(agent="pi-1", reason="out of memory", **REPLY),
     "ReceiptMessage": ReceiptMessage(digest=B, outcome="rejected", reason="late by a round", **REPLY),
     "MissingMessage": MissingMessage(digest=B, bitmap=encode_bitmap([0, 9], 10), **REPLY),

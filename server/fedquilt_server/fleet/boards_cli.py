@@ -1,0 +1,140 @@
+"""The command ``fedquilt boards``: list the identities, or watch the boards."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fedquilt_common.process.signals import StopSignal
+from fedquilt_server.fleet.health import all_reported
+from fedquilt_server.fleet.listener import FleetListener
+from fedquilt_server.fleet.watch_table import describe_change, health_table
+from fedquilt_server.provisioning.board_rows import board_row, kind_label
+from fedquilt_server.provisioning.cli import HERE, Folder, JsonFederation
+from fedquilt_server.provisioning.federation import Federation
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+STORED_SECONDS: Final = 5.0
+"""Seconds to wait for what the broker had stored; a broker that is not Mosquitto does not report its end."""
+HEALTH_SECONDS: Final = 35.0
+"""Seconds to wait for the boards' health: an idle board reports it every 30 s."""
+STEP_SECONDS: Final = 0.25
+
+
+@app.callback()
+def group() -> None:
+    """Group the commands, so that typer keeps ``boards`` as a sub-command."""
+
+
+@app.command()
+def boards(
+    folder: Folder = HERE,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the state and health of the boards, live.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show the state and health once, when every connected board has reported it.")
+    ] = False,
+    broker: Annotated[
+        str, typer.Option(help="With --watch or --once: the broker's URL.", show_default="the one that the boards use")
+    ] = "",
+    json_: JsonFederation = False,
+) -> None:
+    """List the boards, their clients and the end of their certificates, or watch their health.
+
+    With --watch --json, the command prints one line of JSON for each board and then for each change.
+    """
+    federation = Federation(folder)
+    if once:
+        _print_once(federation, broker, json_)
+    elif watch:
+        _watch(federation, broker, json_)
+    else:
+        _print_records(federation, json_)
+
+
+def _print_records(federation: Federation, as_json: bool) -> None:
+    rows = [board_row(name, board) for name, board in sorted(federation.record.boards.items())]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table()
+    for column in ("board", "kind", "clients", "host", "good until", "state"):
+        table.add_column(column, no_wrap=True)
+    for row in rows:
+        cells = [row["board"], kind_label(row["kind"]), row["clients"], row["host"], row["until"][:10], row["state"]]
+        table.add_row(*cells)
+    _print_whole(table)
+
+
+def _print_whole(table: Table) -> None:
+    """Print a table with every character, also in a narrow terminal."""
+    console = Console()
+    console.width = max(console.width, Console(width=1000).measure(table).maximum)
+    console.print(table)
+
+
+def _print_once(federation: Federation, url: str, as_json: bool) -> None:
+    """Print one snapshot."""
+    stop, start = StopSignal(), time.monotonic()
+    with FleetListener(federation, url) as listener:
+        while not stop():
+            listener.take(STEP_SECONDS, time.time())
+            waited = time.monotonic() - start
+            stored = listener.complete or waited >= STORED_SECONDS
+            if stored and (all_reported(listener.boards.values()) or waited >= HEALTH_SECONDS):
+                break
+    if stop():
+        raise typer.Exit(stop.exit_code)
+    found = list(listener.boards.values())
+    if as_json:
+        typer.echo(json.dumps([board.as_row() for board in found], indent=2))
+    else:
+        _print_whole(health_table(found, time.time(), ""))
+
+
+def _watch(federation: Federation, url: str, as_json: bool) -> None:
+    """Show every change until a signal arrives: as lines of JSON, as a live table, or as lines of text in a pipe."""
+    stop, console = StopSignal(), Console()
+    with FleetListener(federation, url) as listener:
+        if as_json:
+            _print_changes(listener, stop)
+        elif console.is_terminal:
+            _show_live(listener, stop, console)
+        else:
+            _print_states(listener, stop)
+    raise typer.Exit(stop.exit_code)
+
+
+def _print_changes(listener: FleetListener, stop: StopSignal) -> None:
+    for board in listener.boards.values():
+        typer.echo(json.dumps(board.as_row()))
+    while not stop():
+        if (changed := listener.take(STEP_SECONDS, time.time())) is not None:
+            typer.echo(json.dumps(changed.as_row()))
+
+
+def _print_states(listener: FleetListener, stop: StopSignal) -> None:
+    while not stop():
+        before = dict(listener.boards)
+        changed = listener.take(STEP_SECONDS, time.time())
+        if changed is not None and (line := describe_change(before.get(changed.board), changed)):
+            typer.echo(line)
+
+
+def _show_live(listener: FleetListener, stop: StopSignal, console: Console) -> None:
+    def table() -> Table:
+        return health_table(list(listener.boards.values()), time.time(), listener.trouble)
+
+    with Live(get_renderable=table, console=console, refresh_per_second=4):
+        while not stop():
+            listener.take(STEP_SECONDS, time.time())
+
+
+def run(arguments: list[str]) -> None:
+    """Run ``fedquilt boards`` with these arguments."""
+    app(arguments, prog_name="fedquilt")

@@ -1,0 +1,124 @@
+"""The latest state and health of each board, from its presence and telemetry. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from fedquilt_common.doctor.pi_firmware import describe_throttling
+from fedquilt_common.wire.messages import AgentPresence, Telemetry, parse, parse_telemetry
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.provisioning.board_rows import identity_state
+from fedquilt_server.provisioning.record import BoardRecord
+
+BoardState = Literal["not joined", "joined", "left"]
+
+
+@dataclass(frozen=True)
+class BoardHealth:
+    """One board.
+
+    Attributes:
+        board: its name.
+        kind: its kind.
+        identity: state of its identity; empty for a board without one in this federation's folder.
+        state: whether it has joined, and is connected.
+        version: its version of fedquilt.
+        clients: the clients that it hosts.
+        memory_total: bytes of memory; 0 if it does not report it.
+        memory_used: bytes in use.
+        temperature: of the hottest sensor, in degrees Celsius.
+        power: in watts.
+        throttled: bits of a Raspberry Pi's ``get_throttled``; None on other boards.
+        training: progress of each client in training, in [0, 1].
+        reported: whether telemetry has arrived.
+        last_seen: Unix time of its last message; None before the first one.
+    """
+
+    board: str
+    kind: str = ""
+    identity: str = ""
+    state: BoardState = "not joined"
+    version: str = ""
+    clients: list[int] = field(default_factory=list)
+    memory_total: int = 0
+    memory_used: int | None = None
+    temperature: float | None = None
+    power: float | None = None
+    throttled: int | None = None
+    training: dict[str, float] = field(default_factory=dict)
+    reported: bool = False
+    last_seen: float | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """What the board's firmware reports about its voltage and temperature."""
+        return describe_throttling(self.throttled or 0)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the board as plain data, with ``problems`` in words."""
+        return {**asdict(self), "problems": self.problems}
+
+
+def known_boards(records: Mapping[str, BoardRecord]) -> dict[str, BoardHealth]:
+    """Return the boards of a federation before the first message."""
+    return {name: BoardHealth(name, record.kind, identity_state(record)) for name, record in sorted(records.items())}
+
+
+def update_board(
+    boards: Mapping[str, BoardHealth], topics: Topics, topic: str, payload: bytes, *, retained: bool, now: float
+) -> BoardHealth | None:
+    """Return the board that a message changes, as it is after the message; None if it changes no board.
+
+    Args:
+        boards: the boards before the message.
+        topics: the federation's topics.
+        topic: where the message arrived.
+        payload: its content; empty if a retained presence was cleared.
+        retained: whether the broker had stored it: then its time is unknown.
+        now: Unix time.
+
+    Raises:
+        ProtocolError: the message is not valid.
+    """
+    address = topics.parse(topic)
+    before = boards.get(address.agent, BoardHealth(address.agent))
+    seen = before if retained else replace(before, last_seen=now)
+    if address.kind == "presence":
+        message = parse(AgentPresence, payload, topic) if payload else None
+        if message is None or not message.online:  # the broker may have published it: the last will
+            return replace(before, state="left", training={})
+        return _with_presence(seen, message)
+    if address.kind == "telemetry":
+        report = parse_telemetry(payload, topic)
+        return _with_telemetry(seen, report) if isinstance(report, Telemetry) else seen
+    return None
+
+
+def _with_presence(board: BoardHealth, message: AgentPresence) -> BoardHealth:
+    return replace(
+        board,
+        state="joined",
+        kind=message.profile.kind,
+        version=message.version,
+        clients=list(message.clients),
+        memory_total=message.profile.memory,
+    )
+
+
+def _with_telemetry(board: BoardHealth, message: Telemetry) -> BoardHealth:
+    return replace(
+        board,
+        memory_used=message.memory_used,
+        temperature=message.temperature,
+        power=message.power,
+        throttled=message.throttled,
+        training=dict(message.training),
+        reported=True,
+    )
+
+
+def all_reported(boards: Iterable[BoardHealth]) -> bool:
+    """Whether every board that is connected has reported its health."""
+    return all(board.reported for board in boards if board.state == "joined")

@@ -1,0 +1,115 @@
+"""Receive the presence and the telemetry of every board of a federation, with the identity ``watch``."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+
+from fedquilt_common.errors import BrokerUnreachableError, ProtocolError
+from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
+from fedquilt_common.wire.client_id import agent_client_id
+from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.topics import WATCH, Topics
+from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage
+from fedquilt_server.fleet.health import BoardHealth, known_boards, update_board
+from fedquilt_server.provisioning.federation import Federation
+
+log = logging.getLogger(__name__)
+
+
+class FleetListener:
+    """The boards of a federation, as the broker reports them.
+
+    Args:
+        federation: the federation.
+        url: the broker; empty: the address that the boards use.
+
+    Attributes:
+        boards: the latest state of each board.
+        complete: whether everything that the broker had stored has arrived.
+        trouble: why there is no connection; empty while there is one.
+
+    Raises:
+        BrokerUnreachableError: the URL or the identity's files cannot be used.
+    """
+
+    def __init__(self, federation: Federation, url: str = "") -> None:
+        record = federation.record
+        self.boards: dict[str, BoardHealth] = known_boards(record.boards)
+        self.complete = False
+        self.trouble = ""
+        self._topics = Topics(record.name)
+        self._joined = False
+        self._events: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+        client_id = agent_client_id(record.name, WATCH, secrets.token_hex(16))
+        self._transport = MqttTransport(
+            user_address(federation, WATCH, url), client_id, self._events.put, session_expiry=0
+        )
+
+    def __enter__(self) -> FleetListener:
+        self._transport.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.close(end_session=True)
+
+    def take(self, timeout: float, now: float) -> BoardHealth | None:
+        """Wait for one event and return the board that it changes; None if it changes none.
+
+        Args:
+            timeout: seconds to wait at most.
+            now: Unix time.
+
+        Raises:
+            BrokerUnreachableError: the first connection failed; later ones are tried again.
+        """
+        try:
+            event = self._events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        match event:
+            case MqttMessage():
+                event.ack()
+                return self._take_message(event, now)
+            case Connected():
+                self._joined, self.complete, self.trouble = True, False, ""
+                self._transport.subscribe(self._topics.filters("presence", "telemetry"))
+                # The broker answers in order: this retained message arrives after all retained presences.
+                self._transport.subscribe([VERSION_TOPIC])
+            case Disconnected():
+                if not self._joined:
+                    raise BrokerUnreachableError(f"{event.reason}. {event.advice}")
+                self.trouble = event.reason
+            case Crashed():
+                raise event.error
+        return None
+
+    def _take_message(self, message: MqttMessage, now: float) -> BoardHealth | None:
+        if message.topic == VERSION_TOPIC:
+            self.complete = True
+            return None
+        try:
+            changed = update_board(
+                self.boards, self._topics, message.topic, message.payload, retained=message.retained, now=now
+            )
+        except ProtocolError as error:
+            log.warning("ignored: %s", error)
+            return None
+        if changed is not None:
+            self.boards[changed.board] = changed
+        return changed
+
+
+def user_address(federation: Federation, user: str, url: str = "") -> BrokerAddress:
+    """Return the broker's address with the identity of one of the workstation's users.
+
+    Args:
+        federation: the federation.
+        user: ``coordinator`` or ``watch``.
+        url: the broker; empty: the address that the boards use.
+    """
+    identity = federation.folder / user
+    files = [str(identity / name) for name in ("ca.crt", "tls.crt", "tls.key")]
+    return parse_broker_url(url or federation.record.url).with_files(*files)
