@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "revoke": ("fedquilt_server.provisioning.cli", "Revoke a board's identity."),
     "boards": ("fedquilt_server.fleet.boards_cli", "List the boards that have an identity, or watch their health."),
     "flash": ("fedquilt_server.provisioning.flash_cli", "Write a board's identity and software into a stock image."),
+    "upgrade": ("fedquilt_server.fleet.upgrade_cli", "Install another release on the boards, with Ansible."),
     "doctor": ("fedquilt_common.doctor.cli", "Check everything that a run needs, and report what is missing."),
     "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and the cost of narrow links."),
 }

@@ -20,6 +20,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     8: "a federation's folder of identities is missing or damaged, or has no such board",
     9: "an image or a card cannot be written, or reads back differently",
     10: "a check of `fedquilt doctor` failed",
+    11: "Ansible is missing, or it did not upgrade every board",
     129: "the terminal was closed; to resume, run the same command with the same folder",
     130: "interrupted; to resume, run the same command with the same folder",
     143: "terminated; to resume, run the same command with the same folder",
@@ -147,6 +148,12 @@ class FederationError(FedquiltError):
     """A federation's folder is missing or damaged, or has no such board."""
 
     exit_code = 8
+
+
+class UpgradeFailedError(FedquiltError):
+    """Ansible is missing, or it did not upgrade every board."""
+
+    exit_code = 11
 
 
 class ImageError(FedquiltError):

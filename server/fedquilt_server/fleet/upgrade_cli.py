@@ -1,0 +1,108 @@
+"""The command ``fedquilt upgrade``: run Ansible's playbook for the boards of a federation."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from fedquilt_common.errors import FederationError, UpgradeFailedError
+from fedquilt_server.provisioning.cli import HERE, Folder
+from fedquilt_server.provisioning.federation import Federation
+from fedquilt_server.provisioning.owners import INVENTORY
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+PLAYBOOK: Final = "upgrade.yml"
+PLAYBOOKS: Final = Path("ansible")
+_INTERRUPTED: Final = 99
+_MEANINGS: Final = {2: "a step failed on a board", 4: "a board could not be reached", 8: "the play was ended early"}
+"""Bits of the exit code of ``ansible-playbook``."""
+
+
+@app.callback()
+def group() -> None:
+    """Group the commands, so that typer keeps ``upgrade`` as a sub-command."""
+
+
+@app.command()
+def upgrade(
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- OPTIONS", help="Options for ansible-playbook, such as --ask-become-pass."),
+    ] = None,
+    folder: Folder = HERE,
+    limit: Annotated[
+        str, typer.Option(help="Boards to upgrade, such as kitchen,desk or jetsons.", show_default="all boards")
+    ] = "",
+    playbooks: Annotated[Path, typer.Option(help="Folder of fedquilt's playbooks.")] = PLAYBOOKS,
+) -> None:
+    """Install the wheelhouse's release on the boards, one after another, with Ansible and the federation's inventory.
+
+    A board whose agent does not start with the new release rolls back, and the command ends.
+    """
+    if not Federation(folder).record.boards:
+        raise FederationError(f"{folder} has no board to upgrade: run `fedquilt provision` first")
+    if not (playbooks / PLAYBOOK).is_file():
+        raise FederationError(
+            f"{playbooks / PLAYBOOK}: there is no such playbook; run the command in the folder of fedquilt, or give "
+            "the folder with --playbooks"
+        )
+    command = [find_ansible(), PLAYBOOK, "--inventory", str((folder / INVENTORY).absolute())]
+    code = _run(command + (["--limit", limit] if limit else []) + (options or []), playbooks)
+    check_exit_code(code)
+
+
+def find_ansible() -> str:
+    """Return the path of ``ansible-playbook``: beside this Python, or on the PATH.
+
+    Raises:
+        UpgradeFailedError: Ansible is not installed.
+    """
+    own = Path(sys.executable).with_name("ansible-playbook")
+    found = str(own) if own.is_file() else shutil.which("ansible-playbook")
+    if found is None:
+        raise UpgradeFailedError("Ansible is not installed: pip install 'fedquilt[deploy]'")
+    return found
+
+
+def _run(command: Sequence[str], folder: Path) -> int:
+    """Run a command in a folder, with this terminal, and return its exit code."""
+    child = subprocess.Popen(command, cwd=folder)  # noqa: S603 - Ansible, with the user's own options
+    interrupted = False
+    while True:
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:  # the terminal has interrupted Ansible, too: it ends by itself
+            interrupted = True
+        else:
+            break
+    if interrupted:
+        raise KeyboardInterrupt
+    return code
+
+
+def check_exit_code(code: int) -> None:
+    """Check the exit code of ``ansible-playbook``, which has printed what happened.
+
+    Raises:
+        KeyboardInterrupt: the user interrupted it.
+        UpgradeFailedError: it did not end well.
+    """
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if code:
+        meanings = [meaning for bit, meaning in _MEANINGS.items() if 0 < code < 16 and code & bit]
+        raise UpgradeFailedError(
+            f"Ansible ended with exit code {code}: {', '.join(meanings) or 'it could not run the playbook'}. See its "
+            "output above. Boards that it had finished keep the new release; run the command again for the others"
+        )
+
+
+def run(arguments: list[str]) -> None:
+    """Run ``fedquilt upgrade`` with these arguments."""
+    app(arguments, prog_name="fedquilt")

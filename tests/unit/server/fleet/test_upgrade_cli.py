@@ -1,0 +1,88 @@
+"""``fedquilt upgrade`` with a real Ansible and a playbook that stands for the boards' own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedquilt_common import cli
+from fedquilt_server.fleet.upgrade_cli import check_exit_code
+from fedquilt_server.provisioning.federation import Federation, make_federation
+
+PLAYBOOK = """\
+- hosts: agents
+  connection: local
+  gather_facts: false
+  tasks:
+    - ansible.builtin.debug:
+        msg: "{{ inventory_hostname }} hosts {{ fedquilt_clients }}"
+    - ansible.builtin.fail:
+        msg: no release
+      when: inventory_hostname == "broken"
+"""
+
+
+@pytest.fixture
+def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
+    """A federation of two boards, and a folder with a playbook."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANSIBLE_NOCOLOR", "1")
+    monkeypatch.setenv("ANSIBLE_HOME", str(tmp_path / "home"))
+    Path("ansible").mkdir()
+    Path("ansible/upgrade.yml").write_text(PLAYBOOK)
+    federation = make_federation(Path("federation"), "lab", ["localhost"])
+    federation.provision("kitchen", "pi4", "7")
+    federation.provision("desk", "pi4", "8")
+    return federation
+
+
+def test_each_board_of_the_inventory_is_upgraded(federation: Federation, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["upgrade"]) == 0
+    output = capfd.readouterr().out
+    assert "kitchen hosts 7" in output
+    assert "desk hosts 8" in output
+    assert cli.run(["upgrade", "--limit", "desk", "--", "--check"]) == 0
+    output = capfd.readouterr().out
+    assert "kitchen" not in output
+    assert "desk hosts 8" in output
+
+
+def test_a_failure_has_a_documented_exit_code(federation: Federation, capfd: pytest.CaptureFixture[str]) -> None:
+    federation.provision("broken", "pi4")
+    assert cli.run(["upgrade"]) == 11
+    found = capfd.readouterr()
+    assert "no release" in found.out
+    assert "exit code 2: a step failed on a board" in found.err
+    assert cli.run(["upgrade", "--", "--no-such-option"]) == 11
+
+
+def test_what_is_missing_is_named(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["upgrade", "--playbooks", "elsewhere"]) == 8
+    assert "elsewhere/upgrade.yml: there is no such playbook" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert cli.run(["upgrade"]) == 11
+    assert "pip install 'fedquilt[deploy]'" in capsys.readouterr().err
+    make_federation(Path("empty"), "lab", ["localhost"])
+    assert cli.run(["upgrade", "--folder", "empty"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (4, "a board could not be reached"), (6, "failed on a board, a board could not"), (1, "could not run"),
+        (250, "could not run"),
+    ],
+)  # fmt: skip
+def test_what_the_codes_of_ansible_mean(code: int, words: str) -> None:
+    with pytest.raises(Exception, match=words):
+        check_exit_code(code)
+
+
+def test_an_interrupted_upgrade_is_interrupted() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        check_exit_code(99)
