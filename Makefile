@@ -47,6 +47,10 @@ SOAK_OUT ?= runs/soak
 soak: $(VENV)/.has-dev ## Soak test with random faults for MINUTES=10; SEED=n replays one scenario
 	$(BIN)/python -m tests.soak $(SEED) --minutes $(MINUTES) --out "$(SOAK_OUT)" $(ARGS)
 
+# Needs Linux and root. Images and wheels are kept in dist/boot-test. ARGS="--long" also trains on the board.
+boot-test: $(VENV)/.has-dev ## Start flashed cards on virtual boards (many minutes; ARGS="--shapes raspios")
+	$(BIN)/python -m tests.boot $(ARGS)
+
 # Needs Linux. With atheris (pip install atheris) the inputs follow the code's coverage, otherwise they are random changes.
 fuzz: $(VENV)/.has-dev ## Fuzz every parser of messages, files and options (MINUTES=10, ARGS="--target yaml")
 	$(BIN)/python -m tests.fuzz.fuzz --minutes $(MINUTES) --jobs $(JOBS) $(ARGS)
