@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test explore soak fuzz check format docs bench wheelhouse clean
+.PHONY: help setup demo test explore soak boot-test fuzz check format docs bench wheelhouse clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

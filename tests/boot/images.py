@@ -126,7 +126,7 @@ def _configure(shape: Shape, root: Path, disk_id: str) -> None:
     (root / "etc" / "fstab").write_text(FSTAB.format(root=root_name, boot=boot_name))
     (root / "etc" / "hostname").write_text("localhost\n")
     (root / "etc" / "machine-id").write_text("")
-    (root / "etc" / "cloud" / "cloud.cfg.d" / "99_vendor.cfg").write_text(shape.cloud)
+    (root / "etc" / "cloud" / "cloud.cfg.d" / "99_vendor.cfg").write_text(shape.cloud + "locale: C.UTF-8\n")
     if shape.table == "dos":
         drop_in = root / "etc" / "systemd" / "system" / "cloud-init-local.service.d"
         drop_in.mkdir(parents=True)

@@ -100,7 +100,7 @@ class Card:
         if self.wifi is not None and system is not None and not system.reads_network_config:
             netplan = dump_yaml_1_1({"network": self.network_config()})
             config["write_files"] = [{"path": _NETPLAN, "content": netplan, "permissions": "0600"}]
-            commands.insert(0, ["netplan", "apply"])
+            commands.insert(0, ["systemd-run", "--no-block", "netplan", "apply"])  # it may wait long for the radio
         return "#cloud-config\n# Written by fedquilt flash.\n" + dump_yaml_1_1({**config, "runcmd": commands})
 
     def meta_data(self) -> str:
