@@ -116,7 +116,8 @@ def boot(card: Path, console: Path, options: tuple[str, ...], *more: str) -> sub
         "-drive", f"file={card},format=raw,if=virtio,cache=writeback",
         "-device", "virtio-rng-pci", "-device", "virtio-net-pci,netdev=net", *more,
     ]  # fmt: skip
-    return subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    with console.with_suffix(".qemu.log").open("wb") as log:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log)
 
 
 def accelerator(card: Path) -> tuple[str, ...]:
