@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Collects the wheels, with hashes, that a board needs to install fedquilt without a network (``make wheelhouse``).
 
-    python scripts/wheelhouse.py --arch aarch64 --python 3.11 [--extra client] [--without torch] [--out FOLDER]
+    python scripts/wheelhouse.py --arch aarch64 --python 3.11 [--extra client,mdns] [--without torch] [--out FOLDER]
 
 The folder gets the wheels of fedquilt, of its requirements on such a board and of pip, and a ``requirements.txt`` with
 their SHA-256 hashes for ``pip install --no-index --no-deps --require-hashes``. pip uses its own settings. From PyPI
@@ -49,11 +49,12 @@ def pip(*arguments: str) -> None:
 
 
 def requirements(wheel: Path, arch: str, python: str, extra: str, without: Iterable[str]) -> list[str]:
-    """Return the requirements of a wheel with an extra, except those for the projects in ``without``."""
+    """Return the requirements of a wheel with its extras (``client,mdns``), except the projects in ``without``."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(entry for entry in archive.namelist() if entry.endswith(".dist-info/METADATA"))
         lines = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
-    return [line for line in select_for_board(lines, python, arch, extra) if project(line) not in set(without)]
+    chosen = dict.fromkeys(line for one in extra.split(",") for line in select_for_board(lines, python, arch, one))
+    return [line for line in chosen if project(line) not in set(without)]
 
 
 def select_for_board(lines: Iterable[str], python: str, arch: str, extra: str = "") -> list[str]:
@@ -110,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="aarch64", choices=ARCHITECTURES)
     parser.add_argument("--python", default="3.11", help="version on the board, such as 3.11 (Pi OS 12), 3.13 (13)")
-    parser.add_argument("--extra", default="client", choices=["client", "server"])
+    parser.add_argument("--extra", default="client", choices=["client", "client,mdns", "server", "server,mdns"])
     parser.add_argument("--without", nargs="*", default=[], help="projects that the board already has, such as torch")
     parser.add_argument("--out", type=Path, help="default dist/wheelhouse-ARCH")
     given = parser.parse_args()

@@ -38,12 +38,13 @@ def wheel(folder: Path, name: str, *needs: str) -> Path:
 def test_markers_are_those_of_the_board(script: Any, tmp_path: Path) -> None:
     own = wheel(
         tmp_path, "fedquilt", "numpy>=1.26", "torch>=2.1; extra == 'client'", "fastapi; extra == 'server'",
-        "old; python_version < '3.11'", "arm; platform_machine == 'aarch64'",
+        "zeroconf; extra == 'mdns'", "old; python_version < '3.11'", "arm; platform_machine == 'aarch64'",
     )  # fmt: skip
     asked = {
         ("aarch64", "3.11", "client", ()): ["numpy>=1.26", "torch>=2.1", "arm"],
         ("x86_64", "3.10", "client", ("torch",)): ["numpy>=1.26", "old"],
         ("x86_64", "3.13", "server", ()): ["numpy>=1.26", "fastapi"],
+        ("x86_64", "3.13", "server,mdns", ()): ["numpy>=1.26", "fastapi", "zeroconf"],
     }
     for (arch, python, extra, without), expected in asked.items():
         assert script.requirements(own, arch, python, extra, without) == expected

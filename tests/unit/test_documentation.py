@@ -79,7 +79,8 @@ def wrong_in(command: str) -> str:
     if found is None:
         group = any(name.startswith(f"{words[0]} ") for name in OPTIONS)
         return "" if group and (len(words) == 1 or not WORD.match(words[1])) else f"there is no `fedquilt {command}`"
-    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    own = words[: words.index("--")] if "--" in words else words  # what follows is for another program
+    given = [word.partition("=")[0] for word in own if word.startswith("--")]
     unknown = [option for option in given if option not in {*OPTIONS[found], "--help"}]
     return f"`fedquilt {found}` has no {' '.join(unknown)}" if unknown else ""
 

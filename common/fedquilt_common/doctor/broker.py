@@ -18,6 +18,7 @@ from fedquilt_common.doctor.check import Check, grade
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
+from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC, can_reload, name_version, parse_version
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.tls import tls_context
@@ -49,7 +50,7 @@ def check_broker(address: BrokerAddress, federation: str) -> list[Check]:
     except FedquiltError as error:
         return [Check("TLS files", "fail", str(error), "Provision the board again, or correct its agent.yaml")]
     try:
-        connection = socket.create_connection((address.host, address.port), timeout=SECONDS)
+        connection = open_connection(address.host, address.port, SECONDS)
     except OSError as error:
         advice = "Check that the broker runs, its name or address, the port, the network cable or Wi-Fi, and firewalls"
         return [Check("broker", "fail", f"nothing answers at {address}: {error}", advice)]

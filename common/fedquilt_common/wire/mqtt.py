@@ -28,6 +28,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fedquilt_common.errors import BrokerUnreachableError, FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
 from fedquilt_common.wire.tls import explain_tls_error, tls_context
 from fedquilt_common.wire.transport import (
@@ -97,6 +98,9 @@ class _CountingClient(Client):
     def _create_socket(self) -> Any:
         self.tls_error = None
         return ReadAhead(super()._create_socket(), self._count_received)
+
+    def _create_socket_connection(self) -> socket.socket:
+        return open_connection(self._host, self._port, self._connect_timeout)
 
     def _count_received(self, size: int) -> None:
         self.bytes_received += size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +13,16 @@ import psutil
 import typer
 
 from fedquilt_common.errors import FederationError
+from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
+from fedquilt_server.provisioning.announce import announcer, keep_announced
 from fedquilt_server.provisioning.board_rows import board_row, kind_label
 from fedquilt_server.provisioning.broker_files import required_files
 from fedquilt_server.provisioning.broker_process import find_running_broker, program_version, run_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.fleet_provision import provision_boards
 from fedquilt_server.provisioning.kinds import KINDS
+from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.owners import INVENTORY
 from fedquilt_server.provisioning.record import BoardRecord
 from fedquilt_server.simulate.mosquitto import find_mosquitto
@@ -44,6 +48,9 @@ def init(
         list[str] | None,
         typer.Option(help="Name or address of the broker's machine; repeatable. Boards use the first one."),
     ] = None,
+    mdns: Annotated[
+        bool, typer.Option("--mdns", help="Boards find the broker by mDNS, also when its address changes.")
+    ] = False,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The broker's port.")] = 8883,
     reload: Annotated[
         str, typer.Option(help="Command that makes a broker elsewhere use its new files, for example by a restart.")
@@ -51,7 +58,8 @@ def init(
     json_: JsonFederation = False,
 ) -> None:
     """Create a certificate authority, the broker's TLS configuration and ACL, and the workstation's identities."""
-    federation = make_federation(folder, name, broker or own_hosts(), port, reload)
+    hosts = [*([broker_name(name)] if mdns else []), *(broker or own_hosts())]
+    federation = make_federation(folder, name, hosts, port, reload)
     record = federation.record
     if json_:
         typer.echo(json.dumps({"folder": str(folder), "federation": name, "broker": record.url, "hosts": record.hosts}))
@@ -78,14 +86,18 @@ def coordinator_options(federation: Federation) -> list[str]:
 
 def own_hosts() -> list[str]:
     """List the IPv4 addresses and the host name of this machine, for boards: addresses first."""
-    addresses = [
+    name = socket.gethostname()
+    return list(dict.fromkeys([*own_addresses(), name, name if "." in name else f"{name}.local"]))
+
+
+def own_addresses() -> list[str]:
+    """List the IPv4 addresses of this machine that boards may reach."""
+    return [
         address.address
         for name, interface in psutil.net_if_addrs().items()
         for address in interface
         if address.family == socket.AF_INET and name not in ("lo", "lo0") and not name.startswith(("docker", "br-"))
     ]
-    name = socket.gethostname()
-    return list(dict.fromkeys([*addresses, name, name if "." in name else f"{name}.local"]))
 
 
 @group.command()
@@ -106,7 +118,12 @@ def renew(
 
 
 @group.command()
-def broker(folder: Folder = HERE) -> None:
+def broker(
+    folder: Folder = HERE,
+    announce: Annotated[
+        bool, typer.Option("--announce", help="Announce the broker with mDNS, as `federation announce` does.")
+    ] = False,
+) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it.
 
     SIGHUP restarts it. `renew` restarts it too; `provision` and `revoke` do so if its version cannot reload its files.
@@ -123,7 +140,21 @@ def broker(folder: Folder = HERE) -> None:
     how = "reload it" if can_reload(version) else "restart it, because a reload can crash this version"
     print(f"Boards connect at {federation.record.url}", file=sys.stderr)
     print(f"This is {name_version(version)}: `provision` and `revoke` {how}", file=sys.stderr)
-    run_broker([program, "-c", str(federation.broker_folder / "mosquitto.conf")], federation.broker_folder)
+    with announcer(folder) if announce else nullcontext():
+        run_broker([program, "-c", str(federation.broker_folder / "mosquitto.conf")], federation.broker_folder)
+
+
+@group.command("announce")
+def announce_broker(folder: Folder = HERE) -> None:
+    """Announce this machine's broker with mDNS in the foreground. Press Ctrl-C to stop.
+
+    Boards find the broker by a name that stays when its address changes. Needs fedquilt[mdns].
+    """
+    record = Federation(folder).record
+    print(f"Announcing the broker as {broker_name(record.name)}", file=sys.stderr)
+    stop = StopSignal()
+    keep_announced(record, own_addresses, stop)
+    raise typer.Exit(stop.exit_code)
 
 
 @app.command()

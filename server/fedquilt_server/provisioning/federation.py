@@ -37,7 +37,7 @@ from fedquilt_server.provisioning.broker_files import CONFIG, local_config, syst
 from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.card import Wifi
 from fedquilt_server.provisioning.inventory import inventory
-from fedquilt_server.provisioning.names import check_host
+from fedquilt_server.provisioning.names import broker_name, check_host
 from fedquilt_server.provisioning.record import (
     RECORD,
     BoardRecord,
@@ -194,7 +194,7 @@ class Federation:
             record = record.model_copy(update={"hosts": tuple(hosts)}) if hosts else record
             record = record if reload is None else record.model_copy(update={"reload": reload})
             authority, until = self._authority(), _expiry_after(days)
-            names = list(dict.fromkeys((*record.hosts, *LOCAL)))
+            names = list(dict.fromkeys((*record.hosts, *LOCAL, broker_name(record.name))))
             self._write_identity(
                 self.broker_folder, issue_certificate(authority, record.hosts[0], until, names), "broker"
             )

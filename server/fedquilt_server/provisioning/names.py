@@ -19,6 +19,14 @@ def hostname_of(board: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", board.lower()).strip("-")[:63]
 
 
+def broker_name(federation: str) -> str:
+    """Return the name of a federation's broker in mDNS. It stays when the broker's address changes.
+
+    The broker's certificate holds it.
+    """
+    return f"fedquilt-{hostname_of(federation) or 'broker'}"[:63] + ".local"
+
+
 def check_user(user: str, option: str = "--user") -> None:
     """Check the name of a Linux user; it may be empty.
 
