@@ -22,6 +22,7 @@ from fedquilt_common.wire.mqtt import (
     PACKET_OVERHEAD,
     QUEUED_MESSAGES,
     RECEIVE_MAXIMUM,
+    RETAINED_EXPIRY,
     MqttTransport,
 )
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage, Will
@@ -198,6 +199,19 @@ def test_bytes_are_those_of_the_packets(start: Start, mqtt: Mqtt, size: int, hea
     assert sender.transport.bytes_sent - sent == expected
     assert reader.transport.bytes_received - received == expected
     assert 4 <= sender.transport.bytes_received - heard <= 6  # its PUBACK
+
+
+def test_the_broker_counts_how_long_it_retains_a_message(start: Start, mqtt: Mqtt) -> None:
+    peer = mqtt(start()).peer().connect()
+    peer.publish("a/b", b"x", retain=True)
+    end = time.monotonic() + 20
+    while not peer.messages or peer.messages[-1].expires_in == RETAINED_EXPIRY:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+        peer.subscribe("a/b")
+    left = peer.messages[-1].expires_in
+    assert left is not None
+    assert RETAINED_EXPIRY - 60 < left < RETAINED_EXPIRY
 
 
 def test_the_brokers_largest_packet_is_respected(start: Start, mqtt: Mqtt) -> None:

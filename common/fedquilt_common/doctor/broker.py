@@ -9,12 +9,13 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fedquilt_common.doctor.certificate import read_certificate
 from fedquilt_common.doctor.check import Check, grade
+from fedquilt_common.doctor.clock import coordinator_time, grade_skew
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
@@ -114,11 +115,19 @@ def _grade_days(name: str, end: float) -> Check:
 
 @dataclass
 class _Visit:
-    """A connection for the doctor alone, which does not disturb that of an agent or a coordinator."""
+    """A connection for the doctor alone, which does not disturb that of an agent or a coordinator.
+
+    Attributes:
+        events: what happened to the connection.
+        messages: the latest message of each topic.
+        arrivals: when it arrived, in seconds since 1970.
+        changed: set by the first event.
+    """
 
     address: BrokerAddress
     events: list[Incoming] = field(default_factory=list)
-    messages: list[MqttMessage] = field(default_factory=list)
+    messages: dict[str, MqttMessage] = field(default_factory=dict)
+    arrivals: dict[str, float] = field(default_factory=dict)
     changed: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
@@ -135,7 +144,8 @@ class _Visit:
     def _deliver(self, incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):
             incoming.ack()
-            self.messages.append(incoming)
+            self.arrivals[incoming.topic] = time.time()
+            self.messages[incoming.topic] = incoming
         else:
             self.events.append(incoming)
             self.changed.set()
@@ -147,13 +157,16 @@ def _check_mqtt(address: BrokerAddress, federation: str) -> list[Check]:
         with visit.open() as transport:
             if not visit.events or not isinstance(visit.events[0], Connected):
                 return [_explain_refusal(visit.events[0] if visit.events else None, address)]
-            if address.cert:  # a reload does no damage where certificates do not name the users
-                transport.subscribe([VERSION_TOPIC])
+            coordinator = Topics(federation).coordinator
+            # a reload does no damage where certificates do not name the users
+            transport.subscribe([coordinator, VERSION_TOPIC] if address.cert else [coordinator])
             return [
                 Check("MQTT", "ok", "the broker accepts an MQTT 5 connection from this machine"),
                 _check_packets(transport.max_payload),
                 *_check_rights(transport, address, federation),
-                *_check_version(visit.messages),  # it came before the answers to the tests of the rights
+                # what is retained came before the answers to the tests of the rights
+                *_check_version(visit.messages.get(VERSION_TOPIC)),
+                *_check_coordinators_clock(visit.messages.get(coordinator), visit.arrivals.get(coordinator, 0.0)),
             ]
     except FedquiltError as error:
         return [Check("MQTT", "fail", str(error))]
@@ -174,9 +187,15 @@ def _explain_refusal(event: Incoming | None, address: BrokerAddress) -> Check:
     return Check("MQTT", "fail", reason, advice)
 
 
-def _check_version(messages: Sequence[MqttMessage]) -> list[Check]:
+def _check_coordinators_clock(presence: MqttMessage | None, arrived: float) -> list[Check]:
+    """Compare this machine's clock with the coordinator's; no result without a coordinator that is connected."""
+    theirs = None if presence is None else coordinator_time(presence)
+    return [] if theirs is None else [grade_skew("coordinator's clock", arrived - theirs, "the coordinator")]
+
+
+def _check_version(message: MqttMessage | None) -> list[Check]:
     """Check that the broker's version can reload its files; no result from other brokers, or without the right."""
-    version = next((parse_version(message.payload.decode("utf-8", "replace")) for message in messages), None)
+    version = None if message is None else parse_version(message.payload.decode("utf-8", "replace"))
     if version is None:
         return []
     if can_reload(version):

@@ -16,13 +16,14 @@ from typing import Final
 import psutil
 
 from fedquilt_common.doctor.check import Check, Grade, grade
+from fedquilt_common.doctor.clock import SET_CLOCK, grade_skew
 from fedquilt_common.doctor.pi_firmware import FIRMWARE, describe_throttling
 from fedquilt_common.doctor.training import check_torch
+from fedquilt_common.wire.tls import NOT_BEFORE
 
 SYNCHRONIZED: Final = Path("/run/systemd/timesync/synchronized")
 NTP_PORT: Final = 123
 _NTP_EPOCH: Final = 2_208_988_800
-_WARN_SKEW, _FAIL_SKEW = 2.0, 300.0
 _GIB, _MIB = float(1 << 30), float(1 << 20)
 _TOOL_SECONDS: Final = 10.0
 
@@ -51,17 +52,21 @@ def _check_python() -> Check:
 
 
 def check_clock(host: str | None) -> Check:
-    """Compare the clock with the broker's machine if it answers NTP; otherwise check that systemd has set it."""
+    """Compare the clock with the broker's machine if it answers NTP; otherwise check that systemd has set it.
+
+    A clock before the start of all certificates fails: TLS would reject the broker's certificate.
+    """
+    if time.time() < NOT_BEFORE.timestamp():
+        said = f"shows {time.strftime('%Y-%m-%d %H:%M:%S')}, when no certificate was valid: TLS rejects the broker"
+        return Check("clock", "fail", said, f"{SET_CLOCK}, or set it with `sudo date -s`")
     skew = ntp_skew(host) if host else None
     if skew is not None:
-        advice = "Let NTP set the clock: `sudo timedatectl set-ntp true`"
-        check = grade("clock", -abs(skew), -_WARN_SKEW, -_FAIL_SKEW, "", advice)
-        return Check("clock", check.state, f"differs from the clock of {host} by {abs(skew):.2f} s", check.advice)
+        return grade_skew("clock", skew, str(host))
     if SYNCHRONIZED.exists() or _run_tool("timedatectl", "show", "--property=NTPSynchronized", "--value") == "yes":
         return Check("clock", "ok", "set by NTP")
     return Check(
         "clock", "warn", f"is not set by NTP; it shows {time.strftime('%Y-%m-%d %H:%M:%S')}",
-        "If that is wrong, run `sudo timedatectl set-ntp true`, or set it with `sudo date -s`",
+        f"If that is wrong: {SET_CLOCK}, or set it with `sudo date -s`",
     )  # fmt: skip
 
 

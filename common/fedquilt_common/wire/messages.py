@@ -53,12 +53,14 @@ class CoordinatorPresence(WireMessage):
         epoch: grows by one with each start of the coordinator on its run folder.
         run: its run.
         started: place of the coordinator among those of the federation; null while it asks whether there are others.
+        time: the coordinator's clock at the publication, in Unix seconds; for `fedquilt doctor`.
     """
 
     online: bool
     epoch: Number
     run: Name | None = None
     started: Big | None = None
+    time: Big | None = None
 
 
 class RunMessage(WireMessage):

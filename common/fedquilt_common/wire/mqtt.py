@@ -62,6 +62,8 @@ SMALLEST_PACKET: Final = SMALLEST_PAYLOAD + PACKET_OVERHEAD
 """Smallest Maximum Packet Size of a broker that suffices for the control messages, in bytes."""
 MESSAGE_EXPIRY: Final = 600
 """Seconds for which the broker keeps a message that is not retained; the protocol sends what still matters again."""
+RETAINED_EXPIRY: Final = 10 * 365 * 86_400
+"""The same for a retained message: for ever, in effect. What is left shows how long the broker has kept it."""
 _OWN_CERTIFICATE: Final = (
     "The broker may refuse this machine's certificate: revoked, or of another federation. Run `fedquilt doctor`"
 )
@@ -219,8 +221,7 @@ class MqttTransport:
         properties = _properties(PacketTypes.PUBLISH)
         if header:
             properties.CorrelationData = header
-        if not retain:
-            properties.MessageExpiryInterval = MESSAGE_EXPIRY
+        properties.MessageExpiryInterval = RETAINED_EXPIRY if retain else MESSAGE_EXPIRY
         info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
         self._window.register(info.mid, size)
         return True
@@ -347,6 +348,7 @@ class MqttTransport:
 
     def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
         header = getattr(message.properties, "CorrelationData", b"")
+        expires_in = getattr(message.properties, "MessageExpiryInterval", None)
         session, mid, qos = self._session, message.mid, message.qos
         size = len(message.payload)
         self._intake.hold(size)
@@ -356,7 +358,8 @@ class MqttTransport:
             if qos and session == self._session:  # a new session reuses the numbers
                 client.ack(mid, qos)
 
-        self._deliver(MqttMessage(message.topic, bytes(message.payload), header, message.retain, acknowledge, qos))
+        payload = bytes(message.payload)
+        self._deliver(MqttMessage(message.topic, payload, header, message.retain, acknowledge, qos, expires_in))
 
 
 def _in_packets(filters: Iterable[str]) -> Iterator[list[str]]:

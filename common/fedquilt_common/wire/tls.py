@@ -7,6 +7,7 @@ connected, and its connection is lost at once. With TLS 1.2, the alert ends the 
 from __future__ import annotations
 
 import ssl
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,8 @@ from fedquilt_common.wire.transport import Disconnected
 
 TLS_1_2_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Cipher suites for TLS 1.2, as in broker/mosquitto-tls.conf; all suites of TLS 1.3 are allowed."""
+NOT_BEFORE: Final = datetime(2024, 1, 1, tzinfo=timezone.utc)
+"""Start of every certificate. A board without a clock battery starts with an old date and must still connect."""
 _TRUST: Final = "Check the CA, the broker's name and this machine's clock, or run `fedquilt doctor`"
 _RENEW: Final = (
     "For a board, run `fedquilt provision NAME --renew` on the workstation, and write a new card or install its new "

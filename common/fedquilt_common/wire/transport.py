@@ -28,6 +28,7 @@ class MqttMessage:
         retained: whether the broker had stored the message before the subscription.
         ack: acknowledges the message. Call it once, from any thread, when the message is processed.
         qos: the quality of service with which it arrived, 0 or 1.
+        expires_in: what is left of its Message Expiry Interval, in seconds; None if it has none.
     """
 
     topic: str
@@ -36,6 +37,7 @@ class MqttMessage:
     retained: bool
     ack: Callable[[], None]
     qos: int = 1
+    expires_in: int | None = None
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ class Rivals:
         self._announce()
 
     def _publish(self) -> None:
-        self._transport.publish(self._topics.coordinator, self._own.encode(), retain=self.settled)
+        presence = self._own.model_copy(update={"time": int(clock.now())})
+        self._transport.publish(self._topics.coordinator, presence.encode(), retain=self.settled)
 
 
 def _order(presence: CoordinatorPresence) -> tuple[float, str]:

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedquilt_common.errors import FederationError
+from fedquilt_common.wire.tls import NOT_BEFORE
 
-NOT_BEFORE: Final = datetime(2024, 1, 1, tzinfo=timezone.utc)
-"""Start of every certificate. A board without a clock battery starts with an old date and must still connect."""
 AUTHORITY_DAYS: Final = 20 * 365
 _KEY_FORMAT: Final = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 

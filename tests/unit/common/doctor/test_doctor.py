@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from tests.support.peers import running
@@ -28,16 +30,17 @@ from fedquilt_common.doctor.broker import (
 )
 from fedquilt_common.doctor.certificate import Certificate, read_certificate
 from fedquilt_common.doctor.check import Check
+from fedquilt_common.doctor.clock import coordinator_time
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
+from fedquilt_common.wire.messages import CoordinatorPresence
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
-from fedquilt_common.wire.transport import MqttMessage
+from fedquilt_common.wire.mqtt import RETAINED_EXPIRY, MqttTransport
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage
 from fedquilt_server.provisioning.authority import issue_certificate, load_identity
 from fedquilt_server.provisioning.broker_process import program_version
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.simulate.mosquitto import broker_command, find_mosquitto, free_port
-
-if TYPE_CHECKING:
-    from fedquilt_common.wire.mqtt import MqttTransport
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,43 @@ def test_a_board_that_the_brokers_acl_does_not_know_yet(made: Federation) -> Non
     assert "the broker's ACL does not name this board" in found[-1].advice
 
 
+@pytest.mark.parametrize(
+    ("behind", "state"), [(0, "ok"), (7200, "warn")]
+)  # fmt: skip
+def test_the_clock_of_a_board_is_compared_with_the_coordinators(made: Federation, behind: int, state: str) -> None:
+    """Which is ``behind`` seconds behind; the coordinator publishes, and the broker retains it."""
+    events = queue.SimpleQueue[Incoming]()
+    with broker_of(made):
+        coordinator = MqttTransport(address_of(made, made.folder / "coordinator"), "coordinator", events.put)
+        coordinator.connect()
+        assert isinstance(events.get(timeout=20), Connected)
+        here = CoordinatorPresence(online=True, epoch=1, run="r", started=1, time=int(time.time()) - behind)
+        coordinator.publish(Topics("lab").coordinator, here.encode(), retain=True)
+        assert coordinator.drain(20)
+        for user in ("boards/pi", "watch"):
+            found = {check.name: check for check in check_broker(address_of(made, made.folder / user), "lab")}
+            assert found["coordinator's clock"].state == state
+        coordinator.close((Topics("lab").coordinator, b""))
+    assert ("2:00:0" in found["coordinator's clock"].said) == (state == "warn")
+
+
+@pytest.mark.parametrize(
+    ("presence", "left", "expected"),
+    [
+        (CoordinatorPresence(online=True, epoch=1, started=1, time=1000), RETAINED_EXPIRY - 50, 1050.0),
+        (CoordinatorPresence(online=True, epoch=1, started=1), RETAINED_EXPIRY, None),
+        (CoordinatorPresence(online=True, epoch=1, time=1000), 600, None),
+        (CoordinatorPresence(online=False, epoch=1), None, None),
+        (None, RETAINED_EXPIRY, None),
+    ],
+    ids=["retained for 50 s", "of an earlier version", "one that asks", "a will", "no presence"],
+)
+def test_the_coordinators_time(presence: CoordinatorPresence | None, left: int | None, expected: float | None) -> None:
+    payload = b"?" if presence is None else presence.encode()
+    message = MqttMessage("coordinator", payload, b"", True, lambda: None, expires_in=left)
+    assert coordinator_time(message) == expected
+
+
 @pytest.mark.parametrize("user", ["coordinator", "watch"])
 def test_the_brokers_version(user: str, made: Federation) -> None:
     """Boards must not read it; the workstation's users may."""
@@ -110,7 +150,7 @@ def test_the_brokers_version(user: str, made: Federation) -> None:
     [(b"mosquitto version 2.0.21", "warn"), (b"mosquitto version 2.1.0", "ok"), (b"VerneMQ", None)],
 )
 def test_what_is_made_of_the_version(payload: bytes, state: str | None) -> None:
-    found = _check_version([MqttMessage("$SYS/broker/version", payload, b"", True, lambda: None)])
+    found = _check_version(MqttMessage("$SYS/broker/version", payload, b"", True, lambda: None))
     assert [check.state for check in found] == ([state] if state else [])
 
 

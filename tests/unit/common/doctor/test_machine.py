@@ -18,6 +18,7 @@ import pytest
 from fedquilt_common.doctor import machine
 from fedquilt_common.doctor.check import grade
 from fedquilt_common.doctor.training import check_torch
+from fedquilt_common.wire.tls import NOT_BEFORE
 from fedquilt_server.simulate.mosquitto import free_port
 
 
@@ -57,12 +58,26 @@ def test_answers_that_tell_no_time(first: int, stratum: int) -> None:
     assert machine.ntp_skew("no-such-host.invalid") is None
 
 
-@pytest.mark.parametrize(("skew", "state"), [(0.1, "ok"), (-30.0, "warn"), (4000.0, "fail")])
-def test_what_is_said_of_a_clock(skew: float, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("skew", "state", "words"),
+    [
+        (0.13, "ok", "0.1 s ahead of"), (-4.9, "ok", "4.9 s behind"), (5.1, "warn", "5.1 s ahead of"),
+        (-4_503_600.4, "warn", "52 days, 3:00:00 behind"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_clock(skew: float, state: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "ntp_skew", lambda _: skew)
     found = machine.check_clock("lab")
-    assert (found.state, found.said) == (state, f"differs from the clock of lab by {abs(skew):.2f} s")
+    assert (found.state, found.said) == (state, f"this machine's clock is {words} that of lab")
     assert bool(found.advice) == (state != "ok")
+
+
+def test_a_clock_before_all_certificates_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board without a clock battery, whose system has no later date either."""
+    monkeypatch.setattr(machine.time, "time", lambda: NOT_BEFORE.timestamp() - 1)
+    found = machine.check_clock(None)
+    assert found.state == "fail"
+    assert "no certificate was valid" in found.said
 
 
 def test_a_clock_that_nobody_has_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

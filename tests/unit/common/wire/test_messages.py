@@ -56,7 +56,9 @@ ROUND = RoundMessage(
     since={"3": (1, 0)},
 )
 SAMPLES: dict[str, WireMessage] = {
-    "CoordinatorPresence": CoordinatorPresence(online=True, epoch=4, run="digits-1", started=1795217643),
+    "CoordinatorPresence": CoordinatorPresence(
+        online=True, epoch=4, run="digits-1", started=1795217643, time=1795217650
+    ),
     "RunMessage": RunMessage(run="digits-1", experiment={"seed": 7, "name": "z\u00fcrich"}, partition=A),
     "RoundMessage": ROUND,
     "AgentPresence": AgentPresence(
