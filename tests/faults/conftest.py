@@ -27,8 +27,8 @@ from fedquilt_common.wire.messages import (
     ReplyHeader,
     RoundMessage,
     Telemetry,
-    parse_inbox,
 )
+from fedquilt_common.wire.parsing import parse_inbox
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
 from fedquilt_server.coordinator.coordinator import Coordinator

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedquilt_common.wire.codec import FileArrays
-from fedquilt_common.wire.messages import AgentPresence, FailedMessage, parse_telemetry
+from fedquilt_common.wire.messages import AgentPresence, FailedMessage
+from fedquilt_common.wire.parsing import parse_telemetry
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit, Peer

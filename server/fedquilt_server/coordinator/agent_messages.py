@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.messages import AgentPresence, FailedMessage, parse, parse_telemetry
+from fedquilt_common.wire.messages import AgentPresence, FailedMessage
+from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.topics import Address
 from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.claims import Claims

@@ -17,7 +17,8 @@ from fedquilt_common.errors import PayloadError
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId, ExchangeId, Precision, Shapes
 from fedquilt_common.wire.codec import BLOCK, DTYPES, FileArrays, wire_dtype
-from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, parse
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage
+from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
 from fedquilt_server.coordinator.flood_guard import chunk_units
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from fedquilt_common.errors import FederationInUseError
-from fedquilt_common.wire.messages import CoordinatorPresence, parse
+from fedquilt_common.wire.messages import CoordinatorPresence
+from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 from fedquilt_server.runs import clock

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from fedquilt_common.doctor.pi_firmware import describe_throttling
-from fedquilt_common.wire.messages import AgentPresence, Telemetry, parse, parse_telemetry
+from fedquilt_common.wire.messages import AgentPresence, Telemetry
+from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.provisioning.board_rows import identity_state
 from fedquilt_server.provisioning.record import BoardRecord

@@ -74,7 +74,7 @@ def test_what_is_said_of_a_clock(skew: float, state: str, words: str, monkeypatc
 
 def test_a_clock_before_all_certificates_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A board without a clock battery, whose system has no later date either."""
-    monkeypatch.setattr(machine.time, "time", lambda: NOT_BEFORE.timestamp() - 1)
+    monkeypatch.setattr(time, "time", lambda: NOT_BEFORE.timestamp() - 1)
     found = machine.check_clock(None)
     assert found.state == "fail"
     assert "no certificate was valid" in found.said

@@ -15,7 +15,6 @@ from fedquilt_common.wire import messages
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import (
-    MAX_MESSAGE,
     AgentPresence,
     CoordinatorPresence,
     EndMessage,
@@ -32,10 +31,8 @@ from fedquilt_common.wire.messages import (
     TaskMessage,
     Telemetry,
     WireMessage,
-    parse,
-    parse_inbox,
-    parse_telemetry,
 )
+from fedquilt_common.wire.parsing import MAX_MESSAGE, parse, parse_inbox, parse_telemetry
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "messages.json").read_text(encoding="utf-8"))
 A, B = "0a" * 32, "ff" * 32
