@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,13 +29,16 @@ TORCH_USERS = tuple(f"fedquilt_common.{room}" for room in (
 ))  # fmt: skip
 
 
-def sources() -> Iterator[tuple[str, Path]]:
+@functools.cache
+def sources() -> tuple[tuple[str, Path], ...]:
     """Module name and file of everything that is shipped."""
+    found = []
     for name, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
             inside = path.relative_to(folder).with_suffix("")
             parts = [part for part in inside.parts if part != "__init__"]
-            yield ".".join([name, *parts]), path
+            found.append((".".join([name, *parts]), path))
+    return tuple(found)
 
 
 def imports(text: str, module: str, *, is_package: bool = False, lazy: bool = True) -> set[str]:
@@ -58,7 +62,9 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
+@functools.cache
 def imports_of(module: str, path: Path, *, lazy: bool = True) -> set[str]:
+    """Names that a module imports; each module is parsed once for all tests."""
     return imports(path.read_text(), module, is_package=path.name == "__init__.py", lazy=lazy)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.support.data import data_folder, has_real_data
 from tests.support.published import MADE
 
 from fedquilt_common.algorithm_api import Task
@@ -52,27 +50,14 @@ def sizes(made: PublicationPlan, whole: int) -> list[int]:
     ]
 
 
-@pytest.fixture(scope="module")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return the folder of a data set: the real files if this machine has them, else small generated ones."""
-
-    @functools.cache
-    def folder(name: str) -> Path:
-        if has_real_data(name):
-            return data_folder()
-        place = tmp_path_factory.mktemp("data")
-        if name in MADE:
-            MADE[name](place)
-        return place
-
-    return folder
-
-
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_it_can_begin(path: Path, folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_begin(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On small generated data; ``unit/common/datasets`` reads the real files."""
     experiment = load_experiment(path)
     assert experiment.name == path.stem
-    monkeypatch.setenv("FEDQUILT_DATA", str(folder_of(experiment.data.set)))
+    if experiment.data.set in MADE:
+        MADE[experiment.data.set](tmp_path)
+    monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
     tasks, _ = tasks_of(experiment, 1)
     assert len(tasks) == experiment.participation.per_round
 

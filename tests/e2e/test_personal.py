@@ -1,18 +1,31 @@
-"""Global and personal accuracy over a real broker, with real agents; private arrays stay on their board."""
+"""Private memory over a real broker: its accuracies, its secrecy, and that kills and replays change no bit of it."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, memories, recording_broker, simulate
+from tests.support.runs import (
+    EXPERIMENTS,
+    FEDQUILT,
+    PATIENCE,
+    await_round,
+    command,
+    kill,
+    memories,
+    recording_broker,
+    simulate,
+)
 
 from fedquilt_common.wire.codec import FileArrays
 
 SHORT = ("--set", "rounds=4", "--set", "evaluate_every=2")
+KILLED_AFTER = 2
 FEDREB = EXPERIMENTS / "digits-fedreb.yaml"
 
 
@@ -47,30 +60,54 @@ def test_both_accuracies_of_every_round_and_of_the_run(calm: Path) -> None:
     assert float(columns[-1]["personal_accuracy"]) == rows[-1]["personal_accuracy"]
 
 
-def test_nothing_private_is_on_any_topic(tmp_path: Path) -> None:
-    """Ditto keeps the most private arrays; ``unit/common/algorithms`` tests the replies of the other algorithms."""
-    with recording_broker(tmp_path) as (broker, messages):
-        simulate(
-            EXPERIMENTS / "digits-ditto.yaml",
-            tmp_path,
-            "--broker",
-            broker,
-            "--set",
-            "rounds=2",
-            "--set",
-            "wire.chunk=1MiB",
-        )
-    everything = b"".join(message.header + message.payload for message in messages)
-    model = FileArrays(tmp_path / "run" / "global.safetensors")
-    shared = next(iter(model))
-    assert model[shared].tobytes() in everything  # the recorder receives what is sent
-    found = memories(tmp_path)
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """The folder of a run whose processes were all killed, and everything that its broker received.
+
+    Ditto keeps the most private arrays; ``unit/common/algorithms`` tests the replies of the other algorithms.
+    """
+    folder = tmp_path_factory.mktemp("killed")
+    options = ("--set", "rounds=50", "--set", "training.epochs=2", "--set", "wire.chunk=1MiB")
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with recording_broker(folder) as (broker, messages):
+        start = command(EXPERIMENTS / "digits-ditto.yaml", folder, "--broker", broker, *options)
+        with subprocess.Popen(start, **silent) as run:
+            try:
+                await_round(folder, KILLED_AFTER)
+            finally:
+                run.kill()
+                for who in ("coordinator", "strong-0", "weak-0"):
+                    with contextlib.suppress(ProcessLookupError):  # it ends by itself without its parent
+                        kill(folder, who)
+    return folder, b"".join(message.header + message.payload for message in messages)
+
+
+def test_nothing_private_is_on_any_topic(killed: tuple[Path, bytes]) -> None:
+    folder, everything = killed
+    models = [FileArrays(path) for path in (folder / "run" / "blobs").iterdir() if path.is_file()]
+    assert any(array.tobytes() in everything for model in models for array in model.values())  # the recorder works
+    found = memories(folder)
     assert len(found) >= 5
     for _, _, file in found:
         for array in FileArrays(file).values():
             rows = array.reshape(len(array), -1) if array.ndim > 1 else array[None]
             own = [row.tobytes() for row in rows if row.size >= 4 and row.any()]
             assert sum(row in everything for row in own) <= len(own) // 4  # rows that training has not moved
+
+
+def test_a_killed_run_is_replayed_without_boards(killed: tuple[Path, bytes]) -> None:
+    """Also the private memory comes out the same, bit for bit."""
+    done = subprocess.run(
+        [*FEDQUILT, "replay", str(killed[0] / "run"), "--json"],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads(done.stdout)
+    closed = [row for row in report["rounds"] if row["state_equal"]]
+    assert (report["difference"], report["finished"]) == (None, False)
+    assert len(closed) >= KILLED_AFTER
+    assert all(row["replies"] == row["equal"] == row["trained"] > 0 for row in closed)
+    assert report["end"].startswith("The journal ends")
 
 
 def test_whoever_is_killed_private_memory_counts_once(calm: Path, tmp_path: Path) -> None:

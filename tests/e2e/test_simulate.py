@@ -25,9 +25,9 @@ from tests.support.runs import finished_rounds
 from fedquilt_common.wire.codec import FileArrays
 
 EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
-ROUNDS = 8
+ROUNDS = 7
 # Long enough a round to be hit in the middle, short enough to wait for.
-SHORT = ("--set", f"rounds={ROUNDS}", "--set", "training.epochs=12")
+SHORT = ("--set", f"rounds={ROUNDS}", "--set", "training.epochs=4")
 PATIENCE = 100.0
 COLUMNS = {
     "round", "accuracy", "loss", "seconds", "train_seconds", "overhead_seconds", "bytes_down", "bytes_up",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, simulate
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.wire.codec import FileArrays
+from fedquilt_server.experiment_file import load_experiment
+from fedquilt_server.runs.run import ActiveRun
 
 
 def check_report(found: dict[str, Any], name: str, rounds: int) -> None:
@@ -36,37 +40,34 @@ def check_adaptive_report(found: dict[str, Any], folder: Path) -> None:
         assert (told <= {"", "0"}) == (board["kind"] != "strong")  # the others are private
 
 
-def test_what_fedrolex_reports(tmp_path: Path) -> None:
+def test_what_fedrolex_reports_and_that_static_batch_norm_is_collected_after_the_last_round(tmp_path: Path) -> None:
     """The other experiments differ in the channels that they select; ``contract/test_experiments.py`` tests all."""
-    two = "fleet=[{kind: full, agents: 1, clients: 10}, {kind: sixteenth, agents: 1, clients: 10}]"
-    found = simulate(EXPERIMENTS / "digits-fedrolex.yaml", tmp_path, "--set", "rounds=1", "--set", two)
-    check_report(found, "fedrolex", 1)
-    assert set(found["rounds"][0]["trained"].values()) == {1.0, 0.0625}
-
-
-def test_static_batch_norm_is_collected_on_the_clients_after_the_last_round(tmp_path: Path) -> None:
     package = tmp_path / "mine.py"
     package.write_text(
         "from torch import nn\nfrom fedquilt_common.models.static_norm import Scaler, StaticBatchNorm\n"
         "def small(input_shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), Scaler(), StaticBatchNorm(32), nn.ReLU(),\n"
-        "                         nn.Linear(32, classes))\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 768), Scaler(),\n"
+        "                         StaticBatchNorm(768), nn.ReLU(), nn.Linear(768, classes))\n"
     )
     raw = yaml.safe_load((EXPERIMENTS / "digits-fedrolex.yaml").read_text())
-    fleet = [{"kind": "full", "clients": 10}, {"kind": "half", "clients": 10}]
+    fleet = [{"kind": "full", "clients": 10}, {"kind": "sixteenth", "clients": 10}]
     raw |= {"model": {"name": "mine:small"}, "rounds": 2, "fleet": fleet}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
     found = simulate(tmp_path / "mine.yaml", tmp_path, PYTHONPATH=str(tmp_path))
-    from fedquilt_common.wire.codec import FileArrays
-
+    assert set(found["rounds"][0]["trained"].values()) == {1.0, 0.0625}
     model = FileArrays(tmp_path / "run" / "global.safetensors")
-    assert int(model["3.num_batches_tracked"]) == 1
-    assert abs(model["3.running_mean"]).max() > 0
-    assert found["rounds"][-1]["bytes_down"] > 1.5 * found["rounds"][0]["bytes_down"]  # the whole model once more
+    assert int(model["5.num_batches_tracked"]) == 1
+    assert abs(model["5.running_mean"]).max() > 0
+    last = found["rounds"][-1]
+    assert last["bytes_down"] > 1.5 * found["rounds"][0]["bytes_down"]  # the whole model once more
+    last["bytes_down"] -= last["model_bytes"]
+    check_report(found, "fedrolex", 2)
     assert found["final"]["accuracy"] > 0.4
 
 
-def test_a_model_that_cannot_be_cut_is_refused_before_the_first_round(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_cut_is_refused_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "odd.py").write_text(
         "from torch import nn\n"
         "class Odd(nn.Module):\n"
@@ -77,12 +78,9 @@ def test_a_model_that_cannot_be_cut_is_refused_before_the_first_round(tmp_path: 
     raw = yaml.safe_load((EXPERIMENTS / "digits-fedrolex.yaml").read_text())
     raw["model"] = {"name": "odd:build"}
     (tmp_path / "odd.yaml").write_text(yaml.safe_dump(raw))
-    done = subprocess.run(
-        command(tmp_path / "odd.yaml", tmp_path), capture_output=True, text=True, timeout=PATIENCE, check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 4
-    assert "'inner': nothing is known about the channels of a Bilinear" in done.stderr
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ExperimentError, match="'inner': nothing is known about the channels of a Bilinear"):
+        ActiveRun(load_experiment(tmp_path / "odd.yaml"), tmp_path / "run", resume=False)
 
 
 def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path) -> None:
@@ -115,15 +113,16 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
 
 
 def test_what_adaptivefl_reports_and_that_killed_boards_change_no_bit_of_it(tmp_path: Path) -> None:
-    """Kill all agents in the middle of the second round: they fetch their patches again."""
+    """Kill the boards that train sub-models in the middle of the second round: they fetch their patches again."""
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
-    experiment, options = EXPERIMENTS / "digits-adaptivefl.yaml", ("--set", "rounds=2", "--set", "evaluate_every=2")
+    experiment = EXPERIMENTS / "digits-adaptivefl.yaml"
+    options = ("--set", "rounds=2", "--set", "evaluate_every=2", "--set", "training.epochs=1")
     found = simulate(experiment, calm, *options)
     check_report(found, "adaptivefl", 2)
     check_adaptive_report(found, calm)
     with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
         await_round(stormy, 1)
-        for agent in json.loads((stormy / "run" / "pids.json").read_text())["agents"]:
+        for agent in ("medium-0", "weak-0"):
             kill(stormy, agent)
         assert process.wait(PATIENCE) == 0
     models = [(folder / "run" / "global.safetensors").read_bytes() for folder in (calm, stormy)]

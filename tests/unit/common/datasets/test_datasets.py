@@ -223,8 +223,9 @@ def test_cifar10_that_is_not_there(cifar: Path) -> None:
         cifar10.load(cifar.parent)
 
 
-def test_the_real_cifar10() -> None:
-    found = cifar10.load(real_data("cifar10"))
-    assert (len(found.train), len(found.test)) in ((50_000, 10_000), (49_845, 9_968))  # whole, or without 187 images
-    assert set(np.unique(found.train.y)) == set(range(10))
-    assert 0.4 < found.train.x.mean() < 0.55
+def test_a_batch_of_the_real_cifar10() -> None:
+    """One of its six, which all have one format: unpacking the others takes ten seconds more."""
+    found = cifar10._read_part(real_data("cifar10") / "cifar10", "test_batch")
+    assert len(found) in (10_000, 9_968)  # whole, or without 32 images
+    assert set(np.unique(found.y)) == set(range(10))
+    assert 0.4 < found.x.mean() < 0.55
