@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, simulate
 
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.experiment_file import load_experiment
 from fedquilt_server.runs.run import ActiveRun
@@ -79,7 +79,7 @@ def test_a_model_that_cannot_be_cut_is_refused_before_the_first_round(
     raw["model"] = {"name": "odd:build"}
     (tmp_path / "odd.yaml").write_text(yaml.safe_dump(raw))
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ExperimentError, match="'inner': nothing is known about the channels of a Bilinear"):
+    with pytest.raises(UncuttableModelError, match="'inner': nothing is known about the channels of a Bilinear"):
         ActiveRun(load_experiment(tmp_path / "odd.yaml"), tmp_path / "run", resume=False)
 
 

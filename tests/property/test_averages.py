@@ -67,6 +67,7 @@ def test_the_mean_is_the_naive_mean(replies: dict[int, Reply]) -> None:
 
 
 @given(exchanges(), st.randoms())
+@settings(max_examples=50)
 def test_the_order_of_arrival_does_not_matter_to_a_bit(replies: dict[int, Reply], random: Any) -> None:
     arrived = list(replies.items())
     random.shuffle(arrived)

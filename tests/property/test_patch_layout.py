@@ -96,6 +96,7 @@ def places(part: Slice, name: str) -> list[list[int]]:
 
 
 @given(st.lists(slices(), min_size=1, max_size=7, unique=True), st.sampled_from(["fp32", "fp16", "bf16"]))
+@settings(max_examples=40)
 def test_every_client_rebuilds_exactly_its_slice_from_its_patches(parts: list[Slice], precision: Precision) -> None:
     whole = numbers(3)
     patches = patch_layout(parts)

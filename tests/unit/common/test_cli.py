@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tests.support import warm
 
 from fedquilt_common import __version__, cli, errors
 from fedquilt_common.errors import FedquiltError
@@ -22,10 +23,7 @@ EXPERIMENT = Path(__file__).parents[3] / "deploy" / "experiments" / "digits-feda
 
 
 def fedquilt(*arguments: str, where: Path, before: str = "") -> subprocess.CompletedProcess[str]:
-    """The real command in a process of its own; ``before`` runs there first."""
-    code = f"import sys; sys.argv[0] = 'fedquilt'\n{before}\nfrom fedquilt_common.cli import main; main()"
-    command = [sys.executable, "-W", "error", "-c", code, *arguments]
-    done = subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=60)
+    done = warm.fedquilt(*arguments, where=where, before=before)
     assert "Traceback" not in done.stderr
     return done
 
@@ -41,8 +39,11 @@ def test_help_names_every_command(arguments: tuple[str, ...], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
-def test_version(option: str, tmp_path: Path) -> None:
-    done = fedquilt(option, where=tmp_path)
+def test_version(option: str) -> None:
+    """In a process that nothing has prepared."""
+    code = "import sys; sys.argv[0] = 'fedquilt'; from fedquilt_common.cli import main; main()"
+    command = [sys.executable, "-W", "error", "-c", code, option]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, f"fedquilt {__version__}\n")
     assert metadata.version("fedquilt") == __version__
 

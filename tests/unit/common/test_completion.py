@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,31 @@ from fedquilt_common import cli
 FEDQUILT = (sys.executable, "-W", "error", "-X", "importtime", "-m", "fedquilt_common.cli")
 
 
-def suggestions(line: str, shell: str = "bash") -> tuple[list[str], str]:
-    """What the shell is offered at the end of ``line``, and the modules that were imported for it."""
+def environment_of(line: str, shell: str) -> dict[str, str]:
+    """The variables by which a shell asks what fits at the end of ``line``."""
     words = line.split(" ")
     environment = {"_FEDQUILT_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line}
     if shell == "bash":
         environment |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     if shell == "fish":
         environment["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    done = subprocess.run(FEDQUILT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.split() if shell == "bash" else done.stdout.splitlines(), done.stderr
+    return environment
+
+
+Ask = Callable[[str, str], str]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Return a function that returns what a shell is offered at the end of a line."""
+
+    def offered(line: str, shell: str) -> str:
+        for name, value in environment_of(line, shell).items():
+            monkeypatch.setenv(name, value)
+        assert cli.run([]) == 0
+        return capsys.readouterr().out
+
+    return offered
 
 
 @pytest.mark.parametrize(
@@ -40,17 +55,17 @@ def suggestions(line: str, shell: str = "bash") -> tuple[list[str], str]:
         ("fedquilt --ver", ["--version"]),
     ],
 )
-def test_bash_is_offered_what_fits(line: str, offered: list[str]) -> None:
-    assert suggestions(line)[0] == offered
+def test_bash_is_offered_what_fits(line: str, offered: list[str], ask: Ask) -> None:
+    assert ask(line, "bash").split() == offered
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_the_help_too(shell: str) -> None:
-    text = "\n".join(suggestions("fedquilt mo", shell)[0])
+def test_other_shells_get_the_help_too(shell: str, ask: Ask) -> None:
+    text = ask("fedquilt mo", shell)
     assert "models" in text
     assert "papers and parameters" in text
     assert "simulate" not in text
-    assert "--linger" in "\n".join(suggestions("fedquilt simulate --", shell)[0])
+    assert "--linger" in ask("fedquilt simulate --", shell)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +77,10 @@ def test_other_shells_get_the_help_too(shell: str) -> None:
     ],
 )
 def test_only_the_command_on_the_line_is_imported(line: str, absent: tuple[str, ...]) -> None:
-    _, imported = suggestions(line)
-    assert "fedquilt_common.completion" in imported
-    assert [name for name in absent if f" {name}\n" in imported] == []
+    environment = {**os.environ, **environment_of(line, "bash")}
+    done = subprocess.run(FEDQUILT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "fedquilt_common.completion" in done.stderr
+    assert [name for name in absent if f" {name}\n" in done.stderr] == []
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def test_children_import_what_the_caller_can(monkeypatch: pytest.MonkeyPatch, tm
     assert "" not in paths
 
 
+UNTRAINED = {**DIGITS, "model": {"name": "ballast", "megabytes": 0.1}, "algorithm": {"name": "echo"}}
+"""No process needs torch for it."""
 INTERRUPTED = """
 import signal, sys
 import fedquilt as fq
@@ -98,7 +100,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_the_children_and_reaches_the_caller(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", INTERRUPTED.format(experiment=DIGITS)]
+    command = [sys.executable, "-W", "error", "-c", INTERRUPTED.format(experiment=UNTRAINED)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
