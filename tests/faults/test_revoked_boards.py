@@ -98,11 +98,11 @@ def test_the_log_of_a_revoked_agent_names_the_cause_and_the_remedy(
         await_(lambda: shows("refused this machine's certificate: it is revoked. For a board, run `fedquilt provision"))
 
 
-@pytest.mark.parametrize("coordinator_runs", [True, False])
+@pytest.mark.parametrize(("coordinator_runs", "replacement"), [(True, "spare"), (False, "spare"), (True, "lost")])
 def test_a_replacement_hosts_the_clients_of_a_revoked_board(
-    made: Federation, tmp_path: Path, coordinator_runs: bool
+    made: Federation, tmp_path: Path, coordinator_runs: bool, replacement: str
 ) -> None:
-    """Whether the coordinator runs when the board is revoked, or resumes its run later."""
+    """Whether the coordinator runs when the board is revoked, or resumes its run later; also under the same name."""
     with (
         peer(made.record.port, "lost", certs=made.board_folder("lost"), keep=True) as lost,
         contextlib.ExitStack() as stack,
@@ -119,10 +119,10 @@ def test_a_replacement_hosts_the_clients_of_a_revoked_board(
             process = stack.enter_context(coordinator(made, tmp_path))
         await_(lambda: events(tmp_path, "Left"))
         await_(lambda: not retained_presences(made))
-        made.provision("spare", "pi4", "0")
+        made.provision(replacement, "pi4", "0")
         made.reload()
-        config, state = str(made.board_folder("spare") / "agent.yaml"), str(tmp_path / "state")
+        config, state = str(made.board_folder(replacement) / "agent.yaml"), str(tmp_path / "state")
         with command("agent", "--config", config, "--state", state, "--once"):
             assert process.wait(60) == 0
-    assert [event["agent"] for event in events(tmp_path, "Replied")] == ["spare"]
+    assert [event["agent"] for event in events(tmp_path, "Replied")] == [replacement]
     assert [event["reason"] for event in events(tmp_path, "Rejected")] == []
