@@ -112,8 +112,8 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
     assert "training was killed: out of memory" in logs
 
 
-def test_what_adaptivefl_reports_and_that_killed_boards_change_no_bit_of_it(tmp_path: Path) -> None:
-    """Kill the boards that train sub-models in the middle of the second round: they fetch their patches again."""
+def test_what_adaptivefl_reports_and_that_a_killed_board_changes_no_bit_of_it(tmp_path: Path) -> None:
+    """Kill a board that trains sub-models in the middle of the second round: it fetches its patches again."""
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
     experiment = EXPERIMENTS / "digits-adaptivefl.yaml"
     options = ("--set", "rounds=2", "--set", "evaluate_every=2", "--set", "training.epochs=1")
@@ -122,8 +122,7 @@ def test_what_adaptivefl_reports_and_that_killed_boards_change_no_bit_of_it(tmp_
     check_adaptive_report(found, calm)
     with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
         await_round(stormy, 1)
-        for agent in ("medium-0", "weak-0"):
-            kill(stormy, agent)
+        kill(stormy, "medium-0")
         assert process.wait(PATIENCE) == 0
     models = [(folder / "run" / "global.safetensors").read_bytes() for folder in (calm, stormy)]
     assert models[0] == models[1]

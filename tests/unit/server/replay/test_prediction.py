@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import warm
 from tests.unit.server.replay.conftest import Kit
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
@@ -290,10 +288,9 @@ def test_the_documented_limits_are_those_of_a_forecast() -> None:
     assert " ".join(listed.split()) == "- " + "; - ".join(NOT_MODELLED) + "."
 
 
-def test_the_command_predicts_a_real_run(kit: Kit) -> None:
-    command = [sys.executable, "-m", "fedquilt_common.cli", "replay", str(kit.run), "--what-if", "boards=3x"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+def test_the_command_predicts_a_real_run(kit: Kit, tmp_path: Path) -> None:
+    command = ("replay", str(kit.run), "--what-if", "boards=3x")
+    done = warm.fedquilt(*command, "--json", where=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["changed"]["replies"]["median"] == 9
-    texts = itertools.chain(command, ["--what-if", "quorum=0"])
-    assert subprocess.run(list(texts), capture_output=True, timeout=60, check=False).returncode == 4
+    assert warm.fedquilt(*command, "--what-if", "quorum=0", where=tmp_path).returncode == 4

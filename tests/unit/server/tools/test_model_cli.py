@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import warm
 from typer.testing import CliRunner
 
 from fedquilt_common import cli
@@ -71,10 +70,9 @@ def test_the_tables_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def shell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fedquilt_common.cli", "model", "inspect", *arguments], capture_output=True, text=True,
-        timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(folder)},
-    )  # fmt: skip
+    """Inspect a model in a process that finds modules in ``folder``."""
+    path = f"import sys; sys.path.insert(0, {str(folder)!r})"
+    return warm.fedquilt("model", "inspect", *arguments, where=folder, before=path)
 
 
 OWN = """
