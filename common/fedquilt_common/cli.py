@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "boards": ("fedquilt_server.fleet.boards_cli", "List the boards that have an identity, or watch their health."),
     "flash": ("fedquilt_server.provisioning.flash_cli", "Write a board's identity and software into a stock image."),
     "upgrade": ("fedquilt_server.fleet.upgrade_cli", "Install another release on the boards, with Ansible."),
+    "homeassistant": ("fedquilt_server.fleet.homeassistant_cli", "Show the boards' sensors in Home Assistant."),
     "doctor": ("fedquilt_common.doctor.cli", "Check everything that a run needs, and report what is missing."),
     "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and the cost of narrow links."),
 }
@@ -113,7 +114,7 @@ def _module(name: str) -> ModuleType:
 def _print_help() -> None:
     print(f"fedquilt {__version__}: a federated-learning test bed on MQTT\n\nUsage: fedquilt COMMAND [OPTIONS]\n")
     for name, (_, words) in COMMANDS.items():
-        print(f"  {name:<12} {words}")
+        print(f"  {name:<13} {words}")
     print("\nOptions: --help, --version (-V), --install-completion, --show-completion [SHELL]")
     print("`fedquilt COMMAND --help` describes a command. docs/reference/exit-codes.md lists the exit codes.")
 

@@ -11,10 +11,10 @@ from fedquilt_common.errors import ProtocolError
 ROOT: Final = "fedquilt/v1"
 NAME_PATTERN: Final = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 NAME: Final = re.compile(NAME_PATTERN)
-COORDINATOR, WATCH = "coordinator", "watch"
+COORDINATOR, WATCH, HOME_ASSISTANT = "coordinator", "watch", "homeassistant"
 AGENTS: Final = "agents/"
 """Level above the topics of each agent."""
-RESERVED: Final = (COORDINATOR, WATCH)
+RESERVED: Final = (COORDINATOR, WATCH, HOME_ASSISTANT)
 """User names that the broker's ACL reserves; no agent may have one of them."""
 _NUMBER_PATTERN: Final = "0|[1-9][0-9]{0,8}"
 """Only the form that ``str`` writes, so that no two topics mean the same."""

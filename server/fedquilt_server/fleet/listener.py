@@ -6,7 +6,7 @@ import logging
 import queue
 import secrets
 
-from fedquilt_common.errors import BrokerUnreachableError, ProtocolError
+from fedquilt_common.errors import BrokerUnreachableError, FederationError, ProtocolError
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC
@@ -107,9 +107,15 @@ def user_address(federation: Federation, user: str, url: str = "") -> BrokerAddr
 
     Args:
         federation: the federation.
-        user: ``coordinator`` or ``watch``.
+        user: ``coordinator``, ``watch`` or ``homeassistant``.
         url: the broker; empty: the address that the boards use.
+
+    Raises:
+        FederationError: the user has no certificate.
+        BrokerUnreachableError: the URL cannot be used.
     """
     identity = federation.folder / user
+    if not (identity / "tls.crt").exists():
+        raise FederationError(f"{identity} has no certificate: `fedquilt federation renew` writes it")
     files = [str(identity / name) for name in ("ca.crt", "tls.crt", "tls.key")]
     return parse_broker_url(url or federation.record.url).with_files(*files)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC
-from fedquilt_common.wire.topics import COORDINATOR, ROOT, TOPIC_RULES, WATCH
+from fedquilt_common.wire.topics import COORDINATOR, HOME_ASSISTANT, ROOT, TOPIC_RULES, WATCH
 
 _HEAD: Final = """\
 # Access rules, written by fedquilt: the topics that each user can read and write. Everything else is refused, also to
@@ -21,6 +21,11 @@ topic read {version}
 user {watch}
 topic read {root}/#
 topic read {version}
+
+# `{home}` is for Home Assistant and for `fedquilt homeassistant`, which publishes the boards' sensors for it. It has no
+# rights in the federation.
+user {home}
+topic readwrite homeassistant/#
 
 # Each board reads what the coordinator publishes to all boards. It writes its own topics only, reads its own presence,
 # and reads its inbox.
@@ -38,7 +43,7 @@ def make_acl(federation: str, boards: Iterable[str]) -> str:
         boards: names of the boards that are not revoked.
     """
     root = f"{ROOT}/{federation}"
-    head = _HEAD.format(coordinator=COORDINATOR, watch=WATCH, root=root, version=VERSION_TOPIC)
+    head = _HEAD.format(coordinator=COORDINATOR, watch=WATCH, home=HOME_ASSISTANT, root=root, version=VERSION_TOPIC)
     return head + "".join("\n".join(_board_rules(root, board)) + "\n" for board in sorted(boards))
 
 

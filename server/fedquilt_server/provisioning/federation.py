@@ -4,7 +4,8 @@ federation.yaml        the record; all files below follow from it
 inventory.yml          for Ansible
 authority/             ca.crt and ca.key: back them up, and keep ca.key secret
 broker/                the files of Mosquitto
-coordinator/, watch/   ca.crt, tls.crt, tls.key of the workstation's own users
+coordinator/, watch/, homeassistant/
+                       ca.crt, tls.crt, tls.key of the workstation's own users
 boards/BOARD/          ca.crt, tls.crt, tls.key and agent.yaml of a board; its wifi.yaml if a list of boards named one
 """
 
