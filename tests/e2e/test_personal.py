@@ -67,7 +67,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     Ditto keeps the most private arrays; ``unit/common/algorithms`` tests the replies of the other algorithms.
     """
     folder = tmp_path_factory.mktemp("killed")
-    options = ("--set", "rounds=50", "--set", "training.epochs=2", "--set", "wire.chunk=1MiB")
+    one = "fleet=[{kind: strong, agents: 1, clients: 20}]"
+    options = ("--set", "rounds=50", "--set", "training.epochs=2", "--set", "wire.chunk=1MiB", "--set", one)
     silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with recording_broker(folder) as (broker, messages):
         start = command(EXPERIMENTS / "digits-ditto.yaml", folder, "--broker", broker, *options)
@@ -76,7 +77,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
                 await_round(folder, KILLED_AFTER)
             finally:
                 run.kill()
-                for who in ("coordinator", "strong-0", "weak-0"):
+                for who in ("coordinator", "strong-0"):
                     with contextlib.suppress(ProcessLookupError):  # it ends by itself without its parent
                         kill(folder, who)
     return folder, b"".join(message.header + message.payload for message in messages)

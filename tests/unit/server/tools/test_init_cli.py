@@ -53,9 +53,11 @@ def test_a_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_runs_as_it_is(tmp_path: Path) -> None:
+def test_the_file_runs(tmp_path: Path) -> None:
+    """With fewer rounds and agents, to be quick."""
     assert cli.run(["init", "first"]) == 0
-    command = [sys.executable, "-m", "fedquilt_common.cli", "simulate", "first.yaml", "--json", "--set", "rounds=2"]
+    fewer = ("--set", "rounds=2", "--set", "fleet=[{kind: strong, agents: 1, clients: 4}]")
+    command = [sys.executable, "-m", "fedquilt_common.cli", "simulate", "first.yaml", "--json", *fewer]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(json.loads(done.stdout)["rounds"]) == 2
