@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming
 from fedquilt_server.provisioning.announce import keep_announced
+from fedquilt_server.provisioning.authority import issue_certificate, load_identity
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.simulate.mosquitto import free_port
@@ -163,6 +165,26 @@ def test_a_board_of_the_federation_cannot_stand_for_the_broker(federation: Feder
         thread.join()
     assert isinstance(event, Disconnected)
     assert "certificate verify failed" in event.reason
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+def test_the_broker_of_the_same_authority_must_have_the_name(federation: Federation) -> None:
+    """For example a broker whose certificate is older than the name: its address does not count."""
+    folder = federation.folder / "authority"
+    authority = load_identity((folder / "ca.crt").read_text(), (folder / "ca.key").read_text(), "authority")
+    until = datetime.now(timezone.utc) + timedelta(days=9)
+    old = issue_certificate(authority, "10.9.9.9", until, ["10.9.9.9", "localhost", "127.0.0.1"])
+    (federation.broker_folder / "broker.crt").write_text(old.certificate_pem)
+    (federation.broker_folder / "broker.key").write_text(old.key_pem)
+    with (
+        bare_broker(federation.folder, federation.record.port),
+        announced(federation, ["127.0.0.1"]),
+        connecting(federation) as wait_for,
+    ):
+        event = wait_for(Disconnected)
+    assert isinstance(event, Disconnected)
+    assert "certificate is not valid for" in event.reason or "ostname mismatch" in event.reason
     gc.collect()
 
 

@@ -8,6 +8,7 @@ import queue
 import secrets
 import sys
 import time
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
@@ -19,6 +20,7 @@ from fedquilt_common.wire.client_id import agent_client_id
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import HOME_ASSISTANT
 from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage, Will
+from fedquilt_server.fleet.health import BoardHealth
 from fedquilt_server.fleet.homeassistant import (
     OFFLINE,
     ONLINE,
@@ -37,7 +39,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 PASSWORD: Final = "FEDQUILT_HOMEASSISTANT_PASSWORD"  # noqa: S105 - the name of an environment variable
 STEP_SECONDS: Final = 0.25
 RECORD_SECONDS: Final = 5.0
-"""Pause between two looks at the federation's record, for boards that were revoked."""
+"""Pause between two looks at all boards and at the federation's record, for boards that were revoked."""
 CLEAR_SECONDS: Final = 3.0
 """Seconds that ``--remove`` waits for what the broker had stored."""
 
@@ -73,26 +75,31 @@ class HomeAssistantBridge:
     def __exit__(self, *_: object) -> None:
         self._transport.close((bridge_topic(self._name), self._farewell), end_session=True)
 
-    def update(self, listener: FleetListener, now: float) -> None:
-        """Publish what has changed, and clear what belongs to no board any more.
+    def update(self, listener: FleetListener, changed: BoardHealth | None, now: float) -> None:
+        """Publish a board that has changed; from time to time all boards, and clear what belongs to none any more.
 
         Args:
             listener: the boards.
+            changed: the board that has just changed, if any.
             now: monotonic seconds.
 
         Raises:
             BrokerUnreachableError: the first connection failed.
         """
         self._take_events()
-        if now >= self._record_due:
-            self._record_due = now + RECORD_SECONDS
-            records = self._federation.record.boards
-            self._active = {name for name, record in records.items() if record.revoked is None}
         if not self._connected or not listener.complete:
-            return
-        for name in sorted(self._active & set(listener.boards)):
-            for topic, payload in board_messages(self._name, listener.boards[name]).items():
-                self._publish(topic, payload)
+            self._record_due = now
+        elif now >= self._record_due:
+            self._record_due = now + RECORD_SECONDS
+            self._publish_all(listener.boards)
+        elif changed is not None and changed.board in self._active:
+            self._publish_board(changed)
+
+    def _publish_all(self, boards: Mapping[str, BoardHealth]) -> None:
+        records = self._federation.record.boards
+        self._active = {name for name, record in records.items() if record.revoked is None}
+        for name in sorted(self._active & set(boards)):
+            self._publish_board(boards[name])
         self._clear(allowed_topics(self._name, self._active))
 
     def remove(self, seconds: float) -> None:
@@ -117,9 +124,10 @@ class HomeAssistantBridge:
             if self._transport.publish(topic, b"", retain=True):
                 del self._published[topic]
 
-    def _publish(self, topic: str, payload: bytes) -> None:
-        if self._published.get(topic) != payload and self._transport.publish(topic, payload, retain=True):
-            self._published[topic] = payload
+    def _publish_board(self, board: BoardHealth) -> None:
+        for topic, payload in board_messages(self._name, board).items():
+            if self._published.get(topic) != payload and self._transport.publish(topic, payload, retain=True):
+                self._published[topic] = payload
 
     def _take_events(self, timeout: float = 0.0) -> None:
         """Take what has arrived; wait for the first event up to ``timeout`` seconds.
@@ -185,8 +193,8 @@ def homeassistant(
             return
         with FleetListener(federation, broker) as listener:
             while not stop():
-                listener.take(STEP_SECONDS, time.time())
-                bridge.update(listener, time.monotonic())
+                changed = listener.take(STEP_SECONDS, time.time())
+                bridge.update(listener, changed, time.monotonic())
     raise typer.Exit(stop.exit_code)
 
 

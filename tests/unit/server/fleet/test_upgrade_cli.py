@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,12 @@ PLAYBOOK = """\
     - ansible.builtin.fail:
         msg: no release
       when: inventory_hostname == "broken"
+"""
+SLOW_ANSIBLE = """\
+#!/bin/sh
+trap 'sleep 0.5; touch ended; exit 99' INT
+touch started
+while true; do sleep 0.1; done
 """
 
 
@@ -86,3 +96,22 @@ def test_what_the_codes_of_ansible_mean(code: int, words: str) -> None:
 def test_an_interrupted_upgrade_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         check_exit_code(99)
+
+
+def test_ctrl_c_waits_until_ansible_has_ended(federation: Federation, tmp_path: Path) -> None:
+    """The terminal interrupts both. This Ansible takes a moment to end."""
+    ansible = tmp_path / "bin" / "ansible-playbook"
+    ansible.parent.mkdir()
+    ansible.write_text(
+        "#!/bin/sh\ntrap 'sleep 1; touch ended; exit 99' INT\ntouch started\nwhile true; do sleep 0.1; done\n"
+    )
+    ansible.chmod(0o755)
+    code = "import sys; from fedquilt_common import cli; sys.executable = '/none'; sys.exit(cli.run(['upgrade']))"
+    environment = {**os.environ, "PATH": f"{ansible.parent}:{os.environ['PATH']}"}
+    child = subprocess.Popen([sys.executable, "-c", code], env=environment, start_new_session=True)
+    while not (tmp_path / "ansible" / "started").exists():
+        assert child.poll() is None
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait(30) == 130
+    assert (tmp_path / "ansible" / "ended").exists()
