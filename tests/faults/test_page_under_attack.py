@@ -33,7 +33,7 @@ stage = Stage(Path(sys.argv[1]), rounds=100_000)
 
 
 def turn():
-    time.sleep(0.005)  # as agents that train
+    time.sleep(0.03)  # as agents that train
     return stage.turn()
 
 

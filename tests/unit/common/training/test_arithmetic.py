@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.support.warm import call
 
 from fedquilt_common.errors import UnsupportedPrecisionError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.training import precision
-from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.learner import TorchLearner, set_up_torch
 from fedquilt_common.training.precision import Arithmetic, choose_arithmetic
 from fedquilt_common.types import Examples
 
-PRECISIONS = ["fp32", "amp", "fp16", "bf16"]
+PRECISIONS: list[Any] = ["fp32", "amp", "fp16", "bf16"]
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,18 @@ def test_amp_where_torch_would_silently_go_on_in_fp32(monkeypatch: pytest.Monkey
         choose_arithmetic(Training(precision="amp"))
 
 
+def loaded_by_training() -> list[str]:
+    """Train in every precision; returns which parts of torch's compiler this process has loaded then."""
+    set_up_torch()
+    data = Examples(np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]))
+    for chosen in PRECISIONS:
+        one = TorchLearner(lambda: torch.nn.Linear(3, 2), Training(precision=chosen, momentum=0.9), 2)
+        arrays = one.train(one.init(0), data, seed=0).arrays
+        one.evaluate(arrays, data)
+        one.statistics(arrays, data)
+    return [name for name in ("torch._dynamo", "sympy", "torch._inductor") if name in sys.modules]
+
+
 def test_training_does_not_load_the_compiler() -> None:
-    """Train in every precision, in one process that has loaded nothing before."""
-    code = f"""
-import sys, numpy as np, torch
-from fedquilt_common.experiment.sections import Training
-from fedquilt_common.training.learner import TorchLearner, set_up_torch
-from fedquilt_common.types import Examples
-set_up_torch()
-data = Examples(np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]))
-for chosen in {PRECISIONS!r}:
-    learner = TorchLearner(lambda: torch.nn.Linear(3, 2), Training(precision=chosen, momentum=0.9), 2)
-    arrays = learner.train(learner.init(0), data, seed=0).arrays
-    learner.evaluate(arrays, data), learner.statistics(arrays, data)
-    print(*[f"{{chosen}}: {{name}}" for name in ("torch._dynamo", "sympy", "torch._inductor") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+    """In a process that has loaded the learner and nothing else."""
+    assert call(loaded_by_training) == []
