@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,11 @@ def fedquilt(*arguments: str, where: Path, before: str = "") -> subprocess.Compl
         process = PROCESSES.Process(target=_command, args=(arguments, where, before, streams))
         process.start()
         process.join(PATIENCE)
-        assert process.exitcode is not None, f"fedquilt {' '.join(arguments)} has not ended after {PATIENCE} s"
-        return subprocess.CompletedProcess(arguments, process.exitcode, *(path.read_text() for path in streams))
+        process.kill()  # no effect on one that has ended
+        process.join()
+        code = process.exitcode or 0
+        assert code != -signal.SIGKILL, f"fedquilt {' '.join(arguments)} has not ended after {PATIENCE} s"
+        return subprocess.CompletedProcess(arguments, code, *(path.read_text() for path in streams))
 
 
 def _command(arguments: tuple[str, ...], where: Path, before: str, streams: tuple[Path, Path]) -> None:
