@@ -22,7 +22,8 @@ from fedquilt_server.provisioning.names import hostname_of
 FOLDER: Final = "fedquilt"
 """Folder in the boot partition."""
 IDENTITY: Final = ("agent.yaml", "ca.crt", "tls.crt", "tls.key")
-_NETPLAN: Final = "/etc/netplan/60-fedquilt.yaml"
+_NETPLAN: Final = "/etc/netplan/50-cloud-init.yaml"
+"""cloud-init's own file. It writes the file once, before ours, and requires the cable there."""
 _CPYTHON: Final = re.compile(r"-cp3(\d+)-cp3\1t?-[^-]+\.whl$")
 """The name of a wheel for one version of Python only; abi3 wheels also fit later versions."""
 _COUNTRY: Final = "cfg80211.ieee80211_regdom="

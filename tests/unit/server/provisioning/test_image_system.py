@@ -63,7 +63,7 @@ def test_the_system_is_found_in_the_image(tmp_path: Path) -> None:
 def test_an_old_cloud_init_gets_the_wifi_as_a_file_of_netplan(tmp_path: Path, bundle: Path) -> None:
     write(tmp_path, system("22.4.2-1", reads=False), bundle, wifi=WIFI)
     (file,) = user_data(tmp_path)["write_files"]
-    assert (file["path"], file["permissions"]) == ("/etc/netplan/60-fedquilt.yaml", "0600")
+    assert (file["path"], file["permissions"]) == ("/etc/netplan/50-cloud-init.yaml", "0600")
     points = yaml.safe_load(file["content"])["network"]["wifis"]["wlan0"]["access-points"]
     assert points == {"lab": {"password": "long enough"}}
     assert any(command[-2:] == ["netplan", "apply"] for command in user_data(tmp_path)["runcmd"])
