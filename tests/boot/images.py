@@ -17,6 +17,7 @@ BOOT_MIB: Final = 512
 PACKAGES: Final = (
     "linux-image-cloud-amd64", "systemd-sysv", "systemd-resolved", "systemd-timesyncd", "dbus", "udev", "cloud-init",
     "netplan.io", "openssh-server", "python3", "python3-venv", "sudo", "iproute2",
+    "e2fsprogs", "cloud-guest-utils", "fdisk",
 )  # fmt: skip
 PYTHON: Final = {"bookworm": "3.11", "trixie": "3.13"}
 """The version of Python of each Debian release."""

@@ -19,6 +19,8 @@ from fedquilt_server.simulate.mosquitto import free_port
 HOST: Final = "10.0.2.2"
 """Under this address, QEMU's user network shows a board the machine on which QEMU runs."""
 PROBE_SECONDS: Final = 30.0
+EMULATED: Final = "systemd.default_device_timeout_sec=900"
+"""An emulated processor beside other load may take minutes to find its disk, where a board takes seconds."""
 SSH_OPTIONS: Final = (
     "-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null", "-oLogLevel=ERROR", "-oConnectTimeout=20",
     "-oBatchMode=yes", "-oServerAliveInterval=10",
@@ -112,7 +114,7 @@ def boot(card: Path, console: Path, options: tuple[str, ...], *more: str) -> sub
         "qemu-system-x86_64", "-machine", "q35", "-smp", "1", "-m", "1024", "-display", "none", "-no-reboot",
         *options, "-serial", f"file:{console}",
         "-kernel", str(firmware / "vmlinuz"), "-initrd", str(firmware / "initrd.img"),
-        "-append", (firmware / "cmdline.txt").read_text().strip(),
+        "-append", f"{(firmware / 'cmdline.txt').read_text().strip()} {EMULATED}",
         "-drive", f"file={card},format=raw,if=virtio,cache=writeback",
         "-device", "virtio-rng-pci", "-device", "virtio-net-pci,netdev=net", *more,
     ]  # fmt: skip

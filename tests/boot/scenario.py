@@ -183,7 +183,8 @@ def _check_system(bench: Bench, wifi: bool) -> None:
     # Nobody answers to the virtual board's Wi-Fi, so the start waits for it in vain.
     expected = ("systemd-networkd-wait-online.service",) if wifi else ()
     rest = [line for line in failed.splitlines() if line.strip() and line.split()[0] not in expected]
-    report.check("no service has failed", not rest, failed)
+    logs = [board.sh(f"sudo journalctl -b --no-pager -u {line.split()[0]} | tail -20", check=False) for line in rest]
+    report.check("no service has failed", not rest, "\n".join([failed, *logs]))
     status = board.sh("cloud-init status --long", check=False)
     report.check("cloud-init reports no error", "status: done" in status, status)
     enabled = board.sh("systemctl is-enabled fedquilt-install.service", check=False).strip()
