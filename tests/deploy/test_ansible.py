@@ -1,23 +1,22 @@
 """The playbooks: run against containers with systemd and sshd where FEDQUILT_TEST_BOARDS=1.
 
-The second half makes a board image with debootstrap the first time and needs some minutes and a Docker engine.
+The second half makes a board image with mmdebstrap the first time and needs some minutes and a Docker engine.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from tests.support.boards import ROOT, Machine, Playbooks, build_image, run, start, why_not
+from tests.support.boards import ROOT, Machine, Playbooks, asked_for, build_image, make_key, recap, start, why_not
+from tests.support.releases import another_release, wheelhouse
 
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.kinds import KINDS
@@ -28,10 +27,6 @@ EXPERIMENT = {
     "algorithm": {"name": "fedper"}, "training": {"epochs": 1, "lr": 0.05},
 }  # fmt: skip
 """Each client keeps a head of its own, so that there is a memory that an upgrade could lose."""
-asked_for = pytest.mark.skipif(
-    os.environ.get("FEDQUILT_TEST_BOARDS") != "1",
-    reason="takes minutes: set FEDQUILT_TEST_BOARDS=1 to run it (needs a Docker engine, debootstrap and ssh)",
-)
 
 
 def test_the_example_is_what_provisioning_writes(tmp_path: Path) -> None:
@@ -43,11 +38,13 @@ def test_the_example_is_what_provisioning_writes(tmp_path: Path) -> None:
     assert yaml.safe_load((ROOT / "ansible" / "inventory.example.yml").read_text()) == written
 
 
-def test_the_units_paths_are_those_of_the_roles() -> None:
+PATHS = ("/opt/fedquilt/current/bin/fedquilt", "/etc/fedquilt/agent.yaml", "/var/lib/fedquilt/data", "User=fedquilt\n")
+
+
+def test_the_unit_and_the_roles_agree_on_paths_and_user() -> None:
+    """None of them is a variable; the containers show that the roles create them."""
     unit = (ROOT / "deploy" / "systemd" / "fedquilt-agent.service").read_text()
-    base = yaml.safe_load((ROOT / "ansible" / "roles" / "base" / "defaults" / "main.yml").read_text())
-    assert f"ExecStart={base['base_folder']}/current/bin/fedquilt agent --config {base['base_configuration']}/" in unit
-    assert f"User={base['base_user']}\n" in unit
+    assert all(path in unit for path in PATHS)
     for line in ("Restart=always", "NoNewPrivileges=yes", "ProtectSystem=strict", "StateDirectory=fedquilt"):
         assert line in unit.splitlines()
     assert re.search(r"^WatchdogSec=\d+$", unit, re.MULTILINE)
@@ -55,7 +52,59 @@ def test_the_units_paths_are_those_of_the_roles() -> None:
     assert {kind for kind, known in KINDS.items() if known.jetson} == {k for k in KINDS if k.startswith("jetson-")}
 
 
+ROLES = sorted(path.name for path in (ROOT / "ansible" / "roles").iterdir())
+
+
+def read(role: str, path: str) -> Any:
+    file = ROOT / "ansible" / "roles" / role / path
+    return yaml.safe_load(file.read_text()) if file.exists() else {}
+
+
+def described(role: str) -> dict[str, dict[str, Any]]:
+    """Return each variable's entry in the argument specification of the role."""
+    points = read(role, "meta/argument_specs.yml")["argument_specs"].values()
+    return {name: option for point in points for name, option in point.get("options", {}).items()}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_variable_of_a_role_is_described(role: str) -> None:
+    """Defaults, argument specification and README name the same variables, with the same values and meanings."""
+    options = described(role)
+    defaults = {name: option["default"] for name, option in options.items() if not option.get("required")}
+    if (ROOT / "ansible" / "roles" / role / "defaults").exists():
+        assert read(role, "defaults/main.yml") == defaults
+    readme = (ROOT / "ansible" / "roles" / role / "README.md").read_text()
+    rows = [line for line in readme.splitlines() if line.startswith((f"| `{role}_", "| `fedquilt_"))]
+    assert rows == [row(name, option) for name, option in options.items()]
+
+
+def row(name: str, option: dict[str, Any]) -> str:
+    default = "required" if option.get("required") else f"`{option['default']}`"
+    meaning = option["description"]
+    text = meaning if isinstance(meaning, str) else " ".join(meaning)
+    return f"| `{name}` | {default.replace('``', 'empty')} | {text} |"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_entry_point_has_an_argument_specification(role: str) -> None:
+    """Those that a playbook or another role imports; ansible-core looks for the name in ``tasks_from``."""
+    texts = [path.read_text() for path in (ROOT / "ansible").rglob("*.yml")]
+    used = {name for text in texts for name in re.findall(rf"name: {role}\n\s+tasks_from: (\S+)", text)}
+    assert set(read(role, "meta/argument_specs.yml")["argument_specs"]) == {"main", *used}
+
+
+def test_no_task_shows_a_private_key() -> None:
+    """Tasks that copy a key, or replace a file with one, never print a difference."""
+    tasks = [task for role in ROLES for path in ("main", "remove") for task in read(role, f"tasks/{path}.yml") or []]
+    secret = [task for task in tasks if re.search(r"\.key\b|user-data", str(task)) and "ansible.builtin.copy" in task]
+    assert len(secret) == 4
+    assert [task["name"] for task in secret if task.get("diff") is not False] == []
+
+
 # -- on containers ---------------------------------------------------------------------------------------------
+
+
+UNIT = "systemctl show -p Description --value fedquilt-agent"
 
 
 @dataclass(frozen=True)
@@ -92,20 +141,13 @@ class Lab:
         return len(json.loads(told)["rounds"]) if told else 0
 
 
-def wheelhouse(folder: Path, *options: str) -> Path:
-    run(sys.executable, str(ROOT / "scripts" / "wheelhouse.py"), "--arch", os.uname().machine, "--out", str(folder),
-        "--python", f"{sys.version_info[0]}.{sys.version_info[1]}", *options)  # fmt: skip
-    return folder
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if reason := why_not():
         pytest.skip(reason)
     build_image()
     folder = tmp_path_factory.mktemp("lab")
-    key = folder / "key"
-    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    key = make_key(folder)
     hub, board = start("hub", key), start("board", key)
     try:
         federation = make_federation(folder / "federation", "lab", [hub.address])
@@ -118,20 +160,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     finally:
         hub.stop()
         board.stop()
-
-
-def another_release(lab: Lab, name: str, *, broken: bool = False) -> Path:
-    """The same software under another hash, or one whose agent does not start."""
-    folder = lab.wheels.with_name(name)
-    shutil.copytree(lab.wheels, folder)
-    requirements = folder / "requirements.txt"
-    if broken:
-        (wheel,) = folder.glob("paho_mqtt-*.whl")
-        wheel.unlink()
-        kept = [line for line in requirements.read_text().splitlines() if not line.startswith("paho-mqtt")]
-        requirements.write_text("\n".join(kept) + "\n")
-    requirements.write_text(requirements.read_text() + f"# {name}\n")
-    return folder
 
 
 @asked_for
@@ -150,19 +178,22 @@ def test_from_nothing_to_a_round_and_back_to_nothing(lab: Lab) -> None:
     assert [(client, number) for client, number, _ in memories] == [(client, ROUNDS) for client in range(3)]
     first = lab.board.sh("readlink /opt/fedquilt/current")
 
-    lab.playbooks.play("upgrade", agent_wheels=another_release(lab, "second"))
+    lab.playbooks.play("upgrade", agent_wheels=another_release(lab.wheels, "second"))
     second = lab.board.sh("readlink /opt/fedquilt/current")
     assert second != first
     assert lab.board.sh("systemctl is-active fedquilt-agent").strip() == "active"
     assert lab.memories() == memories
+    assert lab.board.sh(UNIT).strip() == "second"
 
     lab.playbooks.play("rollback")
     assert lab.board.sh("readlink /opt/fedquilt/current") == first
+    assert lab.board.sh(UNIT).strip() == "fedquilt agent"
     assert lab.board.sh("systemctl is-active fedquilt-agent").strip() == "active"
 
-    told = lab.playbooks.play("upgrade", agent_wheels=another_release(lab, "third", broken=True), fails=True)
+    told = lab.playbooks.play("upgrade", agent_wheels=another_release(lab.wheels, "third", broken=True), fails=True)
     assert "failed with the new release, so the board was rolled back" in told
     assert lab.board.sh("readlink /opt/fedquilt/current") == first
+    assert lab.board.sh(UNIT).strip() == "fedquilt agent"
     assert lab.board.sh("systemctl is-active fedquilt-agent").strip() == "active"
 
     before = lab.board.sh("systemctl show -p NRestarts --value fedquilt-agent").strip()
@@ -179,8 +210,3 @@ def test_from_nothing_to_a_round_and_back_to_nothing(lab: Lab) -> None:
     )  # fmt: skip
     assert [lab.board.sh(look, check=False).strip() for look in looks] == ["", "", ""]
     assert "changed=0" in recap(lab.playbooks.play("remove"), "board")
-
-
-def recap(told: str, host: str) -> str:
-    """The line of a host in what Ansible says last."""
-    return next(line for line in told.splitlines()[::-1] if line.startswith(f"{host} "))

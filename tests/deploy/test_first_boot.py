@@ -19,7 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.boards import PATIENCE, ROOT, Machine, build_image, create, run, start, switch_on, why_not
+from tests.support.boards import (
+    PATIENCE,
+    ROOT,
+    Machine,
+    asked_for,
+    build_image,
+    create,
+    make_key,
+    run,
+    start,
+    switch_on,
+    why_not,
+)
 from tests.support.cards import TOOLS, WHY_NOT, stock
 
 from fedquilt_server.provisioning.partitions import boot_partition
@@ -30,10 +42,6 @@ SEED = (
     "datasource_list: [NoCloud, None]\ndatasource: {NoCloud: {seedfrom: 'file:///boot/firmware/'}}\nlocale: C.UTF-8\n"
 )
 """What /etc/cloud/cloud.cfg.d/99_raspberry-pi.cfg says, and the only locale that a container has."""
-asked_for = pytest.mark.skipif(
-    os.environ.get("FEDQUILT_TEST_BOARDS") != "1",
-    reason="takes minutes: set FEDQUILT_TEST_BOARDS=1 to run it (needs a Docker engine, debootstrap and ssh)",
-)
 
 
 def commands() -> list[str]:
@@ -115,7 +123,7 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
     files = {"cmdline.txt": "console=tty1 rootwait\n", "user-data": "#cloud-config\n"}
     stock(folder / "stock.img", files=files, boot=(8192, 900 * 2048))
     (folder / "wifi.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```", DEPLOY, re.MULTILINE | re.DOTALL)[0])
-    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key"))
+    make_key(folder)
     here = f"ARCH={os.uname().machine} PYTHON_ON_BOARD={sys.version_info[0]}.{sys.version_info[1]} ARGS="
     other = {
         "192.168.1.10": gateway(), "--kind pi4": "--kind container --user pi",
@@ -178,6 +186,16 @@ def test_a_power_cut_during_the_first_start_is_made_good_by_the_next(workstation
         )
 
 
+UNPACKED = "/opt/checkout"
+
+
+def install_archive(workstation: Workstation, board: Machine) -> str:
+    """Unpack the archive for a Jetson on the board; returns the output of its installer."""
+    board.sh(f"mkdir {UNPACKED}")
+    run("docker", "cp", str(workstation.folder / "desk.tar.gz"), f"{board.container}:{UNPACKED}")
+    return board.sh(f"cd {UNPACKED} && tar -xzf desk.tar.gz && sh fedquilt/install.sh")
+
+
 @asked_for
 @pytest.mark.timeout(1800)
 def test_from_cards_to_rounds(workstation: Workstation, tmp_path: Path) -> None:
@@ -185,8 +203,7 @@ def test_from_cards_to_rounds(workstation: Workstation, tmp_path: Path) -> None:
     coordinator = workstation.start(*COORDINATOR, log="coordinator.log")
     desk = start("desk", workstation.folder / "key")
     try:
-        run("docker", "cp", str(workstation.folder / "desk.tar.gz"), f"{desk.container}:/root")
-        desk.sh("cd /root && tar -xzf desk.tar.gz && sh fedquilt/install.sh")
+        install_archive(workstation, desk)
         with board_with(card(workstation, tmp_path)) as kitchen:
             kitchen.wait(RUNS, "active", 300)
             assert coordinator.wait(PATIENCE) == 0, (workstation.folder / "coordinator.log").read_text()[-3000:]
@@ -224,12 +241,11 @@ def test_a_board_whose_python_is_too_old_has_a_container(workstation: Workstatio
     """Run by hand, as docs/deploy.md says it; torch is among the wheels here, as for a Nano."""
     desk = start("desk", workstation.folder / "key")
     try:
-        run("docker", "cp", str(workstation.folder / "desk.tar.gz"), f"{desk.container}:/root")
         desk.sh("printf '#!/bin/sh\\nexit 1\\n' > /usr/local/bin/python3; chmod +x /usr/local/bin/python3")
-        assert "Python is older than 3.10" in desk.sh("cd /root && tar -xzf desk.tar.gz && sh fedquilt/install.sh")
+        assert "Python is older than 3.10" in install_archive(workstation, desk)
         assert desk.sh("systemctl list-unit-files --no-legend --state=enabled 'fedquilt*'", check=False) == ""
         owner = desk.sh("echo $(id -u fedquilt):$(id -g fedquilt)").strip()
-        run("docker", "cp", f"{desk.container}:/root/fedquilt", str(tmp_path / "fedquilt"))
+        run("docker", "cp", f"{desk.container}:{UNPACKED}/fedquilt", str(tmp_path / "fedquilt"))
         (tmp_path / "etc").mkdir()
         copy = f"docker exec {desk.container} tar -C /etc -c fedquilt | tar -C {tmp_path}/etc --numeric-owner -xp"
         run("bash", "-c", copy)  # `docker cp` forgets groups

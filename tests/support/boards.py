@@ -6,25 +6,31 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from tests.support.rootfs import DEBIAN_12, Distribution, RootFileSystem
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "systemd,systemd-sysv,dbus,openssh-server,python3,ca-certificates,iproute2,sudo,cloud-init,locales,"
-    "python3-cffi-backend,mosquitto"
+    "python3-cffi-backend,python3-apt,mosquitto"
 )
 """Only the workstation needs Mosquitto; it is installed here because the tests do not use the Internet."""
-IMAGE = f"fedquilt-test-board:{zlib.crc32(PACKAGES.encode()):08x}"
+HOOKS = ('chroot "$1" systemctl disable mosquitto',)
 PATIENCE = 600.0
 STRANGERS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ControlMaster=auto -o ControlPersist=60s"
 """Containers have new host keys each time, and reuse the addresses of earlier ones."""
+
+
+asked_for = pytest.mark.skipif(
+    os.environ.get("FEDQUILT_TEST_BOARDS") != "1",
+    reason="takes minutes: set FEDQUILT_TEST_BOARDS=1 to run it (needs a Docker engine, mmdebstrap and ssh)",
+)
 
 
 def run(*command: str, check: bool = True, **more: Any) -> str:
@@ -34,29 +40,43 @@ def run(*command: str, check: bool = True, **more: Any) -> str:
     return output
 
 
-def why_not() -> str:
+def make_key(folder: Path) -> Path:
+    """Return a new SSH key; its public half is beside it."""
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key"))
+    return folder / "key"
+
+
+def root_of(distribution: Distribution) -> RootFileSystem:
+    return RootFileSystem(distribution, PACKAGES, HOOKS)
+
+
+def image(distribution: Distribution) -> str:
+    """Return the name of the Docker image."""
+    return f"fedquilt-test-board:{root_of(distribution).name}"
+
+
+def has_image(distribution: Distribution) -> bool:
+    command = ["docker", "image", "inspect", image(distribution)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def why_not(distribution: Distribution = DEBIAN_12) -> str:
     """Return what is missing for containers and how to get it; empty if nothing is."""
-    packages = {
-        "docker": "docker.io", "debootstrap": "debootstrap", "ssh": "openssh-client", "ssh-keygen": "openssh-client",
-    }  # fmt: skip
+    packages = {"docker": "docker.io", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
     for tool, package in packages.items():
         if shutil.which(tool) is None:
             return f"{tool} is not installed: sudo apt-get install {package}"
     engine = subprocess.run(["docker", "info"], capture_output=True, check=False)
-    return "" if engine.returncode == 0 else "no Docker engine answers: start one (docker info must succeed)"
+    if engine.returncode != 0:
+        return "no Docker engine answers: start one (docker info must succeed)"
+    return "" if has_image(distribution) else root_of(distribution).why_not()
 
 
-def build_image() -> None:
-    """Build an image of Debian with systemd if it is missing; takes two minutes."""
-    if subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, check=False).returncode == 0:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "root"
-        run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(root))
-        run("chroot", str(root), "systemctl", "disable", "mosquitto")
-        with (Path(folder) / "root.tar").open("wb") as archive:
-            subprocess.run(["tar", "-C", str(root), "-c", "."], stdout=archive, check=True)
-        run("docker", "import", "-c", 'CMD ["/lib/systemd/systemd"]', str(Path(folder) / "root.tar"), IMAGE)
+def build_image(distribution: Distribution = DEBIAN_12) -> None:
+    """Build an image of the distribution with systemd if it is missing; takes some minutes the first time."""
+    if not has_image(distribution):
+        root = root_of(distribution).make()
+        run("docker", "import", "-c", 'CMD ["/lib/systemd/systemd"]', str(root), image(distribution))
 
 
 @dataclass(frozen=True)
@@ -81,13 +101,13 @@ class Machine:
         subprocess.run(["docker", "rm", "-f", self.container], capture_output=True, check=False)
 
 
-def create(name: str) -> str:
+def create(name: str, distribution: Distribution = DEBIAN_12) -> str:
     """Create a stopped container with systemd as process 1; returns its name."""
     container = f"fedquilt-test-{name}-{os.getpid()}"
     run(
         "docker", "create", "--name", container, "--hostname", name, "--cap-add", "SYS_ADMIN",
         "--security-opt", "seccomp=unconfined", "--tmpfs", "/run", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec",  # noqa: S108
-        "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", IMAGE,
+        "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", image(distribution),
     )  # fmt: skip
     return container
 
@@ -96,13 +116,14 @@ def switch_on(name: str, container: str) -> Machine:
     run("docker", "start", container)
     template = "{{range.NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
     machine = Machine(name, container, run("docker", "inspect", "-f", template, container).strip())
-    machine.wait("systemctl is-active ssh", "active", 60)
+    machine.wait("systemctl is-active ssh.service ssh.socket | grep -m 1 '^active'", "active", 60)
     return machine
 
 
-def start(name: str, key: Path) -> Machine:
+def start(name: str, key: Path, distribution: Distribution = DEBIAN_12) -> Machine:
     """Start a container in which the public half of ``key`` can log in as root."""
-    machine = switch_on(name, create(name))
+    machine = switch_on(name, create(name, distribution))
+    machine.sh("touch /var/lib/apt/lists")  # fresh, so that Ansible does not ask the Internet for newer ones
     public = key.with_suffix(".pub").read_text().strip()
     machine.sh(f"install -d -m 700 /root/.ssh; echo '{public}' > /root/.ssh/authorized_keys")
     return machine
@@ -137,3 +158,8 @@ class Playbooks:
         )  # fmt: skip
         assert (done.returncode != 0) == fails, done.stdout[-6000:] + done.stderr[-2000:]
         return done.stdout
+
+
+def recap(told: str, host: str) -> str:
+    """Return the line of a host at the end of Ansible's output."""
+    return next(line for line in told.splitlines()[::-1] if line.startswith(f"{host} "))

@@ -1,0 +1,49 @@
+"""Wheelhouses of releases that differ from each other as little as a test needs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+from tests.support.boards import ROOT, run
+
+UNIT = "fedquilt_server/provisioning/fedquilt-agent.service"
+
+
+def wheelhouse(folder: Path, *options: str, python: str = f"{sys.version_info[0]}.{sys.version_info[1]}") -> Path:
+    """Collect the wheels for a container of this machine's architecture."""
+    run(sys.executable, str(ROOT / "scripts" / "wheelhouse.py"), "--arch", os.uname().machine, "--out", str(folder),
+        "--python", python, *options)  # fmt: skip
+    return folder
+
+
+def another_release(wheels: Path, name: str, *, broken: bool = False) -> Path:
+    """Copy a wheelhouse to a release whose unit is described as ``name``; the agent of a broken one does not start."""
+    folder = wheels.with_name(name)
+    shutil.copytree(wheels, folder)
+    (own,) = folder.glob("fedquilt-*.whl")
+    old = hashlib.sha256(own.read_bytes()).hexdigest()
+    describe_unit(own, name)
+    requirements = folder / "requirements.txt"
+    text = requirements.read_text().replace(old, hashlib.sha256(own.read_bytes()).hexdigest())
+    if broken:
+        (paho,) = folder.glob("paho_mqtt-*.whl")
+        paho.unlink()
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("paho-mqtt"))
+    requirements.write_text(text)
+    return folder
+
+
+def describe_unit(wheel: Path, description: str) -> None:
+    """Replace the description in a wheel's systemd unit."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    changed = files[UNIT].replace(b"Description=fedquilt agent", f"Description={description}".encode())
+    assert changed != files[UNIT]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in {**files, UNIT: changed}.items():
+            archive.writestr(name, content)
