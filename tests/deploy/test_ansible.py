@@ -34,6 +34,8 @@ def test_the_example_is_what_provisioning_writes(tmp_path: Path) -> None:
     federation = make_federation(tmp_path / "f", "lab", ["192.168.1.10"])
     federation.provision("kitchen", "pi4")
     federation.provision("desk", "jetson-orin-nano")
+    federation.provision("cellar", "pi4")
+    federation.revoke("cellar")
     written = yaml.safe_load((federation.folder / "inventory.yml").read_text())
     assert yaml.safe_load((ROOT / "ansible" / "inventory.example.yml").read_text()) == written
 
