@@ -8,10 +8,10 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test explore soak boot-test fuzz check format docs bench wheelhouse clean
+.PHONY: help setup demo test arm64-test explore soak boot-test fuzz check format docs bench wheelhouse clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Stamp files record what is installed in the environment, so that nothing is installed twice. [dev] includes [server].
 $(VENV)/.has-server: pyproject.toml constraints.txt
@@ -36,6 +36,10 @@ demo: $(VENV)/.has-server ## Run a small federation on this machine, with the st
 
 test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" selects some of them)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+# Needs root, QEMU's user emulation, and the wheelhouse of make wheelhouse for Python 3.11.
+arm64-test: $(VENV)/.has-dev ## Compare an emulated arm64 board with this machine, and train on both (many minutes)
+	FEDQUILT_TEST_ARM64=1 $(BIN)/python -m pytest -s $(ARGS) tests/arm64
 
 explore: $(VENV)/.has-dev ## Visit every state of the machine in small worlds (many minutes)
 	$(BIN)/python -m tests.exploration.explore --jobs $(JOBS)

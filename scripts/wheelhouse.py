@@ -5,8 +5,9 @@
 
 The folder gets the wheels of fedquilt, of its requirements on such a board and of pip, and a ``requirements.txt`` with
 their SHA-256 hashes for ``pip install --no-index --no-deps --require-hashes``. pip uses its own settings. From PyPI
-alone, torch comes with gigabytes for NVIDIA GPUs: name an index with CPU-only wheels in PIP_EXTRA_INDEX_URL (see the
-torch installation page). Leave torch out with ``--without torch`` if the board has its own, as a Jetson has.
+alone, torch comes with gigabytes for NVIDIA GPUs, for aarch64 too: name an index with CPU-only wheels in
+PIP_EXTRA_INDEX_URL (see the torch installation page). Leave torch out with ``--without torch`` if the board has its
+own, as a Jetson has.
 """
 
 from __future__ import annotations
@@ -106,6 +107,18 @@ def collect(folder: Path, arch: str, python: str, extra: str, without: list[str]
     (folder / "requirements.txt").write_text(pin_wheels(folder))
 
 
+def warn_of_gpu_libraries(wheels: Iterable[Path]) -> str:
+    """Return a warning if the wheels include NVIDIA's libraries, else an empty text."""
+    sizes = [path.stat().st_size for path in wheels if path.name.startswith("nvidia_")]
+    if not sizes:
+        return ""
+    return (
+        f"wheelhouse: {len(sizes)} wheels, {sum(sizes) / 2**20:.1f} MiB, are libraries for NVIDIA GPUs that torch from "
+        "PyPI requires. A Raspberry Pi cannot use them, and its boot partition is too small for them. Set "
+        "PIP_EXTRA_INDEX_URL to an index with CPU-only wheels (see the torch installation page), and run this again."
+    )
+
+
 def main() -> None:
     """Collect the wheels and print the largest ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -128,6 +141,8 @@ def main() -> None:
     for path in wheels[:5]:
         print(f"{path.stat().st_size / 2**20:8.1f} MiB  {path.name}")
     print(f"{total / 2**20:8.1f} MiB  in {len(wheels)} wheels for Python {given.python} on {given.arch}: {out}")
+    if warning := warn_of_gpu_libraries(wheels):
+        print(warning, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,15 @@ def test_what_is_needed_and_not_there_is_noticed(script: Any, tmp_path: Path) ->
     assert script.find_missing(tmp_path, "aarch64", "3.11", []) == {"torch"}
 
 
+def test_libraries_for_gpus_are_reported(script: Any, tmp_path: Path) -> None:
+    """torch from PyPI requires them for aarch64 too, and no card has room for them."""
+    plain = wheel(tmp_path, "torch")
+    assert script.warn_of_gpu_libraries([plain]) == ""
+    found = script.warn_of_gpu_libraries([plain, wheel(tmp_path, "nvidia_cublas"), wheel(tmp_path, "nvidia_nccl_cu13")])
+    assert "2 wheels" in found
+    assert "PIP_EXTRA_INDEX_URL" in found
+
+
 def test_wheels_for_the_c_library_of_a_board(script: Any) -> None:
     found = script.platforms("aarch64")
     assert found[0] == "manylinux_2_35_aarch64"

@@ -26,7 +26,7 @@ from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watc
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.metrics import match_shape, score_classes, score_values
-from fedquilt_common.training.precision import choose_arithmetic, widen_halves
+from fedquilt_common.training.precision import choose_arithmetic, keep_kernels, widen_halves
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor
 from fedquilt_common.types import Arrays, Examples, Progress
 
@@ -184,6 +184,7 @@ class TorchLearner:
         phase = TrainingPhase(data, loss, only, penalty)
         return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
 
+    @keep_kernels()
     def train_in_turn(
         self,
         arrays: Arrays,

@@ -96,6 +96,20 @@ def choose_arithmetic(training: Training) -> Arithmetic:
     return arithmetic
 
 
+@contextlib.contextmanager
+def keep_kernels() -> Iterator[None]:
+    """Restore afterwards whether torch uses oneDNN, so that the next task has the same bits as in a new process.
+
+    Where oneDNN cannot multiply matrices in half precision, as on a Raspberry Pi 4, torch stops using it at the first
+    attempt, for all later operations of the process.
+    """
+    enabled = torch.backends.mkldnn.enabled
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = enabled
+
+
 def _autocast_works(arithmetic: Arithmetic) -> bool:
     """Whether autocast has an effect; old versions of torch only warn, and compute in fp32."""
     matrix = torch.ones(1, 1, device=arithmetic.device)

@@ -358,3 +358,23 @@ def test_divergence_in_half_says_what_else_helps() -> None:
     one = learner(precision="fp16", lr=1e4, epochs=20)
     with pytest.raises(TrainingDivergedError, match=r"try a smaller training.lr.*fp16 ends at 65504"):
         one.train(one.init(0), flat(), seed=0)
+
+
+def test_a_task_leaves_torchs_kernels_as_they_were() -> None:
+    """Without support for a precision, torch stops using oneDNN for good: later tasks would have other bits."""
+
+    kernels: Any = torch.backends.mkldnn
+
+    class Failing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            kernels.enabled = False  # as torch does when oneDNN fails
+            return super().forward(x.flatten(1))
+
+    data = flat()
+    learner = TorchLearner(lambda: Failing(40, 3), Training(epochs=1, batch=8), 3)
+    assert kernels.enabled
+    try:
+        learner.train(learner.init(1), data, seed=1)
+        assert kernels.enabled
+    finally:
+        kernels.enabled = True
