@@ -48,7 +48,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     [
         ("fedquilt ", list(cli.COMMANDS)),
         ("fedquilt mod", ["models", "model"]),
-        ("fedquilt federation ", ["init", "renew", "broker"]),
+        ("fedquilt federation ", ["init", "renew", "broker", "announce"]),
         ("fedquilt memory ex", ["export"]),
         ("fedquilt agent --allow", ["--allow-import"]),
         ("fedquilt simulate --li", ["--linger"]),
