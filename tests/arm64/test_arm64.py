@@ -97,6 +97,8 @@ def test_a_task_has_the_same_bits_after_other_tasks(found: list[Difference]) -> 
 def test_other_numbers_differ_by_rounding_only(found: list[Difference]) -> None:
     """Relative to the change that the training made, which is small beside the rounding of half precision."""
     for each in found:
+        if each.name.endswith(HALVES) and each.ulp is None:
+            continue  # one of the two cannot train this model in this precision
         assert each.relative < (0.5 if each.name.endswith(HALVES) else 1e-4), each
 
 
