@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         UncuttableModelError,
         UnknownNameError,
         UnsupportedPrecisionError,
+        UpgradeFailedError,
     )
     from fedquilt_common.experiment.experiment import Experiment
     from fedquilt_common.seeds import derive_seed
@@ -107,7 +108,7 @@ __all__ = [
     "ExperimentError", "FederationError", "FederationInUseError", "FolderInUseError", "ForbiddenImportError",
     "ImageError", "NoGlobalModelError", "PackageMissingError", "PayloadError", "ProtocolError", "ProtocolVersionError",
     "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError", "UncuttableModelError",
-    "UnknownNameError", "UnsupportedPrecisionError",
+    "UnknownNameError", "UnsupportedPrecisionError", "UpgradeFailedError",
 ]  # fmt: skip
 
 _NAMES = {
@@ -142,9 +143,9 @@ _NAMES = {
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
     "fedquilt_common.errors": "BrokerMissingError BrokerUnreachableError DamagedTransferError DataUnavailableError "
     "ExperimentError FederationError FederationInUseError FedquiltError FolderInUseError ForbiddenImportError "
-    "ImageError "
-    "NoGlobalModelError PackageMissingError PayloadError ProtocolError ProtocolVersionError RunFailedError "
-    "RunFolderError SliceError TrainingDivergedError UncuttableModelError UnknownNameError UnsupportedPrecisionError",
+    "ImageError NoGlobalModelError PackageMissingError PayloadError ProtocolError ProtocolVersionError RunFailedError "
+    "RunFolderError SliceError TrainingDivergedError UncuttableModelError UnknownNameError UnsupportedPrecisionError "
+    "UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",

@@ -132,6 +132,8 @@ class Claims:
     def take(self, presence: AgentPresence, *, retained: bool) -> None:
         """Handle a presence message; ``retained``: the broker had stored it, so its agent may be gone."""
         if presence.agent in self._assignments.revoked:
+            self._reread_assignments()  # the board may have a new identity
+        if presence.agent in self._assignments.revoked:
             self._turn_away(presence.agent, live=presence.online and not retained)
             return
         before = self._claims.get(presence.agent)

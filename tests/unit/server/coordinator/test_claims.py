@@ -330,15 +330,18 @@ def test_a_revoked_board_that_the_broker_still_accepts_is_reported_once(world: W
     assert world.reasons == ["a is revoked, but the broker accepts it: give the broker its new revocation list and ACL"]
 
 
-def test_a_board_with_a_new_identity_joins_with_its_next_presence(world: World) -> None:
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_a_board_with_a_new_identity_joins_with_its_next_presence(world: World, seconds: float) -> None:
+    """Also if it is faster than the coordinator, which looks into the inventory once a second."""
     world.say("a", [0])
     world.assignments = Assignments({}, frozenset({"a"}))
     world.listen(1)
     world.assignments = Assignments({0: "a"})
-    world.listen(1)
+    world.listen(seconds)
     assert world.hosts == {}
     world.say("a", [0], 2, instance="new")
     assert world.hosts == {0: "a"}
+    assert world.reasons == []
 
 
 # -- two agents with one id ------------------------------------------------------------------------------------

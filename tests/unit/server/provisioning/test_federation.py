@@ -213,7 +213,7 @@ def test_the_configuration_for_the_systems_own_mosquitto(made: Federation, tmp_p
 def test_secrets_are_for_their_owner_only(made: Federation) -> None:
     assert stat.S_IMODE(made.folder.stat().st_mode) == 0o700
     keys = list(made.folder.rglob("*.key"))
-    assert len(keys) == 6
+    assert len(keys) == 7
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
 
 
