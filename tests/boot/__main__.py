@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
-from tests.boot.images import PYTHON, SHAPES
+from tests.boot.images import RELEASES, SHAPES
 from tests.boot.scenario import Report, try_board
 
 TOOLS = ("mmdebstrap", "qemu-system-x86_64", "mcopy", "mkfs.vfat", "sfdisk", "mke2fs", "debugfs", "ssh", "mosquitto")
@@ -54,7 +54,7 @@ def _parse() -> argparse.Namespace:
         prog="python -m tests.boot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="shapes of the images")
-    parser.add_argument("--releases", nargs="+", choices=PYTHON, default=list(PYTHON), help="Debian releases")
+    parser.add_argument("--releases", nargs="+", choices=RELEASES, default=list(RELEASES), help="Debian releases")
     parser.add_argument("--long", action="store_true", help="with torch: also train, and cut the power during a run")
     parser.add_argument("--cache", type=Path, default=Path("dist") / "boot-test", help="folder for images and wheels")
     parser.add_argument("--out", type=Path, help="write the report to this JSON file")

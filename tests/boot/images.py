@@ -11,16 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.rootfs import DISTRIBUTIONS, RootFileSystem
+
 SECTOR: Final = 512
 BOOT_START: Final = 8192
 BOOT_MIB: Final = 512
 PACKAGES: Final = (
-    "linux-image-cloud-amd64", "systemd-sysv", "systemd-resolved", "systemd-timesyncd", "dbus", "udev", "cloud-init",
-    "netplan.io", "openssh-server", "python3", "python3-venv", "sudo", "iproute2",
-    "e2fsprogs", "cloud-guest-utils", "fdisk",
-)  # fmt: skip
-PYTHON: Final = {"bookworm": "3.11", "trixie": "3.13"}
-"""The version of Python of each Debian release."""
+    "linux-image-cloud-amd64,systemd-sysv,systemd-resolved,systemd-timesyncd,dbus,udev,cloud-init,netplan.io,"
+    "openssh-server,python3,python3-venv,sudo,iproute2,e2fsprogs,cloud-guest-utils,fdisk"
+)
+RELEASES: Final = {
+    distribution.suite: RootFileSystem(distribution, PACKAGES)
+    for distribution in DISTRIBUTIONS
+    if distribution.name.startswith("Debian")
+}
+"""The root file systems of the Debian releases; Ubuntu has no kernel of that name."""
 FSTAB: Final = "{root} / ext4 defaults,noatime 0 1\n{boot} /boot/firmware vfat defaults 0 2\n"
 STOCK_FILES: Final = {
     "user-data": "#cloud-config\n",
@@ -82,22 +87,11 @@ def stock_image(shape: str, release: str, cache: Path) -> Path:
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
     image = cache / f"{shape}-{release}-{recipe}.img"
     if not image.exists():
-        archive = _root_archive(release, cache)
+        archive = RELEASES[release].make()
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             made = _make_image(SHAPES[shape], archive, Path(folder))
             made.replace(image)
     return image
-
-
-def _root_archive(release: str, cache: Path) -> Path:
-    """Return a tar archive of a Debian release; it is made from Debian's packages if it is not in the cache."""
-    packages = ",".join(PACKAGES)
-    archive = cache / f"{release}-{hashlib.sha256(packages.encode()).hexdigest()[:8]}.tar"
-    if not archive.exists():
-        fresh = archive.with_suffix(".new.tar")
-        run("mmdebstrap", "--variant=minbase", f"--include={packages}", release, fresh)
-        fresh.replace(archive)
-    return archive
 
 
 def _make_image(shape: Shape, archive: Path, work: Path) -> Path:

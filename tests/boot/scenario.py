@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import yaml
-from tests.boot.images import BOOT_MIB, BOOT_START, PYTHON, SECTOR, run, stock_image
+from tests.boot.images import BOOT_MIB, BOOT_START, RELEASES, SECTOR, run, stock_image
 from tests.boot.machine import HOST, Board, accelerator
 from tests.support.peers import Peer, federation_broker
 
@@ -157,7 +157,17 @@ def _wheelhouse(release: str, cache: Path, long: bool) -> Path:
     folder = cache / f"wheels-{release}{'-torch' if long else ''}"
     without = () if long else ("--without", "torch", "scipy", "scikit-learn")
     script = PROJECT / "scripts" / "wheelhouse.py"
-    run(sys.executable, script, "--arch", "x86_64", "--python", PYTHON[release], "--out", folder, *without)
+    run(
+        sys.executable,
+        script,
+        "--arch",
+        "x86_64",
+        "--python",
+        RELEASES[release].distribution.python,
+        "--out",
+        folder,
+        *without,
+    )
     return folder
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.peers import Peer, peer, running
-from tests.support.runs import FEDQUILT
+from tests.support.runs import FEDQUILT, journal_events
 
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.wire.broker_url import parse_broker_url
@@ -127,7 +125,7 @@ def test_a_board_that_left_its_presence_behind_keeps_no_client(port: int, tmp_pa
         stale.client.publish(TOPICS.presence("a-stale-board"), here, qos=1, retain=True).wait_for_publish(20)
     with coordinator(port, tmp_path) as server, agent(port, tmp_path, 0):
         assert server.wait(60) == 0
-    assert [event["agent"] for event in events(tmp_path, "Replied")] == ["board"]
+    assert [event["agent"] for event in journal_events(tmp_path / "run", "Replied")] == ["board"]
 
 
 def test_a_board_hosts_only_what_the_inventory_assigns_to_it(port: int, tmp_path: Path) -> None:
@@ -144,15 +142,7 @@ def test_a_board_hosts_only_what_the_inventory_assigns_to_it(port: int, tmp_path
 
 def rejections(folder: Path) -> list[str]:
     """Return the reasons in the journal; none while there is no journal."""
-    return [event["reason"] for event in events(folder, "Rejected")]
-
-
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    with contextlib.suppress(sqlite3.OperationalError):
-        with contextlib.closing(sqlite3.connect(f"file:{folder}/run/journal.sqlite?mode=ro", uri=True)) as journal:
-            found = journal.execute("SELECT body FROM events WHERE kind = ?", (kind,)).fetchall()
-        return [json.loads(body) for (body,) in found]
-    return []
+    return [event["reason"] for event in journal_events(folder / "run", "Rejected")]
 
 
 def test_a_finished_run_leaves_no_session_and_shows_no_secret(port: int, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.peers import Peer, federation_broker, peer
-from tests.support.runs import FEDQUILT
+from tests.support.runs import FEDQUILT, journal_events
 
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.wire.messages import AgentPresence
@@ -50,14 +48,6 @@ def coordinator(made: Federation, folder: Path) -> contextlib.AbstractContextMan
     experiment.write_text(dump_experiment(bench_experiment(1, 1, 0.01, 1)))
     options = ("--out", str(folder / "run"), "--resume", "--no-page", *coordinator_options(made))
     return command("coordinator", str(experiment), *options)
-
-
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    with contextlib.suppress(sqlite3.OperationalError):
-        with contextlib.closing(sqlite3.connect(f"file:{folder}/run/journal.sqlite?mode=ro", uri=True)) as journal:
-            found = journal.execute("SELECT body FROM events WHERE kind = ?", (kind,)).fetchall()
-        return [json.loads(body) for (body,) in found]
-    return []
 
 
 def await_(done: Callable[[], Any], seconds: float = 30) -> None:
@@ -109,7 +99,7 @@ def test_a_replacement_hosts_the_clients_of_a_revoked_board(
     ):
         process = stack.enter_context(coordinator(made, tmp_path))
         claim_client(lost)
-        await_(lambda: events(tmp_path, "Joined"))
+        await_(lambda: journal_events(tmp_path / "run", "Joined"))
         assert retained_presences(made) == {TOPICS.presence("lost")}
         if not coordinator_runs:
             process.kill()
@@ -117,12 +107,12 @@ def test_a_replacement_hosts_the_clients_of_a_revoked_board(
         made.revoke("lost")
         if not coordinator_runs:
             process = stack.enter_context(coordinator(made, tmp_path))
-        await_(lambda: events(tmp_path, "Left"))
+        await_(lambda: journal_events(tmp_path / "run", "Left"))
         await_(lambda: not retained_presences(made))
         made.provision(replacement, "pi4", "0")
         made.reload()
         config, state = str(made.board_folder(replacement) / "agent.yaml"), str(tmp_path / "state")
         with command("agent", "--config", config, "--state", state, "--once"):
             assert process.wait(60) == 0
-    assert [event["agent"] for event in events(tmp_path, "Replied")] == [replacement]
-    assert [event["reason"] for event in events(tmp_path, "Rejected")] == []
+    assert [event["agent"] for event in journal_events(tmp_path / "run", "Replied")] == [replacement]
+    assert [event["reason"] for event in journal_events(tmp_path / "run", "Rejected")] == []

@@ -97,3 +97,12 @@ def recording_broker(folder: Path) -> Iterator[tuple[str, list[MqttMessage]]]:
             transport.close()
         finally:
             process.terminate()
+
+
+def journal_events(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the bodies of the journal's events of a kind; none while there is no journal."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        with contextlib.closing(sqlite3.connect(f"file:{run}/journal.sqlite?mode=ro", uri=True)) as journal:
+            found = journal.execute("SELECT body FROM events WHERE kind = ?", (kind,)).fetchall()
+        return [json.loads(body) for (body,) in found]
+    return []
