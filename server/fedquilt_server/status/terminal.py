@@ -52,6 +52,9 @@ class StandardError(io.TextIOBase):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
 
+    def __del__(self) -> None:
+        """Flush nothing at the interpreter's end, when this module's functions may be gone."""
+
     def isatty(self) -> bool:
         """Whether a person may be reading."""
         stream = _standard_error()

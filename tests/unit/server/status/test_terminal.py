@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import sys
 import time
 
 import pytest
 
+from fedquilt_server.status import terminal
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import RejectedReply, RunPhase, Snapshot, StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay, WaitReporter, print_message, print_table
@@ -152,3 +154,11 @@ def test_a_run_goes_on_without_standard_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stderr", closed)
     with ProgressDisplay("", 2, 0.0):
         print_message("a word")
+
+
+def test_the_interpreter_ends_without_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 clears a module's functions before it deletes the stream. Warnings are errors here."""
+    stream = terminal.StandardError()
+    monkeypatch.setattr(terminal, "_standard_error", None)
+    del stream
+    gc.collect()
