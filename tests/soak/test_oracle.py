@@ -57,6 +57,8 @@ def test_a_damaged_file_may_end_the_run_if_the_message_names_it() -> None:
     assert problems(("blobs/ab",), **ended) == []
     assert problems(("blobs/cd", "blobs/ab"), **ended) == []
     assert problems(("blobs/cd",), **ended) == ["exit code 6 without the name of a damaged file (blobs/cd)"]
+    ended["message"] = "run/journal.sqlite is missing or empty"
+    assert problems(("journal.sqlite-wal",), **ended) == []
     assert "traceback" in problems(("blobs/ab",), **ended, tracebacks=("x: y",))[0]
 
 
