@@ -190,7 +190,7 @@ def _check_system(bench: Bench, wifi: bool) -> None:
     board.sh("systemctl is-system-running --wait", check=False)
     board.wait(lambda: "running" not in board.sh("cloud-init status", check=False), "cloud-init is done", PATIENCE)
     failed = board.sh("systemctl --failed --no-legend --plain")
-    # Nobody answers to the virtual board's Wi-Fi, so the start waits for it in vain.
+    # The virtual board has no radio, so the service that waits for the Wi-Fi fails.
     expected = ("systemd-networkd-wait-online.service",) if wifi else ()
     rest = [line for line in failed.splitlines() if line.strip() and line.split()[0] not in expected]
     logs = [board.sh(f"sudo journalctl -b --no-pager -u {line.split()[0]} | tail -20", check=False) for line in rest]
