@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithms.heterofl import HeteroFL
     from fedquilt_common.algorithms.scalefl import ScaleFL
     from fedquilt_common.errors import (
+        BrokerFailedError,
         BrokerMissingError,
         BrokerUnreachableError,
         DamagedTransferError,
@@ -104,11 +105,11 @@ __all__ = [
     "FedOPT", "FedDyn", "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
     "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedDF", "FedET",
     # errors
-    "FedquiltError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError", "DataUnavailableError",
-    "ExperimentError", "FederationError", "FederationInUseError", "FolderInUseError", "ForbiddenImportError",
-    "ImageError", "NoGlobalModelError", "PackageMissingError", "PayloadError", "ProtocolError", "ProtocolVersionError",
-    "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError", "UncuttableModelError",
-    "UnknownNameError", "UnsupportedPrecisionError", "UpgradeFailedError",
+    "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
+    "DataUnavailableError", "ExperimentError", "FederationError", "FederationInUseError", "FolderInUseError",
+    "ForbiddenImportError", "ImageError", "NoGlobalModelError", "PackageMissingError", "PayloadError", "ProtocolError",
+    "ProtocolVersionError", "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError",
+    "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError", "UpgradeFailedError",
 ]  # fmt: skip
 
 _NAMES = {
@@ -141,11 +142,11 @@ _NAMES = {
     "fedquilt_common.algorithms.fedrolex": "FedRolex",
     "fedquilt_common.algorithms.heterofl": "HeteroFL",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
-    "fedquilt_common.errors": "BrokerMissingError BrokerUnreachableError DamagedTransferError DataUnavailableError "
-    "ExperimentError FederationError FederationInUseError FedquiltError FolderInUseError ForbiddenImportError "
-    "ImageError NoGlobalModelError PackageMissingError PayloadError ProtocolError ProtocolVersionError RunFailedError "
-    "RunFolderError SliceError TrainingDivergedError UncuttableModelError UnknownNameError UnsupportedPrecisionError "
-    "UpgradeFailedError",
+    "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
+    "DataUnavailableError ExperimentError FederationError FederationInUseError FedquiltError FolderInUseError "
+    "ForbiddenImportError ImageError NoGlobalModelError PackageMissingError PayloadError ProtocolError "
+    "ProtocolVersionError RunFailedError RunFolderError SliceError TrainingDivergedError UncuttableModelError "
+    "UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",

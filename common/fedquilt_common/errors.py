@@ -11,7 +11,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     0: "done; also `fedquilt` alone and a group alone, such as `fedquilt bench`, which print their help",
     1: "unforeseen error, or the address of the status page is in use",
     2: "the command line is not valid",
-    3: "no broker: it does not answer, it refused the connection, or there is no mosquitto to start",
+    3: "no broker: it does not answer, it refused the connection, it cannot start or it ended, or there is no "
+    "mosquitto to start",
     4: "the experiment, another file that you wrote, an option or a name is not valid, or the model cannot be cut",
     5: "a data set is missing or damaged",
     6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one); "
@@ -46,8 +47,14 @@ class BrokerMissingError(FedquiltError):
     exit_code = 3
 
 
+class BrokerFailedError(FedquiltError):
+    """The broker that this command runs cannot start, or ended by itself."""
+
+    exit_code = 3
+
+
 class ExperimentError(FedquiltError):
-    """The experiment file or a ``--set`` is not valid."""
+    """The experiment, another file that its owner wrote, or an option is not valid."""
 
     exit_code = 4
 

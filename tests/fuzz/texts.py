@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from fedquilt_client.cli import _merge
-from fedquilt_common.errors import BrokerUnreachableError, ExperimentError
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import parse_clients, read_agent_config
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.experiment.sections import Size
@@ -80,7 +80,7 @@ TARGETS = {
     "experiments": (read_experiment, (ExperimentError,), 4096),
     "overrides": (read_override, (ExperimentError,), 512),
     "agent-files": (read_agent, (ExperimentError,), 2048),
-    "broker-urls": (read_broker, (BrokerUnreachableError,), 512),
+    "broker-urls": (read_broker, (ExperimentError,), 512),
     "links": (read_link, (ExperimentError,), 512),
     "client-lists": (read_clients, (ExperimentError,), 512),
     "sizes": (read_size, (ExperimentError,), 512),

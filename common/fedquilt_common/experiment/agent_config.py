@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.sections import Size
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.wire.messages import MAX_CLIENTS, Name
 
@@ -29,8 +30,8 @@ class AgentConfig(BaseModel):
     kind: Name = "generic"
     workers: int = Field(1, ge=1, le=1024)
     threads: int = Field(1, ge=1, le=1024)
-    memory: ByteSize | None = None
-    budget: ByteSize | None = None
+    memory: Size | None = None
+    budget: Size | None = None
     profile: Literal["open", "private"] = "open"
     state: Path | None = None
     allow_import: list[str] = Field(default_factory=list, alias="allow-import")

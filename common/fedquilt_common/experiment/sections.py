@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
     JsonValue,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -47,14 +48,17 @@ def validation_error(problems: Sequence[Problem]) -> ValidationError:
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def _check_size_type(value: Any) -> Any:
-    """Reject what ByteSize would accept by mistake: True and 1.9 would both become 1."""
-    if isinstance(value, bool | float):
-        raise PydanticCustomError("size", "must be a whole number of bytes or text such as 256KiB")
-    return value
+def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+    """Reject what ByteSize would accept by mistake: True and 1.9 would both become 1. Explain what it rejects."""
+    try:
+        if not isinstance(value, bool | float):
+            return parse(value)
+    except ValidationError:
+        pass
+    raise PydanticCustomError("size", "must be a whole number of bytes or text such as 512MiB")
 
 
-Size = Annotated[ByteSize, BeforeValidator(_check_size_type)]
+Size = Annotated[ByteSize, WrapValidator(_check_size)]
 Positive = Annotated[int, Field(ge=1)]
 
 

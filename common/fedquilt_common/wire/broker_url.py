@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlsplit
 
-from fedquilt_common.errors import BrokerUnreachableError
+from fedquilt_common.errors import ExperimentError
 
 BROKER_PASSWORD = "FEDQUILT_BROKER_PASSWORD"  # noqa: S105 - the name of an environment variable
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -48,10 +48,10 @@ class BrokerAddress:
         """The same address with TLS files.
 
         Raises:
-            BrokerUnreachableError: a file is given, but the address is not mqtts://.
+            ExperimentError: a file is given, but the address is not mqtts://.
         """
         if (ca or cert or key) and not self.tls:
-            raise BrokerUnreachableError(f"--ca, --cert and --key need an mqtts:// address, not {self}")
+            raise ExperimentError(f"--ca, --cert and --key need an mqtts:// address, not {self}")
         return replace(self, ca=ca, cert=cert, key=key)
 
     def with_password(self, password: str) -> BrokerAddress:
@@ -63,7 +63,7 @@ def parse_broker_url(url: str) -> BrokerAddress:
     """Parse a broker's URL; the scheme defaults to mqtt, the port to 1883 (mqtt) or 8883 (mqtts).
 
     Raises:
-        BrokerUnreachableError: the text is not such a URL; the message shows the form.
+        ExperimentError: the text is not such a URL; the message shows the form.
     """
     form = "write mqtt://host[:1883] or mqtts://[user:password@]host[:8883]"
     shown = url if "@" not in url else f"...@{url.rpartition('@')[2]}"  # a password must not reach a log
@@ -71,10 +71,10 @@ def parse_broker_url(url: str) -> BrokerAddress:
         parts = urlsplit(url if "://" in url else f"mqtt://{url}")
         port = parts.port
     except ValueError:
-        raise BrokerUnreachableError(f"broker address {shown!r} has no valid host and port: {form}") from None
+        raise ExperimentError(f"broker address {shown!r} has no valid host and port: {form}") from None
     extra = parts.path not in ("", "/") or parts.query or parts.fragment or port == 0
     if parts.scheme not in _PORTS or not parts.hostname or extra:
-        raise BrokerUnreachableError(f"broker address {shown!r} is not valid: {form}")
+        raise ExperimentError(f"broker address {shown!r} is not valid: {form}")
     return BrokerAddress(
         parts.hostname,
         port or _PORTS[parts.scheme],

@@ -68,6 +68,7 @@ _OWN_CERTIFICATE: Final = (
     "The broker may refuse this machine's certificate: revoked, or of another federation. Run `fedquilt doctor`"
 )
 _CREDENTIALS: Final = "Check the user, the password (FEDQUILT_BROKER_PASSWORD) and the certificates"
+_CLOSED: Final = "It may restart. If this repeats, look at its log"
 _KEEPALIVE: Final = 30
 _BRAKE_SECONDS: Final = 0.001
 _FAREWELL: Final = 5.0
@@ -146,7 +147,7 @@ class MqttTransport:
         refusals: number of messages that the broker refused.
 
     Raises:
-        BrokerUnreachableError: the address's TLS files cannot be used.
+        ExperimentError: the address's TLS files cannot be used.
     """
 
     def __init__(
@@ -312,6 +313,9 @@ class MqttTransport:
         if self._window.open:
             self._back_off()
             lost = Disconnected(f"connection to {self._address} lost: {code}")
+            if code == "Unspecified error":  # paho's name for a connection that ended without a DISCONNECT packet
+                reason = f"connection to {self._address} lost: the broker closed it"
+                lost = Disconnected(reason, advice=_CLOSED)
         else:
             lost = Disconnected(f"{self._address} closed the connection before it accepted the client: {code}")
             lost = replace(lost, advice=_OWN_CERTIFICATE) if self._address.tls else lost

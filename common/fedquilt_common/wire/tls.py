@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
-from fedquilt_common.errors import BrokerUnreachableError
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.transport import Disconnected
 
@@ -48,7 +48,7 @@ def tls_context(address: BrokerAddress) -> ssl.SSLContext:
     """Create a TLS context with the address's files, for TLS 1.2 with ``TLS_1_2_CIPHERS`` or TLS 1.3.
 
     Raises:
-        BrokerUnreachableError: a file is missing or invalid.
+        ExperimentError: a file is missing or invalid.
     """
     try:
         for path in filter(None, (address.ca, address.cert, address.key)):
@@ -59,7 +59,7 @@ def tls_context(address: BrokerAddress) -> ssl.SSLContext:
         if address.cert:
             context.load_cert_chain(address.cert, address.key or None)
     except (OSError, ssl.SSLError) as error:
-        raise BrokerUnreachableError(
+        raise ExperimentError(
             f"the TLS files for {address} cannot be used: {error}. Check --ca, --cert and --key"
         ) from None
     return context

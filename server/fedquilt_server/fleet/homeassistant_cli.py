@@ -52,7 +52,7 @@ class HomeAssistantBridge:
         address: Home Assistant's broker.
 
     Raises:
-        BrokerUnreachableError: the address's files cannot be used.
+        ExperimentError: the address's files cannot be used.
     """
 
     def __init__(self, federation: Federation, address: BrokerAddress) -> None:

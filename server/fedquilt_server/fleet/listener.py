@@ -32,7 +32,8 @@ class FleetListener:
         trouble: why there is no connection; empty while there is one.
 
     Raises:
-        BrokerUnreachableError: the URL or the identity's files cannot be used.
+        ExperimentError: the URL or the identity's files cannot be used.
+        FederationError: there is no federation, or it has no identity ``watch``.
     """
 
     def __init__(self, federation: Federation, url: str = "") -> None:
@@ -112,10 +113,10 @@ def user_address(federation: Federation, user: str, url: str = "") -> BrokerAddr
 
     Raises:
         FederationError: the user has no certificate.
-        BrokerUnreachableError: the URL cannot be used.
+        ExperimentError: the URL cannot be used.
     """
-    identity = federation.folder / user
+    record, identity = federation.record, federation.folder / user
     if not (identity / "tls.crt").exists():
         raise FederationError(f"{identity} has no certificate: `fedquilt federation renew` writes it")
     files = [str(identity / name) for name in ("ca.crt", "tls.crt", "tls.key")]
-    return parse_broker_url(url or federation.record.url).with_files(*files)
+    return parse_broker_url(url or record.url).with_files(*files)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,9 @@ import typer
 from fedquilt_common.errors import FederationError, UpgradeFailedError
 from fedquilt_server.provisioning.cli import HERE, Folder
 from fedquilt_server.provisioning.federation import Federation
+from fedquilt_server.provisioning.names import GROUPS
 from fedquilt_server.provisioning.owners import INVENTORY
+from fedquilt_server.provisioning.record import FederationRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 PLAYBOOK: Final = "upgrade.yml"
@@ -45,16 +49,35 @@ def upgrade(
 
     A board whose agent does not start with the new release rolls back, and the command ends.
     """
-    if not Federation(folder).record.boards:
+    record = Federation(folder).record
+    if not record.boards:
         raise FederationError(f"{folder} has no board to upgrade: run `fedquilt provision` first")
     if not (playbooks / PLAYBOOK).is_file():
         raise FederationError(
             f"{playbooks / PLAYBOOK}: there is no such playbook; run the command in the folder of fedquilt, or give "
             "the folder with --playbooks"
         )
+    check_limit(record, limit)
     command = [find_ansible(), PLAYBOOK, "--inventory", str((folder / INVENTORY).absolute())]
     code = _run(command + (["--limit", limit] if limit else []) + (options or []), playbooks)
     check_exit_code(code)
+
+
+def check_limit(record: FederationRecord, limit: str) -> None:
+    """Check the names in a pattern of Ansible; groups, wildcards, slices, regular expressions and files pass.
+
+    Raises:
+        FederationError: the inventory has no such board, or the board is revoked.
+    """
+    boards = [name for name, board in record.boards.items() if board.revoked is None]
+    words = [] if "~" in limit else [word.strip().lstrip("!&") for word in re.split("[,:]", limit)]
+    for word in words:
+        if word not in {"", *GROUPS, *boards} and not set(word) & set("*?[]@"):
+            if word in record.boards:
+                raise FederationError(f"--limit {limit}: {word} is revoked; remove it from the list")
+            near = difflib.get_close_matches(word, boards, 1)
+            hint = f"did you mean {near[0]}?" if near else "`fedquilt boards` lists the boards"
+            raise FederationError(f"--limit {limit}: there is no board {word!r}; {hint}")
 
 
 def find_ansible() -> str:
@@ -97,9 +120,10 @@ def check_exit_code(code: int) -> None:
         raise KeyboardInterrupt
     if code:
         meanings = [meaning for bit, meaning in _MEANINGS.items() if 0 < code < 16 and code & bit]
+        advice = ". Boards that it had finished keep the new release; run the command again for the others"
         raise UpgradeFailedError(
             f"Ansible ended with exit code {code}: {', '.join(meanings) or 'it could not run the playbook'}. See its "
-            "output above. Boards that it had finished keep the new release; run the command again for the others"
+            f"output above{advice if meanings else ''}"
         )
 
 

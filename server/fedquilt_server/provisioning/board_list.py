@@ -14,7 +14,6 @@ from typing import Final
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.experiment.agent_config import parse_clients
 from fedquilt_common.files.yaml_text import read_text
-from fedquilt_common.wire.topics import NAME
 from fedquilt_server.provisioning.board_plan import (
     BoardRequest,
     check_new_name,
@@ -22,7 +21,7 @@ from fedquilt_server.provisioning.board_plan import (
     with_board,
 )
 from fedquilt_server.provisioning.card import Wifi, read_wifi
-from fedquilt_server.provisioning.kinds import KINDS
+from fedquilt_server.provisioning.kinds import check_kind
 from fedquilt_server.provisioning.names import check_host, check_user
 from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
 
@@ -30,21 +29,6 @@ COLUMNS: Final = ("name", "kind", "clients", "host", "user", "wifi")
 REQUIRED: Final = ("name", "kind")
 _FORM: Final = "begin with a line such as name,kind,clients,host,user,wifi"
 _MOST_SHOWN: Final = 20
-
-
-@dataclass(frozen=True)
-class ListedBoard:
-    """One line of the file.
-
-    Args:
-        line: its number, from 1.
-        request: what the line asks for.
-        wifi: the file with its wireless network; None if the cell is empty.
-    """
-
-    line: int
-    request: BoardRequest
-    wifi: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -59,11 +43,28 @@ class Mistake:
         return f"line {self.line}, column {self.column}: {self.text}"
 
 
+@dataclass(frozen=True)
+class ListedBoard:
+    """One line of the file.
+
+    Args:
+        line: its number, from 1.
+        request: what the line asks for.
+        wifi: the file with its wireless network; None if the cell is empty.
+        surplus: a cell without a column, after which the others may be in the wrong columns; None without one.
+    """
+
+    line: int
+    request: BoardRequest
+    wifi: Path | None = None
+    surplus: Mistake | None = None
+
+
 def read_boards(path: Path) -> list[ListedBoard]:
     """Read the lines of the file. Commas or semicolons separate the cells; empty lines are skipped.
 
     Raises:
-        ExperimentError: the file cannot be read, a column is unknown or missing, or a line has too many cells.
+        ExperimentError: the file cannot be read, or a column is unknown or missing.
     """
     text = read_text(path).removeprefix("\ufeff")  # spreadsheets write a byte order mark
     head = text.partition("\n")[0]
@@ -75,7 +76,7 @@ def read_boards(path: Path) -> list[ListedBoard]:
     if not rows:
         raise ExperimentError(f"{path}: is empty; {_FORM}")
     columns = _read_header(rows[0][1], path, rows[0][0])
-    return [_read_line(line, cells, columns, path) for line, cells in rows[1:]]
+    return [_read_line(line, cells, columns, path.parent) for line, cells in rows[1:]]
 
 
 def _read_header(cells: Sequence[str], path: Path, line: int) -> list[str]:
@@ -92,15 +93,16 @@ def _read_header(cells: Sequence[str], path: Path, line: int) -> list[str]:
     return names
 
 
-def _read_line(line: int, cells: Sequence[str], columns: Sequence[str], path: Path) -> ListedBoard:
-    if len(cells) > len(columns):
-        raise ExperimentError(
-            f"{path}, line {line}, column {len(columns) + 1}: {cells[len(columns)]!r} has no column; put a list such "
-            'as "0,2,5" in quotes'
-        )
+def _read_line(line: int, cells: Sequence[str], columns: Sequence[str], folder: Path) -> ListedBoard:
     values = dict(zip(columns, cells, strict=False))
     wifi = values.pop("wifi", "")
-    return ListedBoard(line, BoardRequest(**{"name": "", **values}), path.parent / wifi if wifi else None)
+    surplus = [
+        Mistake(line, str(number), f'{cell!r} has no column; put a list such as "0,2,5" in quotes')
+        for number, cell in enumerate(cells, 1)
+        if number > len(columns)
+    ]
+    request = BoardRequest(**{"name": "", **values})
+    return ListedBoard(line, request, folder / wifi if wifi else None, surplus[0] if surplus else None)
 
 
 def check_boards(record: FederationRecord, boards: Sequence[ListedBoard], path: Path) -> list[ListedBoard]:
@@ -117,9 +119,11 @@ def check_boards(record: FederationRecord, boards: Sequence[ListedBoard], path: 
     Raises:
         ExperimentError: a cell cannot be used. The message names each such cell.
     """
+    mistakes = [board.surplus for board in boards if board.surplus]
+    boards = [board for board in boards if not board.surplus]
     new = [board for board in boards if board.request.name not in record.boards]
     new.sort(key=lambda board: not board.request.clients)
-    mistakes = [*_repeated(boards), *_differing(record, boards)]
+    mistakes += [*_repeated(boards), *_differing(record, boards)]
     for board in new:
         found = list(_mistakes_in(record, board))
         mistakes += found
@@ -144,7 +148,7 @@ def _mistakes_in(record: FederationRecord, board: ListedBoard) -> Iterator[Mista
     request = board.request
     checks: Mapping[str, Callable[[], object]] = {
         "name": lambda: check_new_name(record, request.name),
-        "kind": lambda: _check_kind(request.kind),
+        "kind": lambda: check_kind(request.kind),
         "clients": lambda: choose_clients(record, request),
         "host": lambda: request.host and check_host(request.host, "host"),
         "user": lambda: check_user(request.user, "user"),
@@ -159,16 +163,6 @@ def _failures(line: int, checks: Mapping[str, Callable[[], object]]) -> Iterator
             check()
         except FedquiltError as error:
             yield Mistake(line, column, str(error))
-
-
-def _check_kind(kind: str) -> None:
-    """Check the kind of a new board.
-
-    Raises:
-        ExperimentError: it is empty, or is not one word.
-    """
-    if not NAME.fullmatch(kind):
-        raise ExperimentError(f"{kind!r} is not a kind: use one of {', '.join(KINDS)}, or a word of your own")
 
 
 def _check_wifi(path: Path | None) -> None:

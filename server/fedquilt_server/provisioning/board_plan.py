@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
 from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
 from fedquilt_common.wire.topics import RESERVED, check_name
-from fedquilt_server.provisioning.kinds import kind_of
+from fedquilt_server.provisioning.kinds import check_kind, kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
 from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
 
@@ -50,13 +50,15 @@ def check_level(name: str, what: str) -> None:
 
 
 def check_request(record: FederationRecord, request: BoardRequest, renew: bool) -> None:
-    """Check name, host and user of a board.
+    """Check name, kind, host and user of a board.
 
     Raises:
         FederationError: one of them cannot be used, or the board needs ``renew``.
     """
     name = request.name
     check_new_name(record, name)
+    if request.kind:
+        check_kind(request.kind)
     if request.host:
         check_host(request.host, "--host")
     check_user(request.user)

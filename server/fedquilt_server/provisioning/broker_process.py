@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from typing import Any, Final
 
 import psutil
 
-from fedquilt_common.errors import FederationError
+from fedquilt_common.errors import BrokerFailedError, FederationError
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.process.child import die_with_parent
 from fedquilt_common.wire.mosquitto_version import Version, can_reload, name_version, parse_version
@@ -182,21 +184,42 @@ def _run_reload_command(command: str) -> str:
     return f"`{command}` succeeded"
 
 
-def run_broker(command: Sequence[str], folder: Path) -> None:
+def check_port(port: int) -> None:
+    """Check that a broker can listen on a port: Mosquitto's own message does not name it.
+
+    Raises:
+        BrokerFailedError: another program listens there.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Mosquitto does
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise BrokerFailedError(
+                    f"the broker cannot start: another program listens on port {port}. Find it with "
+                    f"`sudo ss -ltnp sport = :{port}`, and stop it"
+                ) from None
+
+
+def run_broker(command: Sequence[str], folder: Path) -> int:
     """Run a broker: SIGHUP restarts it, SIGINT and SIGTERM end it.
 
     Args:
         command: Mosquitto and its arguments.
         folder: the broker's folder. It holds the file ``SUPERVISOR`` while it runs.
 
+    Returns:
+        The number of the signal that ended it.
+
     Raises:
-        FederationError: the broker ended by itself.
+        BrokerFailedError: the broker ended by itself.
     """
     pid_file = folder / SUPERVISOR
     pid_file.write_text(str(os.getpid()), encoding="ascii")
     try:
         with _blocked_signals():
-            _supervise(command)
+            return _supervise(command)
     finally:
         pid_file.unlink(missing_ok=True)
 
@@ -214,7 +237,7 @@ def _blocked_signals() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before)
 
 
-def _supervise(command: Sequence[str]) -> None:
+def _supervise(command: Sequence[str]) -> int:
     child = _start(command)
     try:
         while (received := signal.sigwait(_SIGNALS)) not in (signal.SIGINT, signal.SIGTERM):
@@ -222,7 +245,8 @@ def _supervise(command: Sequence[str]) -> None:
                 _stop(child)
                 child = _start(command)
             elif (code := child.poll()) is not None:
-                raise FederationError(f"the broker ended with code {code}: see its messages above")
+                raise BrokerFailedError(f"the broker ended with code {code}: see its messages above")
+        return received
     finally:
         _stop(child)
 

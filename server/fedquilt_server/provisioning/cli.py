@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from fedquilt_common.errors import FederationError
+from fedquilt_common.errors import FederationError, FolderInUseError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
 from fedquilt_server.provisioning.announce import announcer, keep_announced
 from fedquilt_server.provisioning.board_rows import board_row, kind_label
 from fedquilt_server.provisioning.broker_files import required_files
-from fedquilt_server.provisioning.broker_process import find_running_broker, program_version, run_broker
+from fedquilt_server.provisioning.broker_process import check_port, find_running_broker, program_version, run_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.fleet_provision import provision_boards
 from fedquilt_server.provisioning.kinds import KINDS
@@ -131,7 +131,8 @@ def broker(
     federation = Federation(folder)
     running = find_running_broker(federation.broker_folder)
     if running is not None:
-        raise FederationError(f"the broker of {folder} is already running: process {running.pid}")
+        raise FolderInUseError(f"the broker of {folder} is already running: process {running.pid}")
+    check_port(federation.record.port)
     federation.write_broker_config()  # the folder may have been moved
     if missing := [path for path in required_files(federation.broker_folder) if not path.exists()]:
         raise FederationError(f"{missing[0]} is missing: `fedquilt federation renew` writes it again")
@@ -141,7 +142,9 @@ def broker(
     print(f"Boards connect at {federation.record.url}", file=sys.stderr)
     print(f"This is {name_version(version)}: `provision` and `revoke` {how}", file=sys.stderr)
     with announcer(folder) if announce else nullcontext():
-        run_broker([program, "-c", str(federation.broker_folder / "mosquitto.conf")], federation.broker_folder)
+        command = [program, "-c", str(federation.broker_folder / "mosquitto.conf")]
+        number = run_broker(command, federation.broker_folder)
+    raise typer.Exit(128 + number)
 
 
 @group.command("announce")
@@ -211,6 +214,7 @@ def provision(
     finally:  # also for the boards before one that fails
         if made:
             reloaded = federation.reload()
+    _note_kinds({kind} if kind else set())
     if json_:
         rows = [{**board_row(name, made[name]), "folder": str(federation.board_folder(name))} for name in board]
         typer.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
@@ -221,7 +225,7 @@ def provision(
 
 
 def _check_boards(federation: Federation, boards: list[str], kind: str, clients: str, host: str) -> None:
-    """Check that the options fit the boards, and note an unusual kind.
+    """Check that the options fit the boards.
 
     Raises:
         FederationError: an option is for one board only, or is missing.
@@ -231,7 +235,6 @@ def _check_boards(federation: Federation, boards: list[str], kind: str, clients:
     if not kind and (new := [name for name in boards if name not in federation.record.boards]):
         kinds = ", ".join(KINDS)
         raise FederationError(f"--kind is missing: use one of {kinds}, or your own word for the kind of {new[0]}")
-    _note_kinds({kind} if kind else set())
 
 
 def _note_kinds(kinds: set[str]) -> None:
@@ -258,7 +261,8 @@ def _provision_list(federation: Federation, path: Path, days: int, settings: dic
             what = "new" if change == "added" else "has another wireless network: flash its card again"
             typer.echo(f"{name} ({kind_label(boards[name].kind)}, clients {boards[name].clients}): {what}")
     old = len(done.changes) - len(done.added)
-    typer.echo(f"{len(done.added)} boards are new, {old} had an identity before.")
+    new = len(done.added)
+    typer.echo(f"{new} {'board is' if new == 1 else 'boards are'} new, {old} had an identity before.")
     if done.added:
         typer.echo(f"{done.reloaded}. To prepare all cards, run `fedquilt flash IMAGE --all --out FOLDER`.")
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Final
+
+from fedquilt_common.errors import FederationError
+from fedquilt_common.wire.topics import NAME
 
 
 @dataclass(frozen=True)
@@ -45,3 +49,20 @@ ANY: Final = BoardKind("Linux board", 0, boot_partition=False, user="")
 def kind_of(name: str) -> BoardKind:
     """Return the kind with this name; ``ANY`` if it is not in the table."""
     return KINDS.get(name, ANY)
+
+
+def check_kind(name: str) -> None:
+    """Check the kind of a board: one of the table, or a word that resembles none of them.
+
+    Raises:
+        FederationError: it is not one word, or it resembles a kind of the table.
+    """
+    if name in KINDS:
+        return
+    if not NAME.fullmatch(name):
+        raise FederationError(f"{name!r} is not a kind: use one of {', '.join(KINDS)}, or a word of your own")
+    if near := difflib.get_close_matches(name.lower(), KINDS, 1):
+        raise FederationError(
+            f"there is no kind {name!r}; did you mean {near[0]}? For any other board, write a kind of your own that "
+            "resembles none, such as pc"
+        )

@@ -181,8 +181,8 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
         ((*NEEDED, "--workers", "0"), 4, "workers"),
         ((*NEEDED, "--workers", "many"), 2, "workers"),
         ((*NEEDED, "--nonsense"), 2, "--nonsense"),
-        ((*NEEDED, "--broker", "http://lab"), 3, "mqtt://host"),
-        ((*NEEDED, "--ca", "ca.pem"), 3, "mqtts://"),
+        ((*NEEDED, "--broker", "http://lab"), 4, "mqtt://host"),
+        ((*NEEDED, "--ca", "ca.pem"), 4, "mqtts://"),
         ((*NEEDED, "--config", "absent.yaml"), 4, "absent.yaml"),
         ((*NEEDED, "--config", "unknown.yaml"), 4, "nonsense"),
         ((*NEEDED, "--config", "list.yaml"), 4, "holds no keys"),
@@ -213,7 +213,7 @@ def test_unusable_certificates_are_told(tmp_path: Path) -> None:
     options = ("--broker", "mqtts://lab", "--ca", "absent.pem", "--state", str(tmp_path))
     command = [sys.executable, "-m", "fedquilt_common.cli", "agent", *NEEDED[2:], *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 3
+    assert done.returncode == 4
     assert done.stderr.startswith("fedquilt: the TLS files for mqtts://lab:8883 cannot be used")
     assert "Traceback" not in done.stderr
 

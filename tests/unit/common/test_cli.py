@@ -150,8 +150,15 @@ def test_a_coordinator_that_waits_for_a_broker_can_be_stopped(tmp_path: Path) ->
 @pytest.mark.parametrize("url", ["http://lab", "mqtt://", "mqtt://lab:port"])
 def test_what_is_no_broker_address_is_explained(url: str, tmp_path: Path) -> None:
     done = fedquilt("coordinator", str(EXPERIMENT), "--broker", url, where=tmp_path)
-    assert done.returncode == 3
+    assert done.returncode == 4
     assert "mqtt://host" in done.stderr
+
+
+def test_a_certificate_that_is_missing_is_no_missing_broker(tmp_path: Path) -> None:
+    options = ("--broker", "mqtts://localhost:1", "--cert", "nothere", "--no-page")
+    done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path)
+    assert done.returncode == 4
+    assert "No such file or directory: 'nothere'. Check --ca, --cert and --key" in done.stderr
 
 
 def test_a_half_that_is_not_installed_is_named(

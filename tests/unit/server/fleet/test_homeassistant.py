@@ -173,6 +173,22 @@ def test_a_federation_without_the_identity_is_told_how_to_get_it(
     assert "has no certificate: `fedquilt federation renew`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--folder", "nowhere"], 8, "nowhere holds no federation: create one with `fedquilt federation init`"),
+        (["--to", "http://x"], 4, "broker address 'http://x' is not valid"),
+        (["--to", "mqtt://x", "--ca", "ca.crt"], 4, "need an mqtts:// address"),
+        (["--to", "mqtts://x", "--ca", "nothere"], 4, "No such file or directory: 'nothere'"),
+    ],
+)
+def test_options_that_cannot_be_used(
+    options: list[str], code: int, words: str, federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["homeassistant", "--folder", str(federation.folder), *options]) == code
+    assert words in capsys.readouterr().err
+
+
 def test_names_that_home_assistant_does_not_allow() -> None:
     board = BoardHealth("pi.Kitchen_1", state="joined", reported=True, temperature=1.0)
     messages = board_messages("my.lab", board)

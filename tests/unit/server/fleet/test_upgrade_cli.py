@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common import cli
-from fedquilt_server.fleet.upgrade_cli import check_exit_code
+from fedquilt_server.fleet.upgrade_cli import check_exit_code, check_limit
 from fedquilt_server.provisioning.federation import Federation, make_federation
 
 PLAYBOOK = """\
@@ -65,7 +65,32 @@ def test_a_failure_has_a_documented_exit_code(federation: Federation, capfd: pyt
     found = capfd.readouterr()
     assert "no release" in found.out
     assert "exit code 2: a step failed on a board" in found.err
+    assert "keep the new release" in found.err
     assert cli.run(["upgrade", "--", "--no-such-option"]) == 11
+    capfd.readouterr()
+    assert cli.run(["upgrade", "--limit", "none*"]) == 11
+    assert "keep the new release" not in capfd.readouterr().err
+
+
+def test_a_board_that_does_not_exist_is_named_before_ansible_starts(
+    federation: Federation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    federation.provision("old", "pi4")
+    federation.revoke("old")
+    for limit, words in (
+        ("kitchn", "there is no board 'kitchn'; did you mean kitchen?"), ("desk,attic", "there is no board 'attic'"),
+        ("agents:!dsk", "did you mean desk?"), ("old", "old is revoked"),
+    ):  # fmt: skip
+        assert cli.run(["upgrade", "--limit", limit]) == 8
+        found = capfd.readouterr()
+        assert (found.out, words in found.err) == ("", True)
+
+
+@pytest.mark.parametrize(
+    "limit", ["desk,kitchen", "agents:!desk", "kit*", "agents[0:1]", "~(desk|kit)", "all:&agents", "@retry", " desk "]
+)
+def test_patterns_of_ansible_pass(limit: str, federation: Federation) -> None:
+    check_limit(federation.record, limit)
 
 
 def test_what_is_missing_is_named(

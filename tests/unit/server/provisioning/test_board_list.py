@@ -73,6 +73,15 @@ def test_the_same_list_changes_nothing_and_new_lines_are_added(
     assert {path: contents(federation)[path] for path in identities} == identities
 
 
+def test_the_number_of_new_boards(federation: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+    assert provision(federation, "name,kind\na,pi4\n") == 0
+    assert "1 board is new, 0 had an identity before." in capsys.readouterr().out
+    assert provision(federation, "name,kind\na,pi4\nb,pc\nc,pc\n") == 0
+    found = capsys.readouterr()
+    assert "2 boards are new, 1 had an identity before." in found.out
+    assert found.err.count("'pc' is treated as a plain Linux board") == 1
+
+
 def test_another_network_is_kept_without_a_new_identity(
     federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +119,8 @@ old,pi5,20,,,
 old,pi4,22,,,
 gone,pi4,,,,
 GOOD,pi4,9,,,
+i,pi4,10,11,pi.local,pi,wifi.yaml
+j,pi6,12,,,
 """
     assert provision(federation, table) == 4
     output = capsys.readouterr().err
@@ -121,9 +132,11 @@ GOOD,pi4,9,,,
         ("11, column user", "is not a name for a Linux user"), ("12, column wifi", "none.yaml: no such file"),
         ("13, column name", "'good' is in line 2, too"), ("14, column kind", "--renew --kind pi5"),
         ("15, column clients", "'22' is not the '20' that old has"), ("16, column name", "gone is revoked"),
-        ("17, column name", "the same as that of good"),
+        ("17, column name", "the same as that of good"), ("18, column 7", "'wifi.yaml' has no column"),
+        ("19, column kind", "did you mean pi5?"),
     ):  # fmt: skip
         assert [line for line in output.splitlines() if f"boards.csv, line {place}: " in line and words in line], place
+    assert "line 18, column clients" not in output  # its cells may be in the wrong columns
     assert "Nothing was written." in output
     assert contents(federation) == before
 
@@ -136,7 +149,6 @@ GOOD,pi4,9,,,
         ("name,kinds\n", "did you mean kind?"),
         ("name,clients\n", "the column kind is missing"),
         ("name,kind,name\n", "the column name occurs twice"),
-        ("name,kind,clients\n\na,pi4,0,2\n", "line 3, column 4: '2' has no column"),
     ],
 )
 def test_a_file_that_is_no_list(text: str, words: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from tests.unit.server.provisioning.test_federation import FED, Knock, board_con
 
 from fedquilt_common import cli
 from fedquilt_common.doctor.broker import check_broker
-from fedquilt_common.errors import FederationError
+from fedquilt_common.errors import BrokerFailedError, FederationError
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.tls import tls_context
 from fedquilt_server.provisioning import broker_process
@@ -144,7 +145,7 @@ def test_a_signal_ends_both(number: int, made: Federation, supervisor: subproces
     broker = psutil.Process(running(made).pid)
     assert os.getsid(broker.pid) == broker.pid  # a closed terminal does not signal it
     supervisor.send_signal(number)
-    assert supervisor.wait(20) == 0
+    assert supervisor.wait(20) == 128 + number
     assert not broker.is_running()
     assert not (made.broker_folder / SUPERVISOR).exists()
 
@@ -159,7 +160,7 @@ def test_a_killed_supervisor_takes_the_broker_along(made: Federation, supervisor
 
 def test_a_broker_that_dies_ends_the_command(made: Federation, supervisor: subprocess.Popen[bytes]) -> None:
     os.kill(running(made).pid, signal.SIGKILL)
-    assert supervisor.wait(20) == FederationError.exit_code
+    assert supervisor.wait(20) == BrokerFailedError.exit_code
 
 
 @pytest.mark.usefixtures("supervisor")
@@ -168,7 +169,13 @@ def test_only_this_folders_broker_restarts(made: Federation, tmp_path: Path) -> 
     before = running(made)
     assert "No broker runs" in other.reload()
     assert running(made) == before
-    assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 8  # it is already running
+    assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 6  # it is already running
+
+
+def test_a_port_in_use_is_named(made: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", made.record.port)):
+        assert cli.run(["federation", "broker", "--folder", str(made.folder)]) == 3
+    assert f"another program listens on port {made.record.port}." in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("supervisor")

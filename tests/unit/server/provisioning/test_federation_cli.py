@@ -72,3 +72,34 @@ def test_init_alone_finds_names_for_this_machine(tmp_path: Path, capsys: pytest.
     assert not {"localhost", "127.0.0.1"} & set(hosts)
     assert f"mqtts://{hosts[0]}:8883" in output
     assert f"--cert {tmp_path}/f/coordinator/tls.crt" in output
+
+
+@pytest.mark.parametrize(("kind", "meant"), [("pi6", "pi5"), ("Pi4", "pi4"), ("jetson", "jetson-nano")])
+def test_a_kind_that_resembles_a_known_one_is_refused(
+    kind: str, meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    assert cli.run(["provision", "third", "--kind", kind, "--folder", str(federation.folder)]) == 8
+    found = capsys.readouterr().err
+    assert f"there is no kind {kind!r}; did you mean {meant}?" in found
+    assert "Note:" not in found
+    assert federation.record.boards == {}
+
+
+def test_a_kind_of_ones_own_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    assert cli.run(["provision", "third", "--kind", "pc", "--folder", str(federation.folder)]) == 0
+    assert "Note: 'pc' is treated as a plain Linux board" in capsys.readouterr().err
+    assert federation.board("third").kind == "pc"
+
+
+def test_a_budget_that_is_no_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    command = ["provision", "third", "--kind", "pi4", "--folder", str(federation.folder), "--budget"]
+    for wrong in ("lots", "3 potatoes"):
+        assert cli.run([*command, wrong]) == 4
+        assert (
+            f"budget: must be a whole number of bytes or text such as 512MiB (it is {wrong!r})"
+            in capsys.readouterr().err
+        )
+    assert cli.run([*command, "512MiB"]) == 0

@@ -71,7 +71,7 @@ def test_what_cannot_be_provisioned_changes_nothing(tmp_path: Path) -> None:
         (lambda: make_federation(tmp_path / "g", "lab", ["b\u00fcro.local"]), FederationError, "must be a host name"),
         (lambda: federation.renew(["a b"]), FederationError, "must be a host name"),
         (lambda: federation.provision("../x", "pi4"), FederationError, "cannot be used in a topic"),
-        (lambda: federation.provision("b", "pi 4"), ExperimentError, "board b: kind"),
+        (lambda: federation.provision("b", "pi 4"), FederationError, "'pi 4' is not a kind"),
         (lambda: federation.provision("b", "pi4", "x"), ExperimentError, "write them as 0-3"),
         (lambda: federation.provision("b", "pi4", workers=0), ExperimentError, "board b: workers"),
         (lambda: federation.provision("b", "pi4", budget="much"), ExperimentError, "board b: budget"),
