@@ -37,7 +37,7 @@ demo: $(VENV)/.has-server ## Run a small federation on this machine, with the st
 test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" selects some of them)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
-# Needs root, QEMU's user emulation, and the wheelhouse of make wheelhouse for Python 3.11.
+# Needs root, QEMU's user emulation, and the wheelhouse of make wheelhouse PYTHON_ON_BOARD=3.11.
 arm64-test: $(VENV)/.has-dev ## Compare an emulated arm64 board with this machine, and train on both (many minutes)
 	FEDQUILT_TEST_ARM64=1 $(BIN)/python -m pytest -s $(ARGS) tests/arm64
 
@@ -77,9 +77,9 @@ docs: $(VENV)/.has-docs ## Write docs/reference/ from the code and build the doc
 bench: $(VENV)/.has-dev ## Measure performance (ARGS: the options of fedquilt bench)
 	$(BIN)/fedquilt bench $(ARGS)
 
-# Flashing and Ansible install boards from a wheelhouse. PYTHON_ON_BOARD is the board's Python version.
+# Flashing and Ansible install boards from a wheelhouse. PYTHON_ON_BOARD is the board's Python: 3.13 in Raspberry Pi OS 13.
 ARCH ?= aarch64
-PYTHON_ON_BOARD ?= 3.11
+PYTHON_ON_BOARD ?= 3.13
 wheelhouse: $(VENV)/.has-server ## Collect the wheels that a board installs without a network (ARCH=aarch64)
 	$(BIN)/python scripts/wheelhouse.py --arch $(ARCH) --python $(PYTHON_ON_BOARD) $(ARGS)
 

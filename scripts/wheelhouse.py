@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Collects the wheels, with hashes, that a board needs to install fedquilt without a network (``make wheelhouse``).
 
-    python scripts/wheelhouse.py --arch aarch64 --python 3.11 [--extra client,mdns] [--without torch] [--out FOLDER]
+    python scripts/wheelhouse.py --arch aarch64 --python 3.13 [--extra client,mdns] [--without torch] [--out FOLDER]
 
 The folder gets the wheels of fedquilt, of its requirements on such a board and of pip, and a ``requirements.txt`` with
 their SHA-256 hashes for ``pip install --no-index --no-deps --require-hashes``. pip uses its own settings. From PyPI
-alone, torch comes with gigabytes for NVIDIA GPUs, for aarch64 too: name an index with CPU-only wheels in
-PIP_EXTRA_INDEX_URL (see the torch installation page). Leave torch out with ``--without torch`` if the board has its
-own, as a Jetson has.
+alone, torch comes with gigabytes for NVIDIA GPUs, for aarch64 too, and the script ends with an error: name an index
+with CPU-only wheels in PIP_EXTRA_INDEX_URL (see the torch installation page), or give ``--gpu`` for a machine that has
+such a GPU. Leave torch out with ``--without torch`` if the board has its own, as a Jetson has.
 """
 
 from __future__ import annotations
@@ -107,15 +107,16 @@ def collect(folder: Path, arch: str, python: str, extra: str, without: list[str]
     (folder / "requirements.txt").write_text(pin_wheels(folder))
 
 
-def warn_of_gpu_libraries(wheels: Iterable[Path]) -> str:
-    """Return a warning if the wheels include NVIDIA's libraries, else an empty text."""
+def describe_gpu_libraries(wheels: Iterable[Path]) -> str:
+    """Return what is wrong if the wheels include NVIDIA's libraries, else an empty text."""
     sizes = [path.stat().st_size for path in wheels if path.name.startswith("nvidia_")]
     if not sizes:
         return ""
     return (
         f"wheelhouse: {len(sizes)} wheels, {sum(sizes) / 2**20:.1f} MiB, are libraries for NVIDIA GPUs that torch from "
-        "PyPI requires. A Raspberry Pi cannot use them, and its boot partition is too small for them. Set "
-        "PIP_EXTRA_INDEX_URL to an index with CPU-only wheels (see the torch installation page), and run this again."
+        "PyPI requires. A Raspberry Pi cannot use them, and its boot partition is too small for them. Nothing was "
+        "written. Set PIP_EXTRA_INDEX_URL to an index with CPU-only wheels (see the torch installation page), and run "
+        "this again; for a machine with such a GPU, add --gpu"
     )
 
 
@@ -123,10 +124,14 @@ def main() -> None:
     """Collect the wheels and print the largest ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="aarch64", choices=ARCHITECTURES)
-    parser.add_argument("--python", default="3.11", help="version on the board, such as 3.11 (Pi OS 12), 3.13 (13)")
-    parser.add_argument("--extra", default="client", choices=["client", "client,mdns", "server", "server,mdns"])
+    parser.add_argument("--python", default="3.13", help="version on the board: 3.13 (Pi OS 13), 3.11 (Pi OS 12)")
+    parser.add_argument(
+        "--extra", default="client", metavar="EXTRA", choices=["client", "client,mdns", "server", "server,mdns"],
+        help="what to install: client, server, or one of them with mDNS (client,mdns)",
+    )  # fmt: skip
     parser.add_argument("--without", nargs="*", default=[], help="projects that the board already has, such as torch")
     parser.add_argument("--out", type=Path, help="default dist/wheelhouse-ARCH")
+    parser.add_argument("--gpu", action="store_true", help="accept libraries for NVIDIA GPUs")
     given = parser.parse_args()
     out = given.out or PROJECT / "dist" / f"wheelhouse-{given.arch}"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +139,8 @@ def main() -> None:
         folder = Path(passing) / "wheels"
         folder.mkdir()
         collect(folder, given.arch, given.python, given.extra, [project(name) for name in given.without])
+        if not given.gpu and (problem := describe_gpu_libraries(folder.glob("*.whl"))):
+            sys.exit(problem)
         shutil.rmtree(out, ignore_errors=True)
         folder.replace(out)
     wheels = sorted(out.glob("*.whl"), key=lambda path: -path.stat().st_size)
@@ -141,8 +148,6 @@ def main() -> None:
     for path in wheels[:5]:
         print(f"{path.stat().st_size / 2**20:8.1f} MiB  {path.name}")
     print(f"{total / 2**20:8.1f} MiB  in {len(wheels)} wheels for Python {given.python} on {given.arch}: {out}")
-    if warning := warn_of_gpu_libraries(wheels):
-        print(warning, file=sys.stderr)
 
 
 if __name__ == "__main__":

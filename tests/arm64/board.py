@@ -21,7 +21,7 @@ FOLDER = PROJECT / "dist" / "arm64"
 SITE = "opt/site"
 TOOLS = "opt/tools"
 RELEASE: Final = "bookworm"
-"""Its Python is 3.11, as ``make wheelhouse`` takes by default."""
+"""Its Python is 3.11, that of Debian 12."""
 TESTERS = ("pytest", "pluggy", "iniconfig", "packaging")
 """Projects in pure Python, copied from this environment, that run the golden tests on the board."""
 

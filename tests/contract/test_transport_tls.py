@@ -45,8 +45,9 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 refuses a CA without it
     for name in ("ca", "other"):
-        openssl("req", "-x509", *key, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-subj", f"/CN={name}")
+        openssl("req", "-x509", *key, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-subj", f"/CN={name}", *usage)
     (folder / "names").write_text("subjectAltName=DNS:localhost\n")
     for name in ("server", "board"):
         openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")

@@ -69,7 +69,7 @@ def test_every_command_of_the_page_is_tried_here() -> None:
 
 PREPARING = (
     ("federation init", "--broker"), ("provision kitchen",), ("provision desk",), ("make wheelhouse ARCH=aarch64",),
-    ("flash raspios", "--board"), ("wheelhouse-jetson", "make"), ("flash jetpack",),
+    ("flash raspios", "--board"), ("wheelhouse-jetson", "make"), ("flash --board desk",),
 )  # fmt: skip
 BROKER, COORDINATOR, BOARDS = ("fedquilt federation broker",), ("fedquilt coordinator",), ("fedquilt boards",)
 DOCTOR, DOCTOR_ON_BOARD = ("doctor --broker",), ("sudo", "doctor")
@@ -136,7 +136,7 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
         "192.168.1.10": gateway(), "--kind pi4": "--kind container --user pi",
         "--kind jetson-orin-nano": "--kind container", "~/.ssh/id_ed25519.pub": "key.pub",
         "ARCH=aarch64 PYTHON_ON_BOARD=3.13": f"{here}'--out dist/wheelhouse-aarch64'",
-        'PYTHON_ON_BOARD=3.10 ARGS="--without torch ': f'{here}"', "jetpack.img": "stock.img",
+        'PYTHON_ON_BOARD=3.10 ARGS="--without torch ': f'{here}"',
         "raspios-lite-arm64.img.xz": "stock.img", "--device /dev/sdX": "--out kitchen.img", "sudo ": "",
     }  # fmt: skip
     made = Workstation(folder, other)

@@ -52,6 +52,25 @@ def test_markers_are_those_of_the_board(script: Any, tmp_path: Path) -> None:
     assert script.select_for_board(lines, "3.10", "aarch64") == ["a==1", "b==3"]
 
 
+def test_libraries_for_gpus_are_refused(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not fit on a card; the wheelhouse that is there stays."""
+    out = tmp_path / "wheels"
+    out.mkdir()
+    (out / "old").touch()
+
+    def collect(folder: Path, *_: object) -> None:
+        (folder / "nvidia_cublas-13.0-py3-none-linux_aarch64.whl").touch()
+
+    monkeypatch.setattr(script, "collect", collect)
+    monkeypatch.setattr(sys, "argv", ["wheelhouse.py", "--out", str(out)])
+    with pytest.raises(SystemExit, match=r"libraries for NVIDIA GPUs .* Set PIP_EXTRA_INDEX_URL"):
+        script.main()
+    assert [path.name for path in tmp_path.rglob("*") if path != out] == ["old"]
+    monkeypatch.setattr(sys, "argv", ["wheelhouse.py", "--out", str(out), "--gpu"])
+    script.main()
+    assert [path.name for path in out.iterdir()] == ["nvidia_cublas-13.0-py3-none-linux_aarch64.whl"]
+
+
 def test_our_own_constraints_hold_for_every_python(script: Any) -> None:
     """One version of each project, whichever Python a board has."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
@@ -75,15 +94,6 @@ def test_what_is_needed_and_not_there_is_noticed(script: Any, tmp_path: Path) ->
     wheel(tmp_path, "idna")
     assert script.find_missing(tmp_path, "aarch64", "3.10", ["torch"]) == {"exceptiongroup"}
     assert script.find_missing(tmp_path, "aarch64", "3.11", []) == {"torch"}
-
-
-def test_libraries_for_gpus_are_reported(script: Any, tmp_path: Path) -> None:
-    """torch from PyPI requires them for aarch64 too, and no card has room for them."""
-    plain = wheel(tmp_path, "torch")
-    assert script.warn_of_gpu_libraries([plain]) == ""
-    found = script.warn_of_gpu_libraries([plain, wheel(tmp_path, "nvidia_cublas"), wheel(tmp_path, "nvidia_nccl_cu13")])
-    assert "2 wheels" in found
-    assert "PIP_EXTRA_INDEX_URL" in found
 
 
 def test_wheels_for_the_c_library_of_a_board(script: Any) -> None:

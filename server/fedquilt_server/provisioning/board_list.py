@@ -182,7 +182,7 @@ def _differing(record: FederationRecord, boards: Iterable[ListedBoard]) -> Itera
 def _changes(board: ListedBoard, known: BoardRecord) -> Iterator[Mistake]:
     request = board.request
     if known.revoked is not None:
-        advice = f"remove the line, or run `fedquilt provision {request.name} --kind {known.kind}` for a new identity"
+        advice = f"remove the line, or run `fedquilt provision {request.name} --renew` for a new identity"
         yield Mistake(board.line, "name", f"{request.name} is revoked: {advice}")
         return
     for column in ("kind", "clients", "host", "user"):

@@ -126,7 +126,9 @@ def choose_clients(record: FederationRecord, request: BoardRequest) -> str:
         return str(next(number for number in range(len(taken) + 1) if number not in taken))
     for client in parse_clients(clients):
         if client in taken:
-            raise FederationError(f"{taken[client]} already hosts client {client}: choose other clients for {name}")
+            raise FederationError(
+                f"{taken[client]} already hosts client {client}: choose other clients for {name} (--clients)"
+            )
     return clients
 
 

@@ -51,8 +51,15 @@ class RunningBroker:
 
     @property
     def name(self) -> str:
-        """A name for messages, such as ``The broker (process 41, Mosquitto 2.0.11)``."""
-        return f"The broker (process {self.pid}, {name_version(self.version)})"
+        """A name for messages, such as ``The broker (Mosquitto 2.0.11, process 41)``."""
+        return f"The broker ({name_version(self.version)}, {self.process})"
+
+    @property
+    def process(self) -> str:
+        """The process to which the owner sends signals: Mosquitto itself may not survive a SIGHUP."""
+        if self.supervisor is None:
+            return f"process {self.pid}"
+        return f"process {self.supervisor} of `fedquilt federation broker`"
 
 
 def program_version(program: str) -> Version | None:
@@ -132,17 +139,16 @@ def _reload_or_restart(folder: Path, port: int, restart: bool) -> str:
     broker = find_running_broker(folder)
     if broker is None:
         return (
-            f"No broker runs from {folder}: copy acl and revoked.crl from there to your broker's folder, and restart "
-            "it (sudo systemctl restart mosquitto)"
+            f"No broker runs from {folder}. `fedquilt federation broker` reads the new files when it starts; for any "
+            "other broker, copy acl and revoked.crl from there to its folder, and restart it"
         )
     if can_reload(broker.version) and not restart:
         _send_hangup(broker.pid)
         return f"{broker.name} reloads its files"
     if broker.supervisor is None:
         raise FederationError(
-            f"the files are written, but the broker (process {broker.pid}, {name_version(broker.version)}) does not "
-            "use them: `fedquilt federation broker` did not start it. Restart it; a reload is safe since Mosquitto 2.1 "
-            "only"
+            f"the files are written, but the broker ({name_version(broker.version)}, {broker.process}) does not use "
+            "them: `fedquilt federation broker` did not start it. Restart it; a reload is safe since Mosquitto 2.1 only"
         )
     _send_hangup(broker.supervisor)
     _wait_for_restart(broker.pid, folder, port)

@@ -35,7 +35,7 @@ class Wifi(BaseModel):
     Args:
         ssid: name of the network.
         password: 8 to 63 printable ASCII characters, or a key of 64 hexadecimal digits (IEEE 802.11i).
-        country: country code of two letters, for the radio rules.
+        country: country code of two letters, for the radio rules. Raspberry Pi OS keeps the radio off without one.
         hidden: whether the network hides its name.
     """
 
@@ -43,7 +43,7 @@ class Wifi(BaseModel):
 
     ssid: str = Field(min_length=1, max_length=32)
     password: str | None = Field(None, min_length=8, max_length=64, pattern=r"^([ -~]{0,63}|[0-9a-fA-F]{64})$")
-    country: str | None = Field(None, pattern=r"^[A-Za-z]{2}$")
+    country: str = Field(pattern=r"^[A-Za-z]{2}$")
     hidden: bool = False
 
 
@@ -128,8 +128,7 @@ class Card:
             point: dict[str, Any] = {"password": self.wifi.password} if self.wifi.password else {}
             point |= {"hidden": True} if self.wifi.hidden else {}
             config["wifis"] = {"wlan0": {"dhcp4": True, "access-points": {self.wifi.ssid: point}}}
-            if self.wifi.country:
-                config["wifis"]["wlan0"]["regulatory-domain"] = self.wifi.country.upper()
+            config["wifis"]["wlan0"]["regulatory-domain"] = self.wifi.country.upper()
         return config
 
     def cmdline(self, old: str) -> str:
@@ -137,7 +136,7 @@ class Card:
 
         The network configuration alone does not set the country on every system.
         """
-        if self.wifi is None or self.wifi.country is None:
+        if self.wifi is None:
             return old
         words = [word for word in old.split() if not word.startswith(_COUNTRY)]
         return " ".join([*words, _COUNTRY + self.wifi.country.upper()]) + "\n"
@@ -197,6 +196,8 @@ def _wifi_error(error: Any) -> str:
         return "put it in quotes; without them, YAML does not read it as text"
     if error["loc"] == ("password",) and error["type"] == "string_pattern_mismatch":
         return "must be 8 to 63 printable ASCII characters, or a key of 64 hexadecimal digits"
+    if error["loc"] == ("country",) and error["type"] in ("missing", "string_pattern_mismatch"):
+        return "is missing: two letters" if error["type"] == "missing" else "must be two letters, such as DE"
     return str(error["msg"])
 
 

@@ -21,7 +21,7 @@ from fedquilt_server.provisioning.broker_files import required_files
 from fedquilt_server.provisioning.broker_process import check_port, find_running_broker, program_version, run_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.fleet_provision import provision_boards
-from fedquilt_server.provisioning.kinds import KINDS
+from fedquilt_server.provisioning.kinds import KINDS, kind_of
 from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.owners import INVENTORY
 from fedquilt_server.provisioning.record import BoardRecord
@@ -69,7 +69,7 @@ def init(
         f"Its certificate is for {', '.join(record.hosts)}; `fedquilt federation renew --broker NAME` changes that."
     )
     typer.echo("Next:")
-    where = "" if folder == HERE else f" --folder {folder}"
+    where = _folder_option(folder)
     typer.echo(f"  fedquilt federation broker{where}          to run the broker here, or install one with Ansible")
     typer.echo(f"  fedquilt provision BOARD --kind pi4{where}")
     typer.echo(f"  fedquilt coordinator EXPERIMENT.yaml {' '.join(coordinator_options(federation))}")
@@ -221,6 +221,7 @@ def provision(
         return
     for name, record in made.items():
         _print_board(name, record, federation.board_folder(name))
+    _print_next(folder, made)
     typer.echo(f"{'The old certificate is withdrawn. ' if renew else ''}{reloaded}.")
 
 
@@ -264,15 +265,30 @@ def _provision_list(federation: Federation, path: Path, days: int, settings: dic
     new = len(done.added)
     typer.echo(f"{new} {'board is' if new == 1 else 'boards are'} new, {old} had an identity before.")
     if done.added:
-        typer.echo(f"{done.reloaded}. To prepare all cards, run `fedquilt flash IMAGE --all --out FOLDER`.")
+        where = _folder_option(federation.folder)
+        typer.echo(f"{done.reloaded}. To prepare all cards, run `fedquilt flash IMAGE --all --out cards{where}`.")
 
 
 def _print_board(name: str, record: BoardRecord, folder: Path) -> None:
     typer.echo(f"{name} ({kind_label(record.kind)}) hosts clients {record.clients}.")
-    typer.echo(f"Its identity is valid until {record.until:%Y-%m-%d}.")
-    typer.echo(f"Its files are in {folder}. To install them before its first start, run")
-    typer.echo(f"`fedquilt flash IMAGE --board {name}`. On a running board, install them with Ansible, or copy")
-    typer.echo("them and run `fedquilt agent --config agent.yaml`.")
+    typer.echo(f"Its identity is valid until {record.until:%Y-%m-%d}. Its files are in {folder}.")
+
+
+def _print_next(folder: Path, made: dict[str, BoardRecord]) -> None:
+    """Print how the new files reach the boards."""
+    typer.echo("To install them before a board's first start, run")
+    for name, record in made.items():
+        jetson = kind_of(record.kind).jetson
+        target = f"--out {name}.tar.gz" if jetson else f"--out {name}.img"
+        where = _folder_option(folder)
+        typer.echo(f"  fedquilt flash{'' if jetson else ' IMAGE'} --board {name} {target}{where}")
+    typer.echo("On a running board, install them with Ansible, or copy them and run")
+    typer.echo("  fedquilt agent --config agent.yaml")
+
+
+def _folder_option(folder: Path) -> str:
+    """Return the option that names the folder in a command that we print; empty for the usual folder."""
+    return "" if folder == HERE else f" --folder {folder}"
 
 
 @app.command()

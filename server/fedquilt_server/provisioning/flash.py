@@ -34,6 +34,8 @@ _USE_ANOTHER_IMAGE: Final = (
 _NO_SEED: Final = (
     f"the image has no user-data in its boot partition, so it may have no cloud-init: {_USE_ANOTHER_IMAGE}"
 )
+_NO_WHEELS: Final = "the card has no wheelhouse: install the software with Ansible (docs/deploy.md)"
+_NO_LOGIN: Final = "It has no SSH key either, so neither you nor Ansible can log in: give --ssh-key"
 ProgressReporter = Callable[[str, int, int], None]
 """Called with the current step, the bytes (or files) done, and their total (0 if unknown)."""
 
@@ -57,6 +59,19 @@ class FlashResult:
     login: str = ""
 
 
+def require_stock(image: Path | None, target: str) -> Path:
+    """Return the stock image, which only an archive can do without.
+
+    Raises:
+        ImageError: there is none.
+    """
+    if image is None:
+        raise ImageError(f"{target} needs a stock image: fedquilt flash IMAGE ...")
+    if not image.is_file():
+        raise ImageError(f"{image}: there is no such file; check the path")
+    return image
+
+
 def flash_image(image: Path, card: Card, out: Path, report: ProgressReporter) -> FlashResult:
     """Write a copy of ``image``, with the files of ``card`` in its boot partition.
 
@@ -69,9 +84,11 @@ def flash_image(image: Path, card: Card, out: Path, report: ProgressReporter) ->
     Raises:
         ImageError: the image cannot be read, its boot partition cannot be filled, or ``out`` cannot be used.
     """
+    require_stock(image, out.name)
+    check_folder(out)
     if out.exists() and not out.is_file():
         raise ImageError(f"{out} is not a file; use --device to write a card")
-    if out.exists() and image.exists() and out.samefile(image):
+    if out.exists() and out.samefile(image):
         raise ImageError(
             f"{out} is the stock image itself: choose another --out to keep the stock image for other boards"
         )
@@ -85,6 +102,16 @@ def flash_image(image: Path, card: Card, out: Path, report: ProgressReporter) ->
     finally:
         fresh.unlink(missing_ok=True)
     return FlashResult(card.board, str(out), done.files, done.warnings)
+
+
+def check_folder(out: Path) -> None:
+    """Check that the folder of a new file exists.
+
+    Raises:
+        ImageError: it does not.
+    """
+    if not out.parent.is_dir():
+        raise ImageError(f"{out}: there is no folder {out.parent}; create it, or correct --out")
 
 
 def fill_boot_partition(image: Path, card: Card, report: ProgressReporter) -> FlashResult:
@@ -126,7 +153,7 @@ def _check_system(image: Path, system: ImageSystem | None, card: Card, boot_file
     Raises:
         ImageError: the board could never join.
     """
-    notes = [] if card.wheels else ["the card has no wheelhouse: install the software with Ansible (docs/deploy.md)"]
+    notes = [] if card.wheels else [_NO_WHEELS if card.keys else f"{_NO_WHEELS}. {_NO_LOGIN}"]
     if system is None:
         notes.append(
             "the system in the image is unknown, so cloud-init and Python's version are not checked: the image has no "
@@ -235,6 +262,7 @@ def write_archive(card: Card, out: Path, report: ProgressReporter) -> FlashResul
     Raises:
         ImageError: a file is not what was written.
     """
+    check_folder(out)
     texts = card.install_files() | card.container_files()
     wheels, digests = card.wheel_files(), dict[str, str]()
     fresh = out.with_name(f".{out.name}.new")
@@ -257,9 +285,8 @@ def write_archive(card: Card, out: Path, report: ProgressReporter) -> FlashResul
 
 
 def _archive_warnings(card: Card) -> list[str]:
-    if card.wifi is None and not card.keys:
-        return []
-    return ["--wifi and --ssh-key have no effect on an archive: the board keeps its own networks and logins"]
+    given = {"--wifi": card.wifi is not None, "--ssh-key": bool(card.keys)}
+    return [f"{name} has no effect on an archive: the board keeps its own" for name, used in given.items() if used]
 
 
 def _add_file(archive: tarfile.TarFile, path: str, content: BinaryIO, size: int) -> None:

@@ -23,6 +23,7 @@ from fedquilt_server.provisioning.flash import (
     ProgressReporter,
     digest_of,
     flash_image,
+    require_stock,
     unpack,
     write_archive,
 )
@@ -53,14 +54,14 @@ class CardTarget:
 
 
 def flash_all(
-    image: Path, targets: Sequence[CardTarget], folder: Path, report: ProgressReporter, *, force: bool = False
+    image: Path | None, targets: Sequence[CardTarget], folder: Path, report: ProgressReporter, *, force: bool = False
 ) -> Iterator[tuple[CardTarget, FlashResult | None]]:
     """Write the file of each board, and yield what was written; None if it was skipped. Unpacks the stock image once.
 
     If it is interrupted, run it again: finished boards are skipped.
 
     Args:
-        image: the stock image; it may be compressed (.xz, .gz).
+        image: the stock image; it may be compressed (.xz, .gz). None if every board gets an archive.
         targets: the boards and their files in ``folder``.
         folder: the folder of the files; created if it is missing.
         report: called with the progress of the current board.
@@ -70,10 +71,11 @@ def flash_all(
         ImageError: the image or a file cannot be read or written.
         FolderInUseError: another command writes to the folder.
     """
-    if not image.is_file():
-        raise ImageError(f"{image}: there is no such file; check the path")
+    if images := [target.out.name for target in targets if not target.is_archive]:
+        require_stock(image, images[0])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # the images hold keys
     with lock_folder(folder):
+        (folder / ".gitignore").write_text("*\n")  # the folder may be inside a Git repository
         flashed = _read_flashed(folder)
         contents = {target.card.board: content_of(image, target) for target in targets}
         with _stock_image(image, folder, report) as stock:
@@ -88,7 +90,7 @@ def flash_all(
                 yield target, result
 
 
-def _write(stock: Callable[[], Path], image: Path, target: CardTarget, report: ProgressReporter) -> FlashResult:
+def _write(stock: Callable[[], Path], image: Path | None, target: CardTarget, report: ProgressReporter) -> FlashResult:
     if target.is_archive:
         return write_archive(target.card, target.out, report)
     unpacked = stock()
@@ -99,17 +101,16 @@ def _write(stock: Callable[[], Path], image: Path, target: CardTarget, report: P
 
 
 @contextmanager
-def _stock_image(image: Path, folder: Path, report: ProgressReporter) -> Iterator[Callable[[], Path]]:
+def _stock_image(image: Path | None, folder: Path, report: ProgressReporter) -> Iterator[Callable[[], Path]]:
     """Yield a function that returns the unpacked stock image, and unpacks it at the first call."""
-    unpacked = folder / _STOCK if image.suffix in (".xz", ".gz") else image
-    ready = unpacked == image
 
+    @cache
     def stock() -> Path:
-        nonlocal ready
-        if not ready:
-            unpack(image, unpacked, report)
-            ready = True
-        return unpacked
+        packed = require_stock(image, FLASHED)
+        if packed.suffix not in (".xz", ".gz"):
+            return packed
+        unpack(packed, folder / _STOCK, report)
+        return folder / _STOCK
 
     try:
         yield stock
@@ -117,13 +118,13 @@ def _stock_image(image: Path, folder: Path, report: ProgressReporter) -> Iterato
         (folder / _STOCK).unlink(missing_ok=True)
 
 
-def content_of(image: Path, target: CardTarget) -> str:
+def content_of(image: Path | None, target: CardTarget) -> str:
     """Return a digest of everything that the board's file is made from."""
     card = target.card
     # what depends on the system in the image is covered by the image itself
     texts = card.container_files() | (card.install_files() if target.is_archive else card.boot_files(None))
     parts = {
-        "stock": "" if target.is_archive else _digest(image, *_stamp(image)),
+        "stock": "" if target.is_archive or image is None else _digest(image, *_stamp(image)),
         "texts": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()},
         "wheels": {path: _digest(source, *_stamp(source)) for path, source in card.wheel_files().items()},
     }

@@ -20,13 +20,21 @@ from fedquilt_server.provisioning.card import Card, read_wheels, read_wifi
 from fedquilt_server.provisioning.cli import HERE, Folder, JsonFederation
 from fedquilt_server.provisioning.devices import removable_device
 from fedquilt_server.provisioning.federation import Federation
-from fedquilt_server.provisioning.flash import FlashResult, ProgressReporter, flash_device, flash_image, write_archive
+from fedquilt_server.provisioning.flash import (
+    FlashResult,
+    ProgressReporter,
+    flash_device,
+    flash_image,
+    require_stock,
+    write_archive,
+)
 from fedquilt_server.provisioning.flash_all import CardTarget, flash_all
 from fedquilt_server.provisioning.kinds import KINDS, kind_of
 from fedquilt_server.provisioning.record import BoardRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 WHEELHOUSE = Path("dist/wheelhouse-aarch64")
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
 JETSON_WHEELHOUSE = Path("dist/wheelhouse-jetson")
 """Used for Jetsons instead of ``WHEELHOUSE`` if it exists: their torch comes from NVIDIA."""
 
@@ -38,7 +46,12 @@ def group() -> None:
 
 @app.command()
 def flash(
-    image: Annotated[Path, typer.Argument(help="Stock image of Raspberry Pi OS or Ubuntu: .img, .img.xz or .img.gz.")],
+    image: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Stock image of Raspberry Pi OS or Ubuntu: .img, .img.xz or .img.gz. A Jetson's archive needs none."
+        ),
+    ] = None,
     board: Annotated[str, typer.Option(help="Name of a provisioned board.")] = "",
     all_: Annotated[
         bool, typer.Option("--all", help="Every board that is not revoked, each into a file of the folder --out.")
@@ -88,12 +101,12 @@ def flash(
         return
     record, card = federation.board(board), _make_card(federation, board, wifi, wheels, no_wheels, keys)
     if device is not None:
-        done = _flash_to_device(image, card, device, yes)
-    elif out is not None and (kind_of(record.kind).jetson or out.name.endswith((".tar", ".tar.gz", ".tgz"))):
+        done = _flash_to_device(require_stock(image, board), card, device, yes)
+    elif out is not None and (kind_of(record.kind).jetson or out.name.endswith(ARCHIVES)):
         done = _write_archive(image, card, out)
     else:
         with _progress() as report:
-            done = flash_image(image, card, out or Path(), report)
+            done = flash_image(require_stock(image, board), card, out or Path(), report)
     _print_result(_with_login(done, card, record), json_)
 
 
@@ -115,7 +128,8 @@ def _make_card(
     record, kept = federation.board(board), federation.wifi_file(board)
     if record.revoked is not None:
         raise FederationError(
-            f"{board} is revoked: give it a new identity with `fedquilt provision {board} --kind {record.kind}`"
+            f"{board} is revoked: give it a new identity with `fedquilt provision {board} --renew` (and --clients, if "
+            "another board hosts its clients now)"
         )
     wifi = wifi or (kept if kept.exists() else None)
     if wheels == WHEELHOUSE and kind_of(record.kind).jetson and JETSON_WHEELHOUSE.exists():
@@ -130,7 +144,7 @@ def _target(card: Card, record: BoardRecord, out: Path) -> CardTarget:
     return CardTarget(card, out / f"{card.board}{suffix}", record)
 
 
-def _flash_all(image: Path, targets: list[CardTarget], out: Path, force: bool, as_json: bool) -> None:
+def _flash_all(image: Path | None, targets: list[CardTarget], out: Path, force: bool, as_json: bool) -> None:
     """Write the file of each board, and print what became of it."""
     if not targets:
         raise FederationError("there is no board to flash: run `fedquilt provision` first")
@@ -165,14 +179,14 @@ def _flash_to_device(image: Path, card: Card, path: Path, yes: bool) -> FlashRes
         return flash_device(image, card, device, Path(folder), report)
 
 
-def _write_archive(image: Path, card: Card, out: Path) -> FlashResult:
-    """Write an archive for a Jetson. The image itself is not changed."""
-    if not image.exists():
-        raise ImageError(f"{image}: there is no such file; check the path")
-    if not out.name.endswith((".tar", ".tar.gz", ".tgz")):
+def _write_archive(image: Path | None, card: Card, out: Path) -> FlashResult:
+    """Write an archive for a board without a boot partition."""
+    if image is not None:
+        raise ImageError(f"{out} is an archive, which is made without {image}: leave the image out")
+    if not out.name.endswith(ARCHIVES):
         raise ImageError(
-            f"{out}: an image for a Jetson has no boot partition to fill; write an archive for NVIDIA's flashing tool, "
-            f"such as --out {card.board}.tar.gz (docs/deploy.md)"
+            f"{out}: a Jetson has no boot partition to fill; write an archive, such as --out {card.board}.tar.gz "
+            "(docs/deploy.md)"
         )
     with _progress() as report:
         return write_archive(card, out, report)
@@ -221,7 +235,8 @@ def _print_result(done: FlashResult, as_json: bool) -> None:
     for warning in done.warnings:
         typer.echo(f"Note: {warning}", err=True)
     typer.echo(f"{done.target} is ready for {done.board}: {len(done.files)} files written and verified.")
-    typer.echo(f"Login: ssh {done.login}" if done.login else "The card creates no login.")
+    if not done.target.endswith(ARCHIVES):
+        typer.echo(f"Login: ssh {done.login}" if done.login else "The card creates no login.")
 
 
 def run(arguments: list[str]) -> None:

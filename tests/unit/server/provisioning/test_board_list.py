@@ -87,10 +87,10 @@ def test_another_network_is_kept_without_a_new_identity(
 ) -> None:
     provision(federation, LIST)
     serial = federation.board("kitchen").serial
-    (tmp_path / "wifi.yaml").write_text("ssid: Other\n")
+    (tmp_path / "wifi.yaml").write_text("ssid: Other\ncountry: DE\n")
     assert provision(federation, LIST) == 0
     assert "kitchen (Raspberry Pi 4 Model B, clients 8): has another wireless network" in capsys.readouterr().out
-    assert yaml.safe_load(federation.wifi_file("kitchen").read_text()) == {"ssid": "Other"}
+    assert yaml.safe_load(federation.wifi_file("kitchen").read_text()) == {"ssid": "Other", "country": "DE"}
     assert federation.board("kitchen").serial == serial
 
 

@@ -100,7 +100,7 @@ def test_where_a_reload_is_right_the_open_connection_of_a_revoked_board_is_silen
     monkeypatch.setattr(broker_process, "program_version", lambda _: (2, 1, 0))
     with broker_of(made) as port, peer(port, "one", certs=bundle(made, "bad")) as bad:
         assert bad.publish(f"{FED}/agents/bad/presence") in DELIVERED
-        assert "Mosquitto 2.1.0) reloads its files" in made.revoke("bad")
+        assert "reloads its files" in made.revoke("bad")
         wait(lambda: not lets_in(made, "bad"))
         assert bad.publish(f"{FED}/agents/bad/presence") == NOT_AUTHORIZED
         assert lets_in(made, "good")

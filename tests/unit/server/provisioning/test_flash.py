@@ -163,7 +163,7 @@ def test_images_that_cannot_be_used(made: Federation, wheels: Path, tmp_path: Pa
     cases = [
         ("short.img", card(made), "the file is incomplete"), ("none.img", card(made), "none.img: is not a disk image"),
         ("empty.img", card(made), "is not a disk image"), ("damaged.img", card(made), "partition table is damaged"),
-        ("linux.img", card(made), "no FAT boot partition"), ("missing.img", card(made), "No such file"),
+        ("linux.img", card(made), "no FAT boot partition"), ("missing.img", card(made), "there is no such file"),
         ("whole.img", card(made, wheels=wheels), "MiB free, the files need"),
     ]  # fmt: skip
     for name, mine, words in cases:
@@ -246,9 +246,9 @@ def test_jetsons_get_an_archive(made: Federation, wheels: Path, tmp_path: Path) 
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
         assert done.warnings == []
     warnings = write_archive(
-        card(made, "nano", wifi=Wifi.model_validate({"ssid": "lab"})), tmp_path / "more.tar", silent
+        card(made, "nano", wifi=Wifi.model_validate({"ssid": "lab", "country": "DE"})), tmp_path / "more.tar", silent
     ).warnings
-    assert "--wifi and --ssh-key have no effect on an archive" in warnings[0]
+    assert warnings == ["--wifi has no effect on an archive: the board keeps its own"]
 
 
 def test_a_folder_that_is_no_wheelhouse(tmp_path: Path) -> None:
@@ -261,7 +261,8 @@ def test_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     image, folder = str(stock(tmp_path / "stock.img")), str(made.folder)
-    (tmp_path / "wifi.yaml").write_text("ssid: lab\npassword: long enough\n")
+    (tmp_path / "wifi.yaml").write_text("ssid: lab\npassword: long enough\ncountry: DE\n")
+    (tmp_path / "abroad.yaml").write_text("ssid: lab\npassword: long enough\n")
     (tmp_path / "key.pub").write_text(KEY + "\n")
     (tmp_path / "key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     (tmp_path / "pc").mkdir()
@@ -286,11 +287,17 @@ def test_the_command(
         "pi_Kitchen.1", "out.img", True,
     )  # fmt: skip
     assert done.login == "pi@pi-kitchen-1.local"
-    nano = ["flash", image, "--board", "nano", "--folder", folder, "--out", "nano.tar.gz"]
+    nano = ["flash", "--board", "nano", "--folder", folder, "--out", "nano.tar.gz"]
     assert cli.run(nano) == 8  # without wheels, the board could not install anything
     assert "--no-wheels" in capsys.readouterr().err
     assert cli.run([*nano, "--no-wheels"]) == 0
-    assert "creates no login" in capsys.readouterr().out
+    assert "login" not in capsys.readouterr().out
+    assert cli.run([*words, "--out", "none/a.img"]) == 9
+    assert "there is no folder none; create it" in capsys.readouterr().err
+    assert cli.run([*words, "--out", "bare.img"]) == 0
+    told = capsys.readouterr()
+    assert "neither you nor Ansible can log in: give --ssh-key" in " ".join(told.err.split())
+    assert "creates no login" in told.out
     assert tarfile.is_tarfile(tmp_path / "nano.tar.gz")
     for more, code in (
         (words, 2), ([*words, "--out", "a.img", "--device", "/dev/sdx"], 2), ([*words, "--device", image], 9),
@@ -299,7 +306,8 @@ def test_the_command(
         ([*words[:-1], "--out", "a.img", "--wheels", "pc"], 8),
         ([*words[:3], "other", "--folder", folder, "--out", "a.img"], 8),
         (["flash", "none.img", *words[2:], "--out", "a.img"], 9),
-        ([*nano[:-1], "nano.img", "--no-wheels"], 9),
+        ([*nano[:-1], "nano.img", "--no-wheels"], 9), (["flash", image, *nano[1:], "--no-wheels"], 9),
+        (["flash", *words[2:], "--out", "a.img"], 9), ([*words, "--out", "a.img", "--wifi", "abroad.yaml"], 4),
     ):  # fmt: skip
         assert cli.run(more) == code, more
         assert not (tmp_path / "a.img").exists()

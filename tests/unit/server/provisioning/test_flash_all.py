@@ -36,7 +36,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
     """Three boards: one with a wireless network, one Jetson, one revoked."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "wifi.yaml").write_text("ssid: Lab\npassword: a long one\n")
+    (tmp_path / "wifi.yaml").write_text("ssid: Lab\npassword: a long one\ncountry: DE\n")
     (tmp_path / "boards.csv").write_text("name,kind,wifi\nkitchen,pi4,wifi.yaml\nnano,jetson-nano,\ngone,pi4,\n")
     for folder in (flash_cli.WHEELHOUSE, flash_cli.JETSON_WHEELHOUSE):
         folder.mkdir(parents=True)

@@ -21,7 +21,8 @@ from fedquilt_server.provisioning.card import Card, Wifi, read_wifi
         ("ssid: x\npassword: 12345678\n", "password: put it in quotes"),
         (f"ssid: x\npassword: {'g' * 64}\n", "password: must be 8 to 63 printable"),
         ("ssid: x\npassword: \"long\\nenough\"\n", "password: must be 8 to 63 printable"),
-        ("ssid:\n", "ssid: is empty"),
+        ("ssid:\n", "ssid: is empty"), ("ssid: x\n", "country: is missing"),
+        ("ssid: x\ncountry: DEU\n", "country: must be two letters, such as DE"),
     ],
 )  # fmt: skip
 def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_wifi_files_that_are_refused(text: str, words: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("password", ["x" * 8, "x" * 63, "0123456789abcdefABCDEF" + "0" * 42])
 def test_passwords_that_can_be(password: str, tmp_path: Path) -> None:
-    (tmp_path / "wifi.yaml").write_text(f"ssid: x\npassword: '{password}'\n")
+    (tmp_path / "wifi.yaml").write_text(f"ssid: x\npassword: '{password}'\ncountry: DE\n")
     assert read_wifi(tmp_path / "wifi.yaml").password == password
 
 
