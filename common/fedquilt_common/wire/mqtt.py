@@ -30,7 +30,7 @@ from fedquilt_common.errors import BrokerUnreachableError, FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
-from fedquilt_common.wire.tls import explain_tls_error, tls_context
+from fedquilt_common.wire.tls import TlsContext, explain_tls_error
 from fedquilt_common.wire.transport import (
     SMALLEST_PAYLOAD,
     Connected,
@@ -87,6 +87,7 @@ class _CountingClient(Client):
     bytes_received = 0
     is_full: Callable[[], bool] = staticmethod(lambda: False)
     ignores: Ignores | None = None
+    tls: TlsContext | None = None
     tls_error: ssl.SSLError | None = None
     on_crash: Callable[[Exception], None] = staticmethod(lambda _error: None)
 
@@ -100,6 +101,8 @@ class _CountingClient(Client):
 
     def _create_socket(self) -> Any:
         self.tls_error = None
+        if self.tls is not None:
+            self._ssl_context = self.tls.read_again()
         return ReadAhead(super()._create_socket(), self._count_received)
 
     def _create_socket_connection(self) -> socket.socket:
@@ -187,7 +190,8 @@ class MqttTransport:
         if self._address.username:
             client.username_pw_set(self._address.username, self._address.password or None)
         if self._address.tls:
-            client.tls_set_context(tls_context(self._address))
+            client.tls = TlsContext(self._address)
+            client.tls_set_context(client.tls.context)
         return client
 
     def _is_full(self) -> bool:

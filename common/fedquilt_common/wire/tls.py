@@ -6,6 +6,7 @@ connected, and its connection is lost at once. With TLS 1.2, the alert ends the 
 
 from __future__ import annotations
 
+import logging
 import ssl
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +16,8 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.transport import Disconnected
 
+log = logging.getLogger(__name__)
+
 TLS_1_2_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Cipher suites for TLS 1.2, as in broker/mosquitto-tls.conf; all suites of TLS 1.3 are allowed."""
 NOT_BEFORE: Final = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -22,7 +25,8 @@ NOT_BEFORE: Final = datetime(2024, 1, 1, tzinfo=timezone.utc)
 _TRUST: Final = "Check the CA, the broker's name and this machine's clock, or run `fedquilt doctor`"
 _RENEW: Final = (
     "For a board, run `fedquilt provision NAME --renew` on the workstation, and write a new card or install its new "
-    "files with Ansible. For a coordinator, run `fedquilt federation renew`"
+    "files with Ansible. A running agent uses new files in the place of its own at its next attempt. For a "
+    "coordinator, run `fedquilt federation renew`"
 )
 _REFUSALS: Final = {
     "CERTIFICATE_REVOKED": ("it is revoked", _RENEW),
@@ -63,6 +67,39 @@ def tls_context(address: BrokerAddress) -> ssl.SSLContext:
             f"the TLS files for {address} cannot be used: {error}. Check --ca, --cert and --key"
         ) from None
     return context
+
+
+class TlsContext:
+    """The TLS context of each connection: somebody may replace a certificate while the program runs.
+
+    Args:
+        address: names the files.
+
+    Attributes:
+        context: with the last valid files.
+
+    Raises:
+        ExperimentError: a file is missing or invalid.
+    """
+
+    def __init__(self, address: BrokerAddress) -> None:
+        self._address = address
+        self.context = tls_context(address)
+        self._reported = ""
+
+    def read_again(self) -> ssl.SSLContext:
+        """Return a context with the files as they are now; the last valid one if they cannot be used.
+
+        The last one is never changed: certificate and key are replaced one after the other, and may not match between.
+        """
+        try:
+            self.context = tls_context(self._address)
+            self._reported = ""
+        except ExperimentError as error:
+            if str(error) != self._reported:
+                self._reported = str(error)
+                log.warning("%s. The files that were read before remain in use", error)
+        return self.context
 
 
 def explain_tls_error(address: BrokerAddress, error: BaseException | None) -> Disconnected | None:
