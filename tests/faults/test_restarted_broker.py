@@ -79,6 +79,6 @@ def test_a_run_survives_the_restarts_for_a_revoked_and_a_new_board(tmp_path: Pat
         assert "was restarted" in federation.reload()
         assert len(read_rounds(tmp_path)) < ROUNDS
         assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0]
-    assert [row["clients"] for row in read_rounds(tmp_path)] == [2] * ROUNDS
+    assert [(row["clients"], row["rejected"]) for row in read_rounds(tmp_path)] == [(2, 0)] * ROUNDS
     for values in load_file(tmp_path / "run" / "global.safetensors").values():
         np.testing.assert_array_equal(values, np.full_like(values, 0.5 * ROUNDS))  # each round adds 0.5

@@ -13,24 +13,32 @@ if TYPE_CHECKING:
 TOPICS = Topics("lab")
 
 
-def leave(player: Player) -> None:
-    """Publish what the will publishes after a long cut."""
-    gone = AgentPresence(agent=player.name, online=False, boot=1)
-    player.transport.publish(TOPICS.presence(player.name), gone.encode(), retain=True)
-
-
-def test_a_reply_that_overtakes_the_presence_counts_later(stage: Stage, undisturbed: str) -> None:
-    """After a long cut, the MQTT client resends a reply before the agent publishes its presence."""
+def test_a_reply_that_overtakes_the_presence_counts_at_once(stage: Stage, undisturbed: str) -> None:
+    """After a cut, the MQTT client resends a reply before the agent publishes its presence."""
 
     def cut(player: Player, message: RoundMessage) -> None:
-        leave(player)
+        will = AgentPresence(agent=player.name, online=False, boot=1)
+        player.transport.publish(TOPICS.presence(player.name), will.encode(), retain=True)
+        player.send(player.pack(2))
+        player.appear((2,))
+
+    stage.ways[2] = cut
+    stage.play()
+    assert [(r.outcome, r.final) for r in stage.players["jetson"].receipts] == [("accepted", True)] * 2
+    assert [(row.rejected, row.clients) for row in stage.rows] == [(0, 3)] * 2
+    assert stage.sha256 == undisturbed
+
+
+def test_a_reply_that_overtakes_a_claim_counts_later(stage: Stage, undisturbed: str) -> None:
+    def overtake(player: Player, message: RoundMessage) -> None:
+        player.appear(())
         parcel = player.send(player.pack(2))
         for _ in range(3):  # probes
             player.send_chunks(parcel, parcel.headers[-1:])
         player.appear((2,))
         player.send_chunks(parcel, parcel.headers[-1:])
 
-    stage.ways[2] = cut
+    stage.ways[2] = overtake
     stage.play()
     receipts = stage.players["jetson"].receipts
     first = receipts[:4]

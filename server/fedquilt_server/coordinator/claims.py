@@ -52,6 +52,7 @@ class _Claim:
         live: whether a message has arrived that the broker did not keep.
         unknown: a claimed client that the experiment does not have; ``joined`` has only the others.
         lost: whether the agent was handled as gone since then.
+        departed: whether the agent itself, or its will, has reported that since then.
     """
 
     joined: Joined
@@ -59,6 +60,7 @@ class _Claim:
     live: bool
     unknown: ClientId | None = None
     lost: bool = False
+    departed: bool = False
 
 
 class Claims:
@@ -97,8 +99,8 @@ class Claims:
         self._looked_at = clock.now()
 
     def __contains__(self, agent: str) -> bool:
-        """Whether an agent may come back without a new presence: it is connected, or silent for too long."""
-        return agent in self._claims
+        """Whether an agent is connected, or silent for too long; not if it has left."""
+        return agent in self._claims and not self._claims[agent].departed
 
     def restore(self) -> None:
         """Keep the agents of the journal as connected; each one has ``SILENCE_SECONDS`` for its first message."""
@@ -116,18 +118,23 @@ class Claims:
         Raises:
             ProtocolError: there are too many agents, or they claim too many clients.
         """
-        if len(self._claims) >= MOST_AGENTS:
+        own = len(_joined(presence, self._machine.policy.clients).clients)
+        agents, claims = self._count_others(presence.agent)
+        if agents >= MOST_AGENTS or own + claims > MOST_CLAIMS:
             self._claims = {name: claim for name, claim in self._claims.items() if not claim.lost}
-        others = [claim for name, claim in self._claims.items() if name != presence.agent]
-        if len(others) >= MOST_AGENTS:
+            agents, claims = self._count_others(presence.agent)
+        if agents >= MOST_AGENTS:
             raise ProtocolError(f"{MOST_AGENTS} agents are connected: stop some of them, or give the broker an ACL")
-        own = _joined(presence, self._machine.policy.clients).clients
-        claims = len(own) + sum(len(claim.joined.clients) for claim in others)
-        if claims > MOST_CLAIMS:
+        if own + claims > MOST_CLAIMS:
             raise ProtocolError(
-                f"the agents claim {claims} clients together, at most {MOST_CLAIMS} are possible: "
+                f"the agents claim {own + claims} clients together, at most {MOST_CLAIMS} are possible: "
                 "let each agent claim the clients that it hosts"
             )
+
+    def _count_others(self, agent: str) -> tuple[int, int]:
+        """Return the number of the other agents, and of the clients that they claim."""
+        others = [claim for name, claim in self._claims.items() if name != agent]
+        return len(others), sum(len(claim.joined.clients) for claim in others)
 
     def take(self, presence: AgentPresence, *, retained: bool) -> None:
         """Handle a presence message; ``retained``: the broker had stored it, so its agent may be gone."""
@@ -136,7 +143,7 @@ class Claims:
         if presence.agent in self._assignments.revoked:
             self._turn_away(presence.agent, live=presence.online and not retained)
             return
-        before = self._claims.get(presence.agent)
+        before = self._claims[presence.agent] if presence.agent in self else None
         if not presence.online:
             self._depart(presence, before)
         elif not (retained and before is not None and before.lost and presence.boot == before.joined.boot):
@@ -145,6 +152,9 @@ class Claims:
 
     def note_message(self, agent: str, boot: int | None = None) -> None:
         """Note that another live message of an agent has arrived. It brings back an agent that was gone.
+
+        After a restart of the broker, a will is followed by the replies that the MQTT client resends. The agent's
+        presence comes after them.
 
         Args:
             boot: the start of the agent that the message names, if it does.
@@ -175,7 +185,7 @@ class Claims:
         if before is not None and presence.boot >= before.joined.boot:
             if not self._is_gone(before):
                 self._leave(presence.agent)
-            del self._claims[presence.agent]
+            before.live, before.lost, before.departed = False, True, True
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -208,7 +218,7 @@ class Claims:
 
     def _prove(self, claim: _Claim) -> None:
         """Mark an agent as live; those that claim its clients without a live message of their own are gone."""
-        claim.live, claim.lost = True, False
+        claim.live, claim.lost, claim.departed = True, False, False
         clients = self._allowed(claim.joined)
         while stale := self._stale_hosts(clients):
             for agent in stale:

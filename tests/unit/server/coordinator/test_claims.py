@@ -124,24 +124,54 @@ def test_only_time_in_which_the_coordinator_listens_is_silence(world: World) -> 
     assert world.hosts == {0: "a"}
 
 
-def test_an_agent_that_left_needs_a_new_presence(world: World) -> None:
+def test_an_agent_that_left_is_gone_until_its_next_message(world: World) -> None:
+    """A broker publishes all wills when it stops; then a client resends a reply before the agent's presence."""
     world.say("a", [0], boot=5)
     world.say("a", boot=4)  # the late will of a replaced process
     assert world.hosts == {0: "a"}
     world.say("a", boot=5)
-    world.claims.note_message("a")
+    assert (world.hosts, "a" in world.claims) == ({}, False)
     world.claims.note_message("stranger")
     assert world.hosts == {}
-    assert world.kinds() == ["Joined a", "Left a"]
+    world.claims.note_message("a")
+    world.say("a", [0], boot=5)
+    assert (world.hosts, "a" in world.claims) == ({0: "a"}, True)
+    assert world.kinds() == ["Joined a", "Left a", "Joined a"]
 
 
 def test_a_will_after_the_silence_changes_nothing_more(world: World) -> None:
     world.say("a", [0])
     world.listen(SILENCE_SECONDS + 1)
     world.say("a")
+    world.say("a")
     world.listen(SILENCE_SECONDS + 1)
-    world.claims.note_message("a")
     assert world.kinds() == ["Joined a", "Left a"]
+
+
+def test_a_retained_presence_after_the_will_shows_that_its_agent_is_back(world: World) -> None:
+    """In contrast to that of a silent agent, it is newer than the departure."""
+    world.say("a", [0])
+    world.say("a")
+    world.listen(SILENCE_SECONDS + 1)
+    world.say("a", [0], retained=True)
+    world.claims.check()
+    assert world.hosts == {0: "a"}
+
+
+def test_agents_that_left_take_no_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CLAIMS", 3)
+    world.say("a", [0, 1])
+    world.say("a")
+    world.claims.check_room(AgentPresence(agent="b", online=True, boot=1, clients=[0, 1]))
+
+
+def test_no_message_brings_back_a_board_that_was_revoked_after_it_left(world: World) -> None:
+    world.say("a", [0])
+    world.say("a")
+    world.assignments = Assignments({}, frozenset({"a"}))
+    world.listen(2)
+    world.claims.note_message("a")
+    assert (world.hosts, world.cleared) == ({}, ["a"])
 
 
 # -- retained presences ----------------------------------------------------------------------------------------
