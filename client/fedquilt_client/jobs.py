@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,15 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from fedquilt_client.capacity import lower_limit
 from fedquilt_client.downloads import Downloads
 from fedquilt_client.records import StoredReply
-from fedquilt_client.reports import out_of_memory_message
+from fedquilt_client.reports import out_of_memory_message, unused_clients_message
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore, RunStore
-from fedquilt_client.tasks import OpenTask, TaskId, has_same_tasks, is_patch_damaged, make_job, open_tasks, task_id
+from fedquilt_client.tasks import (
+    OpenTask,
+    TaskId,
+    has_same_tasks,
+    is_patch_damaged,
+    make_job,
+    open_tasks,
+    read_experiment,
+    task_id,
+)
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import (
     ATTEMPTS,
@@ -31,8 +37,7 @@ from fedquilt_client.worker_pool import (
     Post,
     WorkerPool,
 )
-from fedquilt_common.errors import PayloadError, RunFolderError
-from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, RoundMessage, RunMessage, StopMessage
@@ -127,7 +132,7 @@ class Jobs:
         """
         if self._run is not None and self._run.store.run == message:
             return
-        experiment = _experiment(message)
+        experiment = read_experiment(message)
         self.leave_run()
         store = self._store.open_run(message)
         downloads = Downloads(store, self._transport, self._topics, experiment.speedup)
@@ -144,6 +149,8 @@ class Jobs:
         if self._early_round is not None and self._early_round.run == message.run:
             self.open_round(self._early_round, retained=True)
         log.info("run %s: %s on %s", message.run, experiment.algorithm.name, experiment.data.set)
+        if warning := unused_clients_message(message.run, experiment.data.clients, self._settings.clients):
+            log.warning("%s", warning)
 
     def leave_run(self) -> None:
         """Cancel all training, and unsubscribe from the run's topics."""
@@ -373,14 +380,6 @@ class Jobs:
         if self._run is not None and connected:
             self._run.downloads.repair()
             self._run.uploads.advance()
-
-
-def _experiment(message: RunMessage) -> Experiment:
-    try:
-        return Experiment.model_validate_json(json.dumps(message.experiment))
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise PayloadError(f"run {message.run}: its experiment is not valid here: {reason}") from None
 
 
 def _commit(store: RunStore, finished: JobFinished) -> StoredReply:

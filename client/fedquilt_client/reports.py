@@ -1,13 +1,17 @@
-"""The messages in which an agent reports its state and its failures, and a warning for its log."""
+"""The messages in which an agent reports its state and its failures, and warnings for its log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from fedquilt_client.hardware import Vitals
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.messages import FailedMessage, Telemetry
+
+_SHOWN: Final = 8
+"""Clients that a warning lists."""
 
 
 def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int, float]) -> Telemetry:
@@ -47,4 +51,22 @@ def out_of_memory_message(job: Job, need: int, limit: int) -> str:
     return (
         f"client {job.client}, round {job.round}: training was killed: out of memory, with an estimated need of "
         f"{need / 2**20:.0f} MiB; from now on this board trains only sub-models below {limit / 2**20:.0f} MiB"
+    )
+
+
+def unused_clients_message(run: str, count: int, clients: Iterable[int]) -> str:
+    """Return the log's warning that an experiment does not have some clients of this agent; empty if it has all.
+
+    Args:
+        run: identifier of the run.
+        count: clients of the experiment, which are numbered from 0.
+        clients: clients of this agent.
+    """
+    unused = [client for client in clients if client >= count]
+    if not unused:
+        return ""
+    names = ", ".join(map(str, unused[:_SHOWN])) + (f" and {more} more" if (more := len(unused) - _SHOWN) > 0 else "")
+    return (
+        f"the experiment of run {run} has clients 0 to {count - 1} only, so this agent's clients {names} get no tasks: "
+        "change `clients` of this agent, or `data.clients` in the experiment"
     )

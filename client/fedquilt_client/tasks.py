@@ -1,15 +1,20 @@
-"""The tasks of a manifest that are for this board, and the job that each becomes."""
+"""The experiment of a run, the tasks of a manifest that are for this board, and the job that each becomes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import RunStore
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.training_jobs import CheckedFile, Job
-from fedquilt_common.wire.messages import PatchMessage, RoundMessage, TaskMessage
+from fedquilt_common.wire.messages import PatchMessage, RoundMessage, RunMessage, TaskMessage
 
 TaskId = tuple[int, str]
 """A client and the fingerprint of its task."""
@@ -33,6 +38,19 @@ class OpenTask:
     def patches(self) -> list[PatchMessage]:
         """The patches that the task needs, in the order of the task."""
         return [self.message.patches[i] for i in self.task.patches]
+
+
+def read_experiment(message: RunMessage) -> Experiment:
+    """Return the experiment of a run.
+
+    Raises:
+        PayloadError: it is not valid for this version of fedquilt.
+    """
+    try:
+        return Experiment.model_validate_json(json.dumps(message.experiment))
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise PayloadError(f"run {message.run}: its experiment is not valid here: {reason}") from None
 
 
 def open_tasks(message: RoundMessage, clients: Iterable[int]) -> list[OpenTask]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedquilt_client.jobs import _experiment
 from fedquilt_client.link_setup import link_for_client
+from fedquilt_client.tasks import read_experiment
 from fedquilt_common.errors import DamagedTransferError, FedquiltError, PayloadError, ProtocolError, SliceError
 from fedquilt_common.submodels.slices import IndexSet
 from fedquilt_common.wire import messages
@@ -73,7 +73,7 @@ def read_run(data: bytes, _: Path) -> None:
         raise PayloadError("not JSON") from None
     payload = json.dumps({"v": 1, "run": "r", "experiment": experiment}).encode()
     link_for_client(MqttMessage("run", payload, b"", True, lambda: None), 0)
-    _experiment(parse(RunMessage, payload, "run"))
+    read_experiment(parse(RunMessage, payload, "run"))
 
 
 def read_bitmap(data: bytes, _: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,24 @@ def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, 
         assert same(peer.reply(1, 2), plus(1.0, kit))
     assert not peer.chunks(3, 1)
     assert not peer.chunks(0, 2)
+
+
+def test_a_run_without_some_clients_of_this_agent_is_reported_once(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kit's experiment has clients 0 to 3."""
+    caplog.set_level(logging.INFO, "fedquilt_client")
+    with host(clients=(3, 4, 9)):
+        for run in ("run-1", "run-1", "run-2"):
+            peer.publish(peer.topics.run, kit.run(run))
+        wait_for(lambda: "run-2 has clients" in caplog.text, "the second warning")
+    with host(clients=(0, 3)):
+        wait_for(lambda: caplog.text.count("run-2: echo") == 2, "the run")
+    assert [line for line in caplog.messages if "get no tasks" in line] == [
+        f"the experiment of run {run} has clients 0 to 3 only, so this agent's clients 4, 9 get no tasks: change "
+        "`clients` of this agent, or `data.clients` in the experiment"
+        for run in ("run-1", "run-2")
+    ]
 
 
 def test_a_repeated_task_is_answered_from_the_store(
