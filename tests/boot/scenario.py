@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import subprocess
 import sys
 import time
@@ -27,6 +28,8 @@ NAME: Final = "kitchen"
 FEDERATION: Final = "boot"
 PATIENCE: Final = 2400.0
 WIFI: Final = {"ssid": "Lab", "password": "a long one", "country": "DE"}
+CARD_BYTES: Final = 4 << 30
+"""A card is larger than the image: at its first start, the board grows its root file system, and has room for torch."""
 PIP_INSTALLS: Final = "Installing collected packages"
 EXPERIMENT: Final = PROJECT / "deploy" / "experiments" / "digits-fedavg.yaml"
 SMALL: Final = ("data.clients=2", "fleet=[{kind: board, agents: 1}]", "rounds=4", "training.epochs=1")
@@ -139,6 +142,7 @@ def _bench(
         options += ["--wifi", folder / "wifi.yaml"]
     with report.step("flash"):
         fedquilt("flash", stock, "--board", NAME, *named, *options)
+        os.truncate(folder / "card.img", CARD_BYTES)
     with report.step("choose an accelerator"):
         accelerated = accelerator(stock)
     report.say(f"{report.image}: QEMU with {' '.join(accelerated)}")
