@@ -7,12 +7,12 @@ import time
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
 
 from fedquilt_common.process.signals import StopSignal
-from fedquilt_server.fleet.health import all_reported
+from fedquilt_server.fleet.health import silent_boards
 from fedquilt_server.fleet.listener import FleetListener
 from fedquilt_server.fleet.watch_table import describe_change, health_table
 from fedquilt_server.provisioning.board_rows import board_row, kind_label
@@ -24,6 +24,8 @@ STORED_SECONDS: Final = 5.0
 """Seconds to wait for what the broker had stored; a broker that is not Mosquitto does not report its end."""
 HEALTH_SECONDS: Final = 35.0
 """Seconds to wait for the boards' health: an idle board reports it every 30 s."""
+NOTE_SECONDS: Final = 1.0
+"""Seconds after which ``--once`` reports which boards it waits for."""
 STEP_SECONDS: Final = 0.25
 
 
@@ -71,7 +73,7 @@ def _print_records(federation: Federation, as_json: bool) -> None:
     _print_whole(table)
 
 
-def _print_whole(table: Table) -> None:
+def _print_whole(table: RenderableType) -> None:
     """Print a table with every character, also in a narrow terminal."""
     console = Console()
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
@@ -80,21 +82,35 @@ def _print_whole(table: Table) -> None:
 
 def _print_once(federation: Federation, url: str, as_json: bool) -> None:
     """Print one snapshot."""
-    stop, start = StopSignal(), time.monotonic()
+    stop = StopSignal()
     with FleetListener(federation, url) as listener:
-        while not stop():
-            listener.take(STEP_SECONDS, time.time())
-            waited = time.monotonic() - start
-            stored = listener.complete or waited >= STORED_SECONDS
-            if stored and (all_reported(listener.boards.values()) or waited >= HEALTH_SECONDS):
-                break
+        _await_health(listener, stop)
     if stop():
         raise typer.Exit(stop.exit_code)
     found = list(listener.boards.values())
     if as_json:
         typer.echo(json.dumps([board.as_row() for board in found], indent=2))
     else:
-        _print_whole(health_table(found, time.time(), ""))
+        console = Console()
+        _print_whole(health_table(found, time.time(), "", console.width if console.is_terminal else None))
+
+
+def _await_health(listener: FleetListener, stop: StopSignal) -> None:
+    """Wait until every connected board has reported its health, for ``HEALTH_SECONDS`` at most."""
+    start, noted = time.monotonic(), False
+    while not stop():
+        listener.take(STEP_SECONDS, time.time())
+        waited = time.monotonic() - start
+        stored, missing = listener.complete or waited >= STORED_SECONDS, silent_boards(listener.boards.values())
+        if stored and (not missing or waited >= HEALTH_SECONDS):
+            return
+        if missing and not noted and waited >= NOTE_SECONDS:
+            noted = True
+            typer.echo(
+                f"Waiting up to {HEALTH_SECONDS:.0f} s for the health of {', '.join(missing)}. An idle board reports "
+                "it every 30 s",
+                err=True,
+            )
 
 
 def _watch(federation: Federation, url: str, as_json: bool) -> None:
@@ -111,6 +127,9 @@ def _watch(federation: Federation, url: str, as_json: bool) -> None:
 
 
 def _print_changes(listener: FleetListener, stop: StopSignal) -> None:
+    end = time.monotonic() + STORED_SECONDS
+    while not (stop() or listener.complete or time.monotonic() >= end):
+        listener.take(STEP_SECONDS, time.time())
     for board in listener.boards.values():
         typer.echo(json.dumps(board.as_row()))
     while not stop():
@@ -127,8 +146,8 @@ def _print_states(listener: FleetListener, stop: StopSignal) -> None:
 
 
 def _show_live(listener: FleetListener, stop: StopSignal, console: Console) -> None:
-    def table() -> Table:
-        return health_table(list(listener.boards.values()), time.time(), listener.trouble)
+    def table() -> RenderableType:
+        return health_table(list(listener.boards.values()), time.time(), listener.trouble, *console.size)
 
     with Live(get_renderable=table, console=console, refresh_per_second=4):
         while not stop():

@@ -120,6 +120,6 @@ def _with_telemetry(board: BoardHealth, message: Telemetry) -> BoardHealth:
     )
 
 
-def all_reported(boards: Iterable[BoardHealth]) -> bool:
-    """Whether every board that is connected has reported its health."""
-    return all(board.reported for board in boards if board.state == "joined")
+def silent_boards(boards: Iterable[BoardHealth]) -> list[str]:
+    """Return the boards that are connected and have not reported their health."""
+    return sorted(board.board for board in boards if board.state == "joined" and not board.reported)

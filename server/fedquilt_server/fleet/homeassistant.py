@@ -56,6 +56,16 @@ def allowed_topics(federation: str, boards: Iterable[str]) -> set[str]:
     return {topic for board in boards for topic in board_topics(federation, board).values()}
 
 
+def boards_of(federation: str, topics: Iterable[str]) -> set[str]:
+    """Return the boards whose availability is among the topics."""
+    levels = [topic.split("/") for topic in topics]
+    return {
+        level[3]
+        for level in levels
+        if len(level) == 5 and board_topics(federation, level[3])["availability"] == "/".join(level)
+    }
+
+
 def board_messages(federation: str, board: BoardHealth) -> dict[str, bytes]:
     """Return what to publish for a board: its availability and, once it has reported its health, its sensors."""
     topics = board_topics(federation, board.board)

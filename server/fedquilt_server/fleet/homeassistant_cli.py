@@ -26,6 +26,7 @@ from fedquilt_server.fleet.homeassistant import (
     ONLINE,
     allowed_topics,
     board_messages,
+    boards_of,
     bridge_topic,
     own_filters,
 )
@@ -58,8 +59,10 @@ class HomeAssistantBridge:
     def __init__(self, federation: Federation, address: BrokerAddress) -> None:
         self._federation = federation
         self._name = federation.record.name
+        self._broker = str(address)
         self._published: dict[str, bytes] = {}
         self._active: set[str] = set()
+        self._shown: set[str] | None = None
         self._farewell = OFFLINE
         self._record_due = 0.0
         self._connected = self._ever_connected = False
@@ -98,12 +101,24 @@ class HomeAssistantBridge:
     def _publish_all(self, boards: Mapping[str, BoardHealth]) -> None:
         records = self._federation.record.boards
         self._active = {name for name, record in records.items() if record.revoked is None}
-        for name in sorted(self._active & set(boards)):
+        shown = self._active & set(boards)
+        for name in sorted(shown):
             self._publish_board(boards[name])
-        self._clear(allowed_topics(self._name, self._active))
+        self._log_changes(shown, self._clear(allowed_topics(self._name, self._active)))
 
-    def remove(self, seconds: float) -> None:
-        """Clear everything that was published for the federation.
+    def _log_changes(self, shown: set[str], removed: set[str]) -> None:
+        """Log which boards are shown, and then each that is added or removed."""
+        if self._shown is None:
+            log.info("showing %s of %s at %s", describe_boards(shown), self._name, self._broker)
+        else:
+            for name in sorted(shown - self._shown):
+                log.info("added %s", name)
+        for name in sorted(removed | (self._shown or set()) - shown):
+            log.info("removed %s", name)
+        self._shown = shown
+
+    def remove(self, seconds: float) -> set[str]:
+        """Clear everything that was published for the federation, and return the boards that were removed.
 
         Args:
             seconds: how long to wait for what the broker had stored, once connected.
@@ -114,15 +129,21 @@ class HomeAssistantBridge:
         self._farewell = b""
         while not self._connected:
             self._take_events(STEP_SECONDS)
+        removed: set[str] = set()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._take_events(STEP_SECONDS)
-            self._clear(set())
+            removed |= self._clear(set())
+        return removed
 
-    def _clear(self, allowed: set[str]) -> None:
-        for topic in set(self._published) - allowed:
-            if self._transport.publish(topic, b"", retain=True):
-                del self._published[topic]
+    def _clear(self, allowed: set[str]) -> set[str]:
+        """Clear every other topic, and return the boards of these topics."""
+        cleared = [
+            topic for topic in set(self._published) - allowed if self._transport.publish(topic, b"", retain=True)
+        ]
+        for topic in cleared:
+            del self._published[topic]
+        return boards_of(self._name, cleared)
 
     def _publish_board(self, board: BoardHealth) -> None:
         for topic, payload in board_messages(self._name, board).items():
@@ -162,6 +183,12 @@ class HomeAssistantBridge:
                 raise event.error
 
 
+def describe_boards(names: set[str]) -> str:
+    """Return the number and the names of boards, such as ``2 boards (desk, kitchen)``."""
+    number = f"{len(names)} board{'' if len(names) == 1 else 's'}"
+    return f"{number} ({', '.join(sorted(names))})" if names else number
+
+
 @app.callback()
 def group() -> None:
     """Group the commands, so that typer keeps ``homeassistant`` as a sub-command."""
@@ -189,7 +216,8 @@ def homeassistant(
     federation, stop = Federation(folder), StopSignal()
     with HomeAssistantBridge(federation, _target(federation, to, ca, broker)) as bridge:
         if remove:
-            bridge.remove(CLEAR_SECONDS)
+            removed = bridge.remove(CLEAR_SECONDS)
+            typer.echo(f"Removed {describe_boards(removed)}." if removed else "There was no board to remove.")
             return
         with FleetListener(federation, broker) as listener:
             while not stop():

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,24 +68,20 @@ def watching(federation: Federation, *options: str) -> Iterator[Iterator[str]]:
         child.stdout.close()
 
 
-def test_a_snapshot_waits_for_the_health_of_every_board(
-    federation: Federation, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with board(federation, "kitchen") as kitchen:
-        done = threading.Event()
-
-        def keep_reporting() -> None:
-            while not done.wait(0.1):
-                report(kitchen, "kitchen", memory_used=1 << 30, temperature=61.4, throttled=0x50000)
-
-        reporter = threading.Thread(target=keep_reporting)
-        reporter.start()
-        try:
-            assert cli.run(["boards", "--once", "--json", "--folder", str(federation.folder)]) == 0
-        finally:
-            done.set()
-            reporter.join()
-    rows = {row["board"]: row for row in json.loads(capsys.readouterr().out)}
+def test_a_snapshot_waits_for_the_health_of_every_board(federation: Federation) -> None:
+    argv = [sys.executable, "-m", "fedquilt_common.cli", "boards", "--once", "--json", "--folder"]
+    with (
+        board(federation, "kitchen") as kitchen,
+        subprocess.Popen(
+            [*argv, str(federation.folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child,
+    ):
+        assert child.stderr is not None
+        assert child.stderr.readline().startswith("Waiting up to 35 s for the health of kitchen.")
+        report(kitchen, "kitchen", memory_used=1 << 30, temperature=61.4, throttled=0x50000)
+        out, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (0, "")
+    rows = {row["board"]: row for row in json.loads(out)}
     assert list(rows) == ["attic", "desk", "kitchen"]
     assert (rows["desk"]["state"], rows["desk"]["last_seen"], rows["desk"]["identity"]) == ("not joined", None, "good")
     found = rows["kitchen"]
@@ -95,6 +90,14 @@ def test_a_snapshot_waits_for_the_health_of_every_board(
     assert found["problems"] == [
         "the voltage has been too low since the start", "it has been throttled since the start",
     ]  # fmt: skip
+
+
+def test_the_first_lines_are_what_the_broker_had_stored(federation: Federation) -> None:
+    with board(federation, "kitchen"), watching(federation, "--json") as lines:
+        first = [json.loads(next(lines)) for _ in range(3)]
+    assert [(row["board"], row["state"], row["clients"]) for row in first if row["state"] != "not joined"][-1] == (
+        "kitchen", "joined", [0],
+    )  # fmt: skip
 
 
 def test_a_line_for_each_change(federation: Federation) -> None:

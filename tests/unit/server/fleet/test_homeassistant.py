@@ -52,15 +52,17 @@ def joined(federation: Federation, name: str) -> Iterator[Peer]:
 
 
 @contextmanager
-def bridging(federation: Federation, *options: str, **environment: str) -> Iterator[None]:
-    """``fedquilt homeassistant``, ended with Ctrl-C."""
+def bridging(federation: Federation, *options: str, **environment: str) -> Iterator[Iterator[str]]:
+    """``fedquilt homeassistant``, ended with Ctrl-C; yields the lines of its log."""
     argv = [sys.executable, "-m", "fedquilt_common.cli", "homeassistant", "--folder", str(federation.folder), *options]
-    child = subprocess.Popen(argv, env={**os.environ, **environment})
+    child = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
+    assert child.stderr is not None
     try:
-        yield
+        yield iter(child.stderr)
     finally:
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == 130
+        child.stderr.close()
 
 
 @contextmanager
@@ -84,11 +86,12 @@ def report(board: Peer, name: str, **values: Any) -> None:
 def test_a_board_becomes_a_device_and_disappears_when_it_is_revoked(federation: Federation) -> None:
     with (
         home(federation.record.port, certs=federation.folder / "homeassistant") as assistant,
-        bridging(federation),
+        bridging(federation) as log,
         joined(federation, "kitchen") as kitchen,
     ):
         assistant.wait(lambda: last(assistant, KITCHEN["availability"]) == b"online")
         assert last(assistant, BRIDGE) == b"online"
+        assert next(log).endswith(f"showing 2 boards (desk, kitchen) of lab at {federation.record.url}\n")
         assert last(assistant, KITCHEN["config"]) is None  # it is not known yet which sensors it has
         report(kitchen, "kitchen", temperature=51.5, memory_used=3 << 20, throttled=4, training={"0": 0.25})
         assistant.wait(lambda: last(assistant, KITCHEN["state"]))
@@ -106,24 +109,32 @@ def test_a_board_becomes_a_device_and_disappears_when_it_is_revoked(federation: 
         assistant.wait(lambda: b'"problem":"OFF"' in (last(assistant, KITCHEN["state"]) or b""))
         federation.revoke("kitchen")
         assistant.wait(lambda: {last(assistant, topic) for topic in KITCHEN.values()} == {b""})
+        assert next(log).endswith("removed kitchen\n")
         assert last(assistant, board_topics("lab", "desk")["availability"]) == b"offline"
-    federation.provision("kitchen", "pi4")
+        federation.provision("kitchen", "pi4")
+        assert next(log).endswith("added kitchen\n")
 
 
-def test_a_board_that_was_revoked_while_the_command_did_not_run_disappears(federation: Federation) -> None:
+def test_a_board_that_was_revoked_while_the_command_did_not_run_disappears(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
     old = board_topics("lab", "attic")
     other = board_topics("lab_2", "attic")["config"]
     with home(federation.record.port, certs=federation.folder / "homeassistant") as assistant:
         for topic in (*old.values(), other):
             assistant.publish(topic, b"{}", retain=True)
-        with bridging(federation):
+        with bridging(federation) as log:
             assistant.wait(lambda: {last(assistant, topic) for topic in old.values()} == {b""})
+            assert next(line for line in log if "removed" in line).endswith("removed attic\n")
         assistant.wait(lambda: last(assistant, BRIDGE) == b"offline")
         assert last(assistant, other) == b"{}"  # another federation's
         assert cli.run(["homeassistant", "--remove", "--folder", str(federation.folder)]) == 0
+        assert capsys.readouterr().out == "Removed 2 boards (desk, kitchen).\n"
         assistant.wait(lambda: last(assistant, BRIDGE) == b"")
         assert last(assistant, board_topics("lab", "desk")["availability"]) == b""
         assistant.publish(other, b"", retain=True)
+        assert cli.run(["homeassistant", "--remove", "--folder", str(federation.folder)]) == 0
+        assert capsys.readouterr().out == "There was no board to remove.\n"
 
 
 def test_another_broker_with_a_password(federation: Federation, tmp_path: Path) -> None:
