@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime, timezone
 from typing import Annotated, Final
 
 import typer
@@ -18,6 +19,7 @@ from fedquilt_server.fleet.watch_table import describe_change, health_table
 from fedquilt_server.provisioning.board_rows import board_row, kind_label
 from fedquilt_server.provisioning.cli import HERE, Folder, JsonFederation
 from fedquilt_server.provisioning.federation import Federation
+from fedquilt_server.provisioning.renewal import certificate_ends, describe_ends
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 STORED_SECONDS: Final = 5.0
@@ -71,6 +73,8 @@ def _print_records(federation: Federation, as_json: bool) -> None:
         cells = [row["board"], kind_label(row["kind"]), row["clients"], row["host"], row["until"][:10], row["state"]]
         table.add_row(*cells)
     _print_whole(table)
+    for line in describe_ends(certificate_ends(federation), datetime.now(timezone.utc)):
+        typer.echo(line)
 
 
 def _print_whole(table: RenderableType) -> None:

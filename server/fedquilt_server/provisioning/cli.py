@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +26,8 @@ from fedquilt_server.provisioning.fleet_provision import provision_boards
 from fedquilt_server.provisioning.kinds import KINDS, kind_of
 from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.owners import INVENTORY
-from fedquilt_server.provisioning.record import BoardRecord
+from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
+from fedquilt_server.provisioning.renewal import boards_elsewhere, certificate_ends
 from fedquilt_server.simulate.mosquitto import find_mosquitto
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -106,6 +109,7 @@ def renew(
     broker: Annotated[list[str] | None, typer.Option(help="New name or address of the broker; repeatable.")] = None,
     days: Days = DAYS,
     reload: Annotated[str | None, typer.Option(help="New command that makes the broker use its new files.")] = None,
+    json_: JsonFederation = False,
 ) -> None:
     """Renew the certificates of the broker and of the workstation, for example after a change of address.
 
@@ -113,8 +117,28 @@ def renew(
     """
     federation = Federation(folder)
     federation.renew(broker or (), days, reload)
-    typer.echo(f"Boards that you provision from now on connect to the broker at {federation.record.url}")
-    typer.echo(f"{federation.reload(restart=True)}.")
+    record, ends, elsewhere = federation.record, certificate_ends(federation), boards_elsewhere(federation)
+    if not json_:
+        _print_renewal(record, ends, elsewhere)
+    reloaded = federation.reload(restart=True)
+    if json_:
+        dates = {name: end.isoformat() for name, end in ends.items()}
+        row = {"broker": record.url, "hosts": record.hosts, "certificates": dates, "other_address": elsewhere}
+        typer.echo(json.dumps({**row, "reload": reloaded}))
+    else:
+        typer.echo(f"{reloaded}.")
+
+
+def _print_renewal(record: FederationRecord, ends: Mapping[str, datetime], elsewhere: Sequence[str]) -> None:
+    """Print what was renewed, and which boards have files with another address of the broker."""
+    until = max(ends.values())
+    typer.echo(f"Renewed the certificates of {', '.join(ends)} until {until:%Y-%m-%d}.")
+    typer.echo(f"Boards that you provision from now on connect to the broker at {record.url}")
+    if elsewhere:
+        number = f"{len(elsewhere)} {'board has' if len(elsewhere) == 1 else 'boards have'}"
+        typer.echo(f"{number} another address of the broker in their files: {', '.join(elsewhere)}.")
+        typer.echo("For each of them, run `fedquilt provision NAME --renew`. Then flash its card again, or install the")
+        typer.echo("new files with Ansible.")
 
 
 @group.command()

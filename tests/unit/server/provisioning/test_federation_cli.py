@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fedquilt_common import cli
 from fedquilt_server.provisioning.federation import make_federation
 from fedquilt_server.provisioning.record import read_record
+from fedquilt_server.provisioning.renewal import certificate_ends
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +51,53 @@ def test_boards_tells_whose_certificate_should_be_renewed(
     make_federation(tmp_path / "f", "lab", ["localhost"]).provision("pi", "pi4", days=days)
     assert cli.run(["boards", "--folder", str(tmp_path / "f"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == state
+
+
+def test_a_renewal_prints_what_it_renewed_and_which_boards_need_new_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["10.0.0.1"], reload="true")
+    for name in ("kitchen", "desk", "gone"):
+        federation.provision(name, "pi4")
+    federation.revoke("gone")
+    folder = ["--folder", str(federation.folder)]
+    renew = ["federation", "renew", *folder, "--days", "100"]
+    assert cli.run(renew) == 0
+    text = capsys.readouterr().out
+    until = certificate_ends(federation)["watch"]
+    assert until - datetime.now(timezone.utc) < timedelta(days=100)
+    assert f"Renewed the certificates of broker, coordinator, watch, homeassistant until {until:%Y-%m-%d}." in text
+    assert "another address" not in text
+    assert cli.run([*renew, "--broker", "10.0.0.2"]) == 0
+    text = capsys.readouterr().out
+    assert "2 boards have another address of the broker in their files: desk, kitchen." in text
+    assert "`fedquilt provision NAME --renew`" in text
+    assert cli.run(["provision", "desk", "--renew", *folder]) == 0
+    capsys.readouterr()
+    assert cli.run([*renew, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["broker"], row["hosts"], row["other_address"]) == ("mqtts://10.0.0.2:8883", ["10.0.0.2"], ["kitchen"])
+    assert row["reload"] == "`true` succeeded"
+    assert list(row["certificates"]) == ["broker", "coordinator", "watch", "homeassistant"]
+    assert row["certificates"] == {name: end.isoformat() for name, end in certificate_ends(federation).items()}
+
+
+@pytest.mark.parametrize(("days", "words"), [(31, ""), (29, "good until"), (-1, "expired on")])
+def test_boards_names_certificates_of_the_workstation_that_end(
+    days: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.renew(days=days)
+    assert cli.run(["boards", "--folder", str(federation.folder)]) == 0
+    until = certificate_ends(federation)["watch"]
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Certificates")]
+    line = (
+        f"Certificates of the workstation, {words} {until:%Y-%m-%d}: broker, coordinator, watch, homeassistant. "
+        "Run `fedquilt federation renew`"
+    )
+    assert lines == ([line] if words else [])
+    assert cli.run(["boards", "--json", "--folder", str(federation.folder)]) == 0
+    assert json.loads(capsys.readouterr().out) == []
 
 
 @pytest.mark.parametrize("name", ["acl", "revoked.crl", "broker.key", "broker.crt", "ca.crt"])
