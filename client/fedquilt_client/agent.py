@@ -26,7 +26,16 @@ from fedquilt_common.wire.client_id import instance_of, keep_suffix
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, EndMessage, RoundMessage, RunMessage
 from fedquilt_common.wire.parsing import parse, parse_inbox
 from fedquilt_common.wire.topics import Address, Topics, check_name
-from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MakeTransport, MqttMessage, Will
+from fedquilt_common.wire.transport import (
+    Connected,
+    Crashed,
+    Disconnected,
+    Incoming,
+    MakeTransport,
+    MqttMessage,
+    PublicationRefused,
+    Will,
+)
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +141,8 @@ class Agent:
                 log.warning("%s. %s; trying again", event.reason, event.advice)
             case Crashed():
                 raise event.error
+            case PublicationRefused():
+                pass  # the ACL may name this agent later
             case _:
                 event()
 

@@ -11,8 +11,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     0: "done; also `fedquilt` alone and a group alone, such as `fedquilt bench`, which print their help",
     1: "unforeseen error, or the address of the status page is in use",
     2: "the command line is not valid",
-    3: "no broker: it does not answer, it refused the connection, it cannot start or it ended, or there is no "
-    "mosquitto to start",
+    3: "no broker: it does not answer, it refused the connection or the coordinator's presence, it cannot start or it "
+    "ended, or there is no mosquitto to start",
     4: "the experiment, another file that you wrote, an option or a name is not valid, or the model cannot be cut",
     5: "a data set is missing or damaged",
     6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one); "
@@ -36,7 +36,7 @@ class FedquiltError(Exception):
 
 
 class BrokerUnreachableError(FedquiltError):
-    """No MQTT broker answers at the address, or it refuses the connection."""
+    """No MQTT broker answers at the address, or it refuses the connection or the coordinator's presence."""
 
     exit_code = 3
 

@@ -27,7 +27,7 @@ from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
-from fedquilt_server.provisioning.owners import InventoryFile, find_inventory
+from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run_folder, run_with_progress
 from fedquilt_server.status.snapshot import StatusStore
@@ -151,7 +151,7 @@ def coordinator(
     address = parse_broker_url(broker).with_files(ca, cert, key)
     address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
     loaded = load_experiment(experiment, set_ or ())
-    read_assignments = _assignments_of(inventory or find_inventory(cert))
+    read_assignments = _assignments_of(inventory or find_inventory(cert), federation)
     return_freed_memory()
     board = StatusStore()
     stop = StopSignal()
@@ -187,11 +187,12 @@ def _serve_page(board: StatusStore, host: str, port: int, names: Sequence[str], 
         server.stop()
 
 
-def _assignments_of(inventory: Path | None) -> Callable[[], Assignments]:
+def _assignments_of(inventory: Path | None, federation: str) -> Callable[[], Assignments]:
     """Return a function that reads an inventory's assignments, and print which inventory it reads."""
     if inventory is None:
         return all_free
     file = InventoryFile(inventory)
+    check_federation(inventory, federation)
     owners = file.assignments().owners
     print_message(f"The inventory {inventory} assigns {len(owners)} clients to {len(set(owners.values()))} boards")
     return file.assignments

@@ -13,23 +13,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fedquilt_common.doctor.certificate import read_certificate
 from fedquilt_common.doctor.check import Check, grade
 from fedquilt_common.doctor.clock import coordinator_time, grade_skew
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.certificate import broker_user, read_certificate
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC, can_reload, name_version, parse_version
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.tls import tls_context
-from fedquilt_common.wire.topics import COORDINATOR, RESERVED, Topics
+from fedquilt_common.wire.topics import COORDINATOR, HOME_ASSISTANT, WATCH, Topics
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MqttMessage
 
 SECONDS: Final = 10.0
 """Seconds to wait for each answer."""
 PROBE: Final = "doctor-probe"
 """An agent that does not exist: a client that may write to its inbox may write to any inbox."""
+_BOARDS_RIGHTS: Final = (
+    "Either the broker's ACL does not name this board: restart the broker with the ACL of `fedquilt provision`. Or the "
+    "federation's name is wrong: check agent.yaml or --federation"
+)
+_COORDINATORS_RIGHTS: Final = (
+    "Either the federation's name is wrong: check --federation. Or the broker uses the ACL of another federation: "
+    "restart the broker with the ACL of this one"
+)
 _DAY: Final = 86_400.0
 WARN_DAYS: Final = 30.0
 """A certificate that is valid for fewer days should be renewed."""
@@ -219,7 +227,10 @@ def _check_rights(transport: MqttTransport, address: BrokerAddress, federation: 
     if refused is None:
         return [_report_silence("ACL")]
     user = broker_user(address)
-    return [_check_acl(refused, user, tls=address.tls), *_check_own_topics(transport, user, federation)]
+    acl = _check_acl(refused, user, tls=address.tls)
+    if user in (WATCH, HOME_ASSISTANT):
+        return [acl, *_check_issuer(address.cert, user, federation)]
+    return [acl, *_check_own_topics(transport, user, federation)]
 
 
 def _report_silence(name: str) -> Check:
@@ -248,24 +259,38 @@ def _check_acl(refused: bool, user: str | None, *, tls: bool) -> Check:
 
 
 def _check_own_topics(transport: MqttTransport, user: str | None, federation: str) -> list[Check]:
-    """Check that a board may write in this federation, with an empty message, which the coordinator ignores."""
+    """Check that a board or the coordinator may write in this federation.
+
+    The message is empty, so the coordinator ignores that of a board; that of the coordinator has no reader.
+    """
     if user is None:
         advice = (
             "Read the board's name with `openssl x509 -noout -subject -in FILE`; `fedquilt boards` lists all boards"
         )
         return [Check("federation", "warn", "unknown: this Python cannot read the certificate's name", advice)]
-    if not user or user in RESERVED:
+    if not user:
         return []
-    refused = _is_refused(transport, Topics(federation).telemetry(user))
+    topics = Topics(federation)
+    refused = _is_refused(transport, topics.inbox(PROBE) if user == COORDINATOR else topics.telemetry(user))
     if refused is None:
         return [_report_silence("federation")]
     if not refused:
         return [Check("federation", "ok", f"{user} may write in the federation {federation!r}")]
-    advice = (
-        "Either the broker's ACL does not name this board: restart the broker with the ACL of `fedquilt provision`. Or "
-        "the federation's name is wrong: check agent.yaml or --federation"
-    )
+    advice = _COORDINATORS_RIGHTS if user == COORDINATOR else _BOARDS_RIGHTS
     return [Check("federation", "fail", f"{user} may not write in the federation {federation!r}", advice)]
+
+
+def _check_issuer(cert: str, user: str, federation: str) -> list[Check]:
+    """Check that the certificate of a user that may not write in any federation is of this one."""
+    certificate = read_certificate(cert) if cert else None
+    named = certificate.federation if certificate is not None else ""
+    if not named:
+        finding = f"unknown: {user} may write nowhere, and its certificate does not name the federation"
+        return [Check("federation", "warn", finding, "Check --federation: with a wrong name, nothing arrives")]
+    if named == federation:
+        return [Check("federation", "ok", f"{user} is of the federation {federation!r}")]
+    finding = f"{cert} is of the federation {named!r}, not of {federation!r}"
+    return [Check("federation", "fail", finding, f"Give --federation {named}, or the files of the other federation")]
 
 
 def _is_refused(transport: MqttTransport, topic: str) -> bool | None:
@@ -287,15 +312,3 @@ def _without_warnings() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
-
-
-def broker_user(address: BrokerAddress) -> str | None:
-    """This machine's user at the broker: the certificate's common name, or the address's user.
-
-    Returns:
-        An empty text without certificate and user; None if this Python cannot read the certificate.
-    """
-    if not address.cert:
-        return address.username
-    certificate = read_certificate(address.cert)
-    return None if certificate is None else certificate.name

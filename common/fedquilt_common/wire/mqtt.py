@@ -38,6 +38,7 @@ from fedquilt_common.wire.transport import (
     Deliver,
     Disconnected,
     MqttMessage,
+    PublicationRefused,
     Will,
 )
 from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
@@ -98,6 +99,10 @@ class _CountingClient(Client):
         except Exception as error:
             self.on_crash(error)
             return MQTTErrorCode.MQTT_ERR_UNKNOWN
+
+    def topic_of(self, mid: int) -> str:
+        """Return the topic of a publication, until its acknowledgement is handled."""
+        return self._out_messages[mid].topic
 
     def _create_socket(self) -> Any:
         self.tls_error = None
@@ -344,7 +349,9 @@ class MqttTransport:
     ) -> None:
         if code.is_failure:
             self.refusals += 1
-            log.warning("the broker refused a message: %s. Check the broker's ACL", code)
+            topic = self._client.topic_of(mid)
+            log.warning("the broker refused a message on %s: %s. Check the broker's ACL", topic, code)
+            self._deliver(PublicationRefused(topic, str(code), self._address))
         self._window.acknowledge(mid)
 
     def _on_subscribe(

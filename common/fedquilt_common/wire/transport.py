@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from fedquilt_common.errors import FedquiltError
+from fedquilt_common.wire.broker_url import BrokerAddress
 
 SMALLEST_PAYLOAD: Final = 15 * 1024
 """Bytes of payload that every broker accepts; one that accepts less cannot be used."""
@@ -67,6 +68,21 @@ class Disconnected:
 
 
 @dataclass(frozen=True)
+class PublicationRefused:
+    """The broker refused a publication, which the transport has logged and does not repeat.
+
+    Attributes:
+        topic: of the publication.
+        reason: the broker's, such as ``Not authorized``.
+        address: the broker, and how this client authenticates.
+    """
+
+    topic: str
+    reason: str
+    address: BrokerAddress
+
+
+@dataclass(frozen=True)
 class Crashed:
     """The transport ended because of an unforeseen error: nothing arrives any more.
 
@@ -77,7 +93,7 @@ class Crashed:
     error: FedquiltError
 
 
-Incoming = MqttMessage | Connected | Disconnected | Crashed
+Incoming = MqttMessage | Connected | Disconnected | PublicationRefused | Crashed
 """Whatever a transport delivers."""
 Deliver = Callable[[Incoming], None]
 """Receives everything that arrives, in order."""

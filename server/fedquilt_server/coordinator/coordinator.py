@@ -21,9 +21,19 @@ from fedquilt_common.errors import (
     RunFolderError,
 )
 from fedquilt_common.types import Assignments, ClientId
+from fedquilt_common.wire.certificate import describe_identity
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MakeTransport, MqttMessage, Will
+from fedquilt_common.wire.transport import (
+    Connected,
+    Crashed,
+    Disconnected,
+    Incoming,
+    MakeTransport,
+    MqttMessage,
+    PublicationRefused,
+    Will,
+)
 from fedquilt_server.coordinator.admission import UNKNOWN, Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
 from fedquilt_server.coordinator.claims import Claims, all_free
@@ -127,7 +137,7 @@ class Coordinator:
         """Connect, and work until the run is finished or ``should_stop`` returns True.
 
         Raises:
-            BrokerUnreachableError: no broker accepts the coordinator at the start.
+            BrokerUnreachableError: no broker accepts the coordinator, or its presence, at the start.
             RunFailedError: the algorithm cannot close a round, or failing clients prevent the quorum.
             FederationInUseError: another coordinator works in the federation.
             RunFolderError: the run folder is damaged, or cannot be read or written.
@@ -258,11 +268,27 @@ class Coordinator:
                 self._rivals.connect()
                 self._announce()
                 self._store.update(broker_connected=True, message="")
+            case PublicationRefused():
+                self._check_refusal(incoming)
             case Crashed():
                 raise incoming.error
             case Disconnected():
                 self._connected = False
                 self._store.update(broker_connected=False, message=f"{incoming.reason}. {incoming.advice}")
+
+    def _check_refusal(self, refused: PublicationRefused) -> None:
+        """End if the broker refuses the first presence. A later refusal ends no run: the ACL can change back.
+
+        Raises:
+            BrokerUnreachableError: the coordinator has no right to write in the federation.
+        """
+        if refused.topic == self._topics.coordinator and not self._rivals.accepted:
+            raise BrokerUnreachableError(
+                f"{refused.address} refused the coordinator's presence on {refused.topic}: {refused.reason}. The "
+                f"coordinator connects {describe_identity(refused.address)}. Check --federation (it is "
+                f"{self._topics.federation}), --cert and --key (those of this federation's coordinator), and the "
+                "broker's ACL"
+            )
 
     def _announce(self) -> None:
         """Publish everything that the broker must retain: it may have lost it."""

@@ -34,6 +34,9 @@ class Rivals:
         run: identifier of the own run.
         epoch: number of the own start on the run folder.
         announce: publishes everything that the broker retains of the own run.
+
+    Attributes:
+        accepted: whether the broker has ever accepted a presence of this process.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Rivals:
         self._asked_at: float | None = None
         self._found: str | None = None
         self._is_current = False
+        self.accepted = False
 
     @property
     def settled(self) -> bool:
@@ -81,6 +85,7 @@ class Rivals:
         if presence.run == self._own.run:
             # what arrives before the own presence was in the session's queue, and may be history
             self._is_current |= presence.epoch == self._own.epoch and not message.retained
+            self.accepted |= self._is_current
         elif presence.run is not None and (message.retained or self._is_current):
             self._latest = max(self._latest, presence.started or 0)
             if message.retained:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedquilt_common.errors import FederationError
+from fedquilt_common.wire.certificate import AUTHORITY
 from fedquilt_common.wire.tls import NOT_BEFORE
 
 AUTHORITY_DAYS: Final = 20 * 365
@@ -47,7 +48,7 @@ def make_authority(federation: str, now: datetime) -> Identity:
     It can sign certificates and revocation lists, but no further authorities.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _common_name(f"fedquilt {federation}")
+    name = _common_name(AUTHORITY + federation)
     usage = _key_usage(key_cert_sign=True, crl_sign=True)
     builder = _certificate_builder(name, name, key, now + timedelta(days=AUTHORITY_DAYS))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -14,6 +14,8 @@ from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
 _HEAD = "# Written by fedquilt. Put your own settings into group_vars/ and host_vars/ in this folder.\n"
 CLIENTS_KEY: Final = "fedquilt_clients"
 """The variable with the clients that a board hosts."""
+FEDERATION_KEY: Final = "fedquilt_federation"
+"""The variable of all hosts with the name of the federation."""
 REVOKED_KEY: Final = "fedquilt_revoked"
 """The variable of all hosts with the names of the revoked boards."""
 _HERE = {"localhost": {"ansible_connection": "local"}}
@@ -28,7 +30,7 @@ def inventory(record: FederationRecord) -> str:
     if jetsons:
         children["jetsons"] = {"hosts": jetsons}
     revoked = sorted(name for name, board in record.boards.items() if board.revoked is not None)
-    shared = {"fedquilt_federation": record.name, "fedquilt_broker": record.url, REVOKED_KEY: revoked}
+    shared = {FEDERATION_KEY: record.name, "fedquilt_broker": record.url, REVOKED_KEY: revoked}
     return _HEAD + dump_yaml_1_1({"all": {"vars": shared, "children": children}})
 
 

@@ -1,20 +1,21 @@
-"""Read from a federation's inventory which board hosts each client, and which boards are revoked."""
+"""Read from a federation's inventory its name, which board hosts each client, and which boards are revoked."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.experiment.agent_config import parse_clients
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.topics import COORDINATOR
-from fedquilt_server.provisioning.inventory import CLIENTS_KEY, REVOKED_KEY
+from fedquilt_server.provisioning.inventory import CLIENTS_KEY, FEDERATION_KEY, REVOKED_KEY
 
 log = logging.getLogger(__name__)
+_Found = TypeVar("_Found")
 
 INVENTORY: Final = "inventory.yml"
 
@@ -59,9 +60,32 @@ def read_assignments(path: Path) -> Assignments:
     Raises:
         FederationError: the file cannot be read, is not an inventory, or assigns a client to two boards.
     """
+    return _read(path, lambda groups: Assignments(_owners(groups), _revoked(groups)))
+
+
+def check_federation(path: Path, federation: str) -> None:
+    """Check that an inventory is of a federation; one that names no federation is of any.
+
+    Raises:
+        FederationError: the file cannot be read, or is not an inventory.
+        ExperimentError: it names another federation.
+    """
+    named = _read(path, lambda groups: str(_variables_of_all(groups).get(FEDERATION_KEY) or federation))
+    if named != federation:
+        raise ExperimentError(
+            f"the federation is {federation!r}, but the inventory {path} is of the federation {named!r}: give "
+            f"--federation {named}, or --inventory and --cert of the federation {federation!r}"
+        )
+
+
+def _read(path: Path, pick: Callable[[Any], _Found]) -> _Found:
+    """Return what ``pick`` takes from an inventory.
+
+    Raises:
+        FederationError: the file cannot be read, or ``pick`` raises an ``ExperimentError``.
+    """
     try:
-        groups = load_yaml(read_text(path), str(path))
-        return Assignments(_owners(groups), _revoked(groups))
+        return pick(load_yaml(read_text(path), str(path)))
     except ExperimentError as error:
         raise FederationError(
             f"the inventory {path} cannot be used: {error}. Correct it, or let `fedquilt provision` write it again"
@@ -78,11 +102,15 @@ def _owners(groups: Any) -> Mapping[ClientId, str]:
 
 
 def _revoked(groups: Any) -> frozenset[str]:
-    everybody = _mapping(_mapping(groups, "the inventory").get("all"), "`all`")
-    names = _mapping(everybody.get("vars"), "`vars`").get(REVOKED_KEY, [])
+    names = _variables_of_all(groups).get(REVOKED_KEY, [])
     if not isinstance(names, list):
         raise ExperimentError(f"`{REVOKED_KEY}` has {names!r} where a list of boards belongs")
     return frozenset(map(str, names))
+
+
+def _variables_of_all(groups: Any) -> Mapping[str, Any]:
+    everybody = _mapping(_mapping(groups, "the inventory").get("all"), "`all`")
+    return _mapping(everybody.get("vars"), "`vars`")
 
 
 def _hosted(group: Any) -> Iterator[tuple[str, str]]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.support.agents import plus, presences, same
+from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
+from fedquilt_client.agent import Agent
+from fedquilt_client.settings import AgentSettings
+from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence
+from fedquilt_common.wire.transport import Deliver, PublicationRefused, Transport, Will
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer
@@ -82,6 +87,18 @@ def test_an_agent_whose_presence_is_cleared_publishes_it_with_its_next_telemetry
         wait_for(lambda: peer.messages("presence")[2:], "a new presence")
         payloads = [message.payload for message in peer.messages("presence")]
         assert payloads == [payloads[0], b"", payloads[0]]
+
+
+def test_an_agent_whose_presence_the_broker_refuses_stays(tmp_path: Path) -> None:
+    """The broker may use an ACL that does not name the agent yet."""
+
+    def make_transport(deliver: Deliver, will: Will) -> Transport:
+        deliver(PublicationRefused("presence", "Not authorized", BrokerAddress("localhost", 1883)))
+        return cast("Transport", MemoryTransport(broker, "board", deliver, will=will))
+
+    broker, steps = MemoryBroker(), iter([False, False, True])
+    Agent(AgentSettings("board", (0,), tmp_path), make_transport).execute(lambda: next(steps))
+    assert broker.retained
 
 
 def test_a_restart_of_an_agent_is_no_other_agent(

@@ -21,17 +21,17 @@ from tests.support.peers import running
 from fedquilt_common import cli
 from fedquilt_common.doctor.broker import (
     _check_acl,
+    _check_issuer,
     _check_own_certificate,
     _check_own_topics,
     _check_rights,
     _check_version,
-    broker_user,
     check_broker,
 )
-from fedquilt_common.doctor.certificate import Certificate, read_certificate
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.clock import coordinator_time
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
+from fedquilt_common.wire.certificate import Certificate, broker_user, read_certificate
 from fedquilt_common.wire.messages import CoordinatorPresence
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
 from fedquilt_common.wire.mqtt import RETAINED_EXPIRY, MqttTransport
@@ -82,9 +82,32 @@ def test_a_board_at_its_broker(made: Federation, caplog: pytest.LogCaptureFixtur
         assert states(found) == {**WELL, "ACL": "ok", "federation": "fail"}
         assert "pi may not write in the federation 'loft'" in found[-1].said
         assert "name is wrong" in found[-1].advice
-        found = check_broker(address_of(made, made.folder / "coordinator"), "lab")
-        assert found[-2] == Check("ACL", "ok", "not tested: the coordinator may write to every topic")
     assert "refused" not in caplog.text  # the refusals are what the doctor expects
+
+
+@pytest.mark.parametrize(
+    ("user", "finding", "failure"),
+    [
+        ("coordinator", "coordinator may write in the federation 'lab'", "may not write in the federation 'labx'"),
+        ("watch", "watch is of the federation 'lab'", "is of the federation 'lab', not of 'labx'"),
+        ("homeassistant", "homeassistant is of the federation 'lab'", "is of the federation 'lab', not of 'labx'"),
+    ],
+)
+def test_a_user_of_the_workstation_at_its_broker(user: str, finding: str, failure: str, made: Federation) -> None:
+    """The broker shows nobody what `watch` may read; the authority of its certificate names the federation."""
+    address = address_of(made, made.folder / user)
+    with broker_of(made):
+        found = {check.name: check for check in check_broker(address, "lab")}
+        assert found["federation"] == Check("federation", "ok", finding)
+        assert found["ACL"].state == "ok"
+        wrong = {check.name: check for check in check_broker(address, "labx")}["federation"]
+    assert (wrong.state, failure in wrong.said, "--federation" in wrong.advice) == ("fail", True, True)
+
+
+def test_a_user_that_may_not_write_without_a_federation_in_its_certificate() -> None:
+    assert Certificate("watch", "another authority", 0.0).federation == ""
+    (found,) = _check_issuer("", "watch", "lab")
+    assert (found.state, "unknown" in found.said) == ("warn", True)
 
 
 def test_a_board_that_the_brokers_acl_does_not_know_yet(made: Federation) -> None:
@@ -274,12 +297,14 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
 
 def test_what_is_read_of_a_certificate(made: Federation) -> None:
     path = made.board_folder("pi") / "tls.crt"
-    assert read_certificate(str(path)) == Certificate("pi", made.board("pi").until.timestamp())
+    assert read_certificate(str(path)) == Certificate("pi", "fedquilt lab", made.board("pi").until.timestamp())
     assert broker_user(address_of(made, made.board_folder("pi"))) == "pi"
     assert broker_user(parse_broker_url("mqtt://me:x@lab")) == "me"
 
 
-@pytest.mark.parametrize("decode", [None, dict, lambda _: {}, lambda _: {"subject": (), "notAfter": "soon"}])
+@pytest.mark.parametrize(
+    "decode", [None, dict, lambda _: {}, lambda _: {"subject": (), "issuer": (), "notAfter": "soon"}]
+)
 def test_a_python_that_cannot_read_certificates(
     decode: object, made: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedquilt_common.errors import FederationError
+from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.types import Assignments
 from fedquilt_server.provisioning.federation import make_federation
-from fedquilt_server.provisioning.owners import InventoryFile, find_inventory, read_assignments
+from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory, read_assignments
 
 ROOT = Path(__file__).parents[4]
 
@@ -31,6 +31,16 @@ def test_what_provision_writes_is_what_the_coordinator_reads(tmp_path: Path) -> 
     assert file.assignments() == Assignments({2: "pi-2"}, frozenset({"pi-1"}))
     federation.provision("pi-1", clients="0")
     assert file.assignments() == Assignments({0: "pi-1", 2: "pi-2"})
+
+
+def test_an_inventory_is_of_one_federation(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yml"
+    path.write_text("all: {vars: {fedquilt_federation: lab}}")
+    check_federation(path, "lab")
+    with pytest.raises(ExperimentError, match=r"inventory.yml is of .*'lab': give --federation lab"):
+        check_federation(path, "loft")
+    path.write_text("all: {children: {}}")
+    check_federation(path, "loft")
 
 
 @pytest.mark.parametrize("certificate", ["", "elsewhere/tls.crt", "other/coordinator/tls.crt"])
