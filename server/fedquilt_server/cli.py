@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from fedquilt_common.errors import FedquiltError, RunFailedError, RunFolderError
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
@@ -24,12 +26,14 @@ from fedquilt_common.wire.client_id import coordinator_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import MakeTransport
 from fedquilt_server.coordinator.claims import all_free
-from fedquilt_server.coordinator.coordinator import Coordinator
+from fedquilt_server.coordinator.coordinator import STALL_SECONDS, Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
 from fedquilt_server.runs.run import ActiveRun
+from fedquilt_server.runs.stop_request import StopRequest
 from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run_folder, run_with_progress
+from fedquilt_server.status.results import Ending
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay, print_message, print_table
 from fedquilt_server.web.connections import connection_limit
@@ -40,6 +44,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 
 LINGER_STEP = 0.2
 DEMO_LINGER = 20.0
+_STOPPED = "a signal stopped the coordinator; run the same command again to resume"
 
 ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
@@ -131,6 +136,9 @@ def coordinator(
     allow_host: AllowHost = None,
     page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
+    patience: Annotated[
+        float, typer.Option(min=1.0, help="Seconds without progress after which failing clients end the run.")
+    ] = STALL_SECONDS,
     keep_replies: KeepReplies = False,
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
     cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
@@ -165,11 +173,45 @@ def coordinator(
                 show_finished(run, board)
             else:
                 make_transport = _transport_maker(address, federation, run.folder.path)
-                Coordinator(run, federation, make_transport, board, read_assignments).execute(stop)
+                work = Coordinator(run, federation, make_transport, board, read_assignments, patience)
+                _work(work, board, stop, shown_for)
         if run.folder.finished:
             _print_finished(run, json_)
             _linger(shown_for, stop)
-    raise typer.Exit(0 if run.folder.finished else stop.exit_code)
+    raise typer.Exit(run.ending.exit_code or 0)
+
+
+def _work(work: Coordinator, board: StatusStore, stop: StopSignal, linger: float) -> None:
+    """Run the coordinator, and record how its run ended. The page of a run that failed stays for ``linger`` seconds.
+
+    Raises:
+        FedquiltError: as ``Coordinator.execute``.
+    """
+    run = work.run
+    request = StopRequest(run.folder.path)
+    try:
+        work.execute(lambda: stop() or request())
+    except FedquiltError as error:
+        _end(run, board, Ending(status="failed", reason=str(error), exit_code=error.exit_code))
+        if isinstance(error, RunFailedError):
+            _linger(linger, stop)
+        raise
+    except Exception as error:
+        _end(run, board, Ending(status="failed", reason=f"{type(error).__name__}: {error}", exit_code=1))
+        raise
+    if run.folder.finished:
+        return
+    _end(run, board, request.ending or Ending(status="stopped", reason=_STOPPED, exit_code=stop.exit_code))
+    if request.ending is not None:
+        _linger(linger, stop)
+    request.drop()
+
+
+def _end(run: ActiveRun, board: StatusStore, ending: Ending) -> None:
+    """Show and record how the run ended, as far as the disk allows."""
+    board.update(phase=ending.status, message=ending.reason)
+    with contextlib.suppress(RunFolderError):  # the error of the run itself matters more
+        run.end(ending, board.current.boards)
 
 
 @contextmanager

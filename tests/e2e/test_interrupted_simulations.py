@@ -193,6 +193,8 @@ def test_sigterm_under_nohup(folder: Path) -> None:
         _, shown = simulation.process.communicate(timeout=PATIENCE)
         assert simulation.process.returncode == 128 + signal.SIGTERM
         assert "Run the same command again to resume" in shown
+        result = json.loads((folder / "run" / "result.json").read_text())
+        assert (result["status"], result["exit_code"]) == ("stopped", 128 + signal.SIGTERM)
 
 
 def test_sigkill(folder: Path) -> None:

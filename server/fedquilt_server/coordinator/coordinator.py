@@ -61,7 +61,7 @@ STEP_SECONDS: Final = 0.5
 STALL_SECONDS: Final = 60.0
 """A run whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
 _STALL_ADVICE: Final = (
-    "Repair the cause on their boards, and run the same command with --resume. "
+    "Repair the cause on their boards, and run the same command again (`fedquilt coordinator` with --resume). "
     "To change the experiment, choose another --out"
 )
 
@@ -75,6 +75,7 @@ class Coordinator:
         make_transport: makes the transport from a callback and a last will.
         store: where the page reads the status.
         read_assignments: returns what the inventory decides: which board may host a client, and which are revoked.
+        patience: seconds without progress after which failing clients end the run.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Coordinator:
         make_transport: MakeTransport,
         store: StatusStore,
         read_assignments: Callable[[], Assignments] = all_free,
+        patience: float | None = None,
     ) -> None:
         self.run = run
         self._read_assignments = read_assignments
@@ -96,7 +98,7 @@ class Coordinator:
         self._transport = make_transport(self._deliver, Will(self._topics.coordinator, self._farewell))
         self._agents = AgentList()
         self._display = StatusUpdater(store, self._agents)
-        self._stall = StallDetector(run.experiment.participation, STALL_SECONDS, _STALL_ADVICE)
+        self._stall = StallDetector(run.experiment.participation, patience or STALL_SECONDS, _STALL_ADVICE)
         self._connected = self._working = False
         guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
         self._admission = Admission(self._transport, self._topics, guard)
@@ -167,6 +169,7 @@ class Coordinator:
         self._working = True
         self._announce()
         self._driver.recover()
+        run.result_files.write(self._display.boards)  # a run that goes on is no longer one that failed
         self._admission.start(self.machine.agents)
         self._claims.restore()
         while not self.machine.finished and not should_stop():

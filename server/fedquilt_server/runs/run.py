@@ -29,7 +29,7 @@ from fedquilt_server.runs.result_files import ResultFiles, final_row, round_resu
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
-from fedquilt_server.status.results import OwnMemory, Result, RoundResult
+from fedquilt_server.status.results import FINISHED, RUNNING, Ending, OwnMemory, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 VALIDATE: Final = "FEDQUILT_VALIDATE"
@@ -63,6 +63,7 @@ class ActiveRun:
         traffic: bytes at the coordinator's socket.
         watch: times of the open round.
         result_files: the result files of the folder.
+        ending: how the run ended; it runs until then.
 
     Raises:
         RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run; or it
@@ -83,6 +84,7 @@ class ActiveRun:
             self.watch = Stopwatch(self.checkpoints.last.traffic)
             self.result_files = ResultFiles(path, self.result, stale=self.machine.done > 0)
             self._idle_memory = 0
+            self.ending = FINISHED if self.folder.finished else RUNNING
             running = not self.machine.finished
             self.partition_digest = self.workbench.partition_digest() if running else None
             self.public_digest = self.workbench.public_digest() if running else None
@@ -177,8 +179,19 @@ class ActiveRun:
     def finish(self, boards: Sequence[BoardStatus]) -> None:
         """Write the final model and the last result files, and record that the run is finished."""
         write_model(self.folder.path, self.folder.blobs.blob(self.checkpoints.last.arrays))
+        self.ending = FINISHED
         self.result_files.write(boards)
         self.folder.finish()
+
+    def end(self, ending: Ending, boards: Sequence[BoardStatus]) -> None:
+        """Write into ``result.json`` why the run ended before its last round. A finished run stays finished.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        if self.ending.status != "finished":
+            self.ending = ending
+            self.result_files.write(boards)
 
     def result(self) -> Result:
         """Return the content of ``result.json`` after the finished rounds."""
@@ -191,6 +204,9 @@ class ActiveRun:
             algorithm=self.experiment.algorithm.name,
             dataset=self.experiment.data.set,
             note=journal.meta("note") or "",
+            status=self.ending.status,
+            reason=self.ending.reason,
+            exit_code=self.ending.exit_code,
             seed=self.experiment.seed,
             rounds=rounds,
             coordinator_memory=OwnMemory(idle=self._idle_memory, peak=_peak_memory()),

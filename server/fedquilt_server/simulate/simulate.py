@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from fedquilt_common.errors import BrokerUnreachableError, RunFolderError
+from fedquilt_common.errors import BrokerUnreachableError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
@@ -22,11 +22,11 @@ from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, pars
 from fedquilt_common.wire.tls import tls_context
 from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import inspect_folder
+from fedquilt_server.runs.stop_request import request_stop
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
-from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.results import Ending, Result, RoundResult
 from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.status.stall import StallDetector
 from fedquilt_server.status.terminal import ProgressDisplay, print_message
 
 POLL_SECONDS: Final = 0.1
@@ -36,9 +36,8 @@ OWN_BROKER_SECONDS: Final = 60.0
 """How long the broker that the simulation starts may take to listen; a busy board delays it for many seconds."""
 STALL_SECONDS: Final = 10.0
 """A simulation whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
-_STALL_ADVICE: Final = (
-    "Repair the cause and run the same command again to resume. To change the experiment, choose another --out"
-)
+LEAVE_SECONDS: Final = 10.0
+"""How long the coordinator may take to record why the run ended."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,11 @@ def run_simulation(
         children.start(_coordinator_spec(plan))
         for spec in agent_specs(plan.experiment.fleet, plan.experiment.speedup):
             children.start(_agent_spec(plan, spec))
-        if not _watch(plan, children, show, should_stop) and not inspect_folder(plan.folder).finished:
+        try:
+            ended = _watch(plan, children, show, should_stop)
+        except RunFailedError as error:
+            raise _end_failed_run(plan, children, error, should_stop, report) from None
+        if not ended and not inspect_folder(plan.folder).finished:
             return None
         memory, restarts = children.memory(), children.restarts()
     return SimulationResult(read_result(plan.folder), memory, restarts)
@@ -218,34 +221,75 @@ def _await_broker(plan: SimulationPlan, children: Supervisor, should_stop: Calla
 def _watch(
     plan: SimulationPlan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]
 ) -> bool:
-    """Supervise the processes until the run ends. Returns False if ``should_stop`` ended it early."""
-    stall = StallDetector(plan.experiment.participation, STALL_SECONDS, _STALL_ADVICE)
+    """Supervise the processes until the run ends.
+
+    Returns:
+        False if ``should_stop`` ended it early.
+
+    Raises:
+        RunFailedError: a process fails again after each restart; or the run has failed, and ``should_stop`` ended the
+            time for which its page stays.
+    """
     with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
         last_poll, known = 0.0, list[RoundResult]()
         while not children.watch():
             if should_stop():
+                last = _poll_status(page, known, show)
+                if last is not None and last.phase == "failed":
+                    raise RunFailedError(last.message)
                 return False
             if time.monotonic() - last_poll > 3 * POLL_SECONDS:
                 last_poll = time.monotonic()
-                _poll_status(page, known, show, stall)
+                _poll_status(page, known, show)
             time.sleep(POLL_SECONDS)
     return True
 
 
-def _poll_status(
-    page: httpx.Client, known: list[RoundResult], show: Callable[[Snapshot], None], stall: StallDetector
-) -> None:
-    """Show the snapshot; ``known`` holds the rounds that were fetched before, and gets the new ones."""
+def _end_failed_run(
+    plan: SimulationPlan,
+    children: Supervisor,
+    error: RunFailedError,
+    should_stop: Callable[[], bool],
+    report: Callable[[str], None],
+) -> RunFailedError:
+    """Return the error of a run that failed, after its coordinator has recorded and shown it.
+
+    A coordinator that failed itself has done so. If another process failed, the coordinator gets the reason.
+    """
+    if children.is_running("coordinator"):
+        request_stop(plan.folder, Ending(status="failed", reason=str(error), exit_code=error.exit_code))
+        if plan.linger:
+            report(f"The run has failed. The page stays for {plan.linger:.0f} s; press Ctrl-C to leave now.")
+        children.wait("coordinator", plan.linger + LEAVE_SECONDS, should_stop)
+        return error
+    return _recorded_error(plan.folder) or error
+
+
+def _recorded_error(folder: Path) -> RunFailedError | None:
+    """Return the error that the coordinator recorded; None if it could not, for example without a run."""
+    try:
+        result = read_result(folder)
+    except RunFolderError:
+        return None
+    if result.status != "failed" or result.exit_code is None:
+        return None
+    error = RunFailedError(result.reason)
+    error.exit_code = result.exit_code
+    return error
+
+
+def _poll_status(page: httpx.Client, known: list[RoundResult], show: Callable[[Snapshot], None]) -> Snapshot | None:
+    """Show and return the snapshot; ``known`` holds the rounds that were fetched before, and gets the new ones."""
     try:
         response = page.get("api/status", params={"since": known[-1].round if known else 0})
         response.raise_for_status()
     except httpx.HTTPError:
-        return  # the coordinator is starting, or was just killed
+        return None  # the coordinator is starting, or was just killed
     fresh = Snapshot.model_validate_json(response.content)
     known += fresh.history
     snapshot = fresh.model_copy(update={"history": list(known)})
     show(snapshot)
-    stall.check(snapshot, time.monotonic())
+    return snapshot
 
 
 def _broker_spec(plan: SimulationPlan) -> ChildSpec:
@@ -260,7 +304,8 @@ def _fedquilt_command(*arguments: str) -> tuple[str, ...]:
 def _coordinator_spec(plan: SimulationPlan) -> ChildSpec:
     argv = _fedquilt_command(
         "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
-        "--port", str(plan.page_port), "--linger", str(plan.linger), *plan.connection,
+        "--port", str(plan.page_port), "--linger", str(plan.linger), "--patience", str(STALL_SECONDS),
+        *plan.connection,
         *(["--keep-replies"] if plan.keep_replies else []),
     )  # fmt: skip
     return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)

@@ -26,6 +26,7 @@ SHORT_LIFE: Final = 30.0
 """A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.05
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
@@ -92,6 +93,16 @@ class Supervisor:
     def restarts(self) -> dict[str, int]:
         """Return how often each child was restarted."""
         return {name: child.restarts for name, child in self._children.items()}
+
+    def is_running(self, name: str) -> bool:
+        """Whether a child was started and has not ended."""
+        return name in self._children and self._children[name].process.poll() is None
+
+    def wait(self, name: str, seconds: float, should_stop: Callable[[], bool]) -> None:
+        """Wait until a child has ended, at most ``seconds``, or until ``should_stop`` returns True."""
+        end = time.monotonic() + seconds
+        while self.is_running(name) and time.monotonic() < end and not should_stop():
+            time.sleep(_POLL_SECONDS)
 
     def watch(self) -> bool:
         """Check every child once and restart those that died.

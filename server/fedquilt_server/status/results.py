@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+RunStatus = Literal["unknown", "running", "finished", "failed", "stopped"]
 
 
 class RoundResult(BaseModel):
@@ -86,6 +89,20 @@ class OwnMemory(BaseModel):
     peak: int = 0
 
 
+class Ending(BaseModel):
+    """How a run ended, or that it still runs. A run that failed or was stopped can be resumed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status: RunStatus
+    reason: str = ""
+    exit_code: int | None = None
+
+
+RUNNING: Final = Ending(status="running")
+FINISHED: Final = Ending(status="finished", exit_code=0)
+
+
 class Result(BaseModel):
     """The whole run, as ``result.json`` holds it."""
 
@@ -95,6 +112,11 @@ class Result(BaseModel):
     run: str
     algorithm: str
     dataset: str
+    status: RunStatus = Field(
+        default="unknown", description="running also after a power cut; unknown in files of earlier versions"
+    )
+    reason: str = Field(default="", description="why the run failed or was stopped")
+    exit_code: int | None = Field(default=None, description="exit code of the command; None while the run goes on")
     note: str = ""
     """A remark on the data, for example that the official test samples are missing."""
     seed: int

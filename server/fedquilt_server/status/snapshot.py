@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_server.status.results import RoundResult
 
-RunPhase = Literal["waiting", "sending", "training", "averaging", "evaluating", "finished", "failed"]
+RunPhase = Literal["waiting", "sending", "training", "averaging", "evaluating", "finished", "failed", "stopped"]
+ENDED: Final[frozenset[RunPhase]] = frozenset({"finished", "failed", "stopped"})
+"""The phases after which a run does not go on by itself."""
 
 
 CLIENT_FAILED: Final = "the client failed: "

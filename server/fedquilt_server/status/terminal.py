@@ -26,6 +26,7 @@ CONNECT_SECONDS: Final = 5.0
 REPLY_SECONDS: Final = 60.0
 """Seconds without a change after which the terminal names the clients that have not replied, once per exchange."""
 UPDATE_SECONDS: Final = 0.5
+_ENDS: Final = {"finished": "All rounds are done", "failed": "The run has failed"}
 
 
 class StandardError(io.TextIOBase):
@@ -87,9 +88,7 @@ class ProgressDisplay:
 
     def __init__(self, page_url: str, rounds: int, linger: float) -> None:
         self._page_url = page_url
-        self._end_message = ""
-        if linger:
-            self._end_message = f"All rounds are done. The page stays for {linger:.0f} s; press Ctrl-C to leave now."
+        self._end_message = f"The page stays for {linger:.0f} s; press Ctrl-C to leave now." if linger else ""
         self._rounds_shown = 0
         self._last_rejection = 0.0
         self._wait_reporter = WaitReporter()
@@ -133,8 +132,8 @@ class ProgressDisplay:
             for row in snapshot.history[self._rounds_shown :]:
                 print_message(f"round {row.round}/{snapshot.rounds}: {_score(row)}, {row.seconds:.2f} s")
         self._rounds_shown = len(snapshot.history)
-        if snapshot.phase == "finished" and self._end_message:
-            print_message(self._end_message)
+        if snapshot.phase in _ENDS and self._end_message:
+            print_message(f"{_ENDS[snapshot.phase]}. {self._end_message}")
             self._end_message = ""
 
     def _print_rejections(self, snapshot: Snapshot) -> None:

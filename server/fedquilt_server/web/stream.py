@@ -125,8 +125,10 @@ async def stream_updates(store: StatusStore, renderer: Renderer, closing: thread
 
     It polls the store, because waiting for a change would need a thread per reader.
     """
-    reader = Reader(renderer)
-    while not closing.is_set():
+    reader, closed = Reader(renderer), False
+    while not closed:
+        closed = closing.is_set()  # the last events show how the run ended
         if events := b"".join(reader.events(store.current, time.time())):
             yield events
-        await anyio.sleep(POLL_SECONDS)
+        if not closed:
+            await anyio.sleep(POLL_SECONDS)

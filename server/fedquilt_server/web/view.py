@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.web.text import is_number
 
 Measure = Literal["accuracy", "r2"]
@@ -105,7 +105,7 @@ def _training_share(history: Sequence[RoundResult]) -> float | None:
 
 def _seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
     """Estimate the time until the end of the last round from the median time per round."""
-    if seconds is None or snapshot.phase in ("finished", "failed"):
+    if seconds is None or snapshot.phase in ENDED:
         return None
     rounds_left = snapshot.rounds - snapshot.history[-1].round
     return seconds * rounds_left if rounds_left > 0 else None

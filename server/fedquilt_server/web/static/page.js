@@ -166,12 +166,12 @@
 
   function runIsOver() {
     const phase = document.querySelector("[data-phase]")?.dataset.phase;
-    return phase === "finished" || phase === "failed";
+    return ["finished", "failed", "stopped"].includes(phase);
   }
 
   function showConnection(state) {
     const live = byId("live");
-    live.textContent = live.dataset.state = state === "lost" && runIsOver() ? "ended" : state;
+    live.textContent = live.dataset.state = runIsOver() ? "ended" : state;
     const banner = byId("banner");
     banner.hidden = state !== "lost";
     banner.classList.toggle("calm", runIsOver());

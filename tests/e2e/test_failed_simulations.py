@@ -1,0 +1,88 @@
+"""A simulation that fails: the page, ``result.json`` and the terminal show that it failed, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command
+
+from fedquilt_server.simulate.mosquitto import free_port
+
+IDLE = """
+name: idle
+rounds: 100000
+data: {set: digits, clients: 2}
+model: {name: ballast, megabytes: 0.1}
+algorithm: {name: echo}
+fleet:
+  - {kind: pi, agents: 2, clients: 2}
+"""
+
+
+def await_failure(port: int) -> dict[str, Any]:
+    """Return the snapshot of the page once it shows a failure."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            shown: dict[str, Any] = httpx.get(f"http://127.0.0.1:{port}/api/status").json()
+        except httpx.HTTPError:
+            shown = {}
+        if shown.get("phase") == "failed":
+            return shown
+        time.sleep(0.1)
+    raise AssertionError("the page shows no failure")
+
+
+def result(folder: Path) -> tuple[str, str, int]:
+    found = json.loads((folder / "run" / "result.json").read_text())
+    return found["status"], found["reason"], found["exit_code"]
+
+
+def test_a_model_that_diverges(tmp_path: Path) -> None:
+    """The coordinator ends the run. The page stays, and the next command resumes the run."""
+    port, fails = free_port(), EXPERIMENTS / "digits-fedavg.yaml"
+    words = command(fails, tmp_path, "--set", "training.lr=1e30", "--port", str(port), "--linger", "60")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        shown = await_failure(port)
+        process.send_signal(signal.SIGINT)  # ends the lingering
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (7, "")
+    status, reason, code = result(tmp_path)
+    assert (status, code) == ("failed", 7)
+    assert "round 1 cannot reach its quorum of 8: 8 of 8 clients failed (client 0: the loss became nan" in reason
+    assert shown["message"] == reason
+    assert f"fedquilt: {reason}" in err
+    assert "The page stays for 60 s" in err
+
+
+def test_an_agent_that_cannot_run(tmp_path: Path) -> None:
+    """``simulate`` ends the run; its coordinator records and shows the reason."""
+    port = free_port()
+    (tmp_path / "idle.yaml").write_text(IDLE)
+    words = command(tmp_path / "idle.yaml", tmp_path, "--port", str(port), "--linger", "60")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        await_round(tmp_path, 2)
+        killed = set[int]()
+        while len(killed) < 4:
+            pid = json.loads((tmp_path / "run" / "pids.json").read_text())["agents"]["pi-0"]
+            if pid not in killed:
+                killed.add(pid)
+                os.kill(pid, signal.SIGILL)
+            time.sleep(0.05)
+        shown = await_failure(port)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 7
+    status, reason, code = result(tmp_path)
+    assert (status, code) == ("failed", 7)
+    assert reason.startswith("pi-0 was killed by SIGILL (Illegal instruction). The end of its log")
+    assert shown["message"] == reason
+    assert reason.splitlines()[0] in err
+    assert not (tmp_path / "run" / "stop.json").exists()
