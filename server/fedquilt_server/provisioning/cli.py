@@ -155,7 +155,7 @@ def broker(
     federation = Federation(folder)
     running = find_running_broker(federation.broker_folder)
     if running is not None:
-        raise FolderInUseError(f"the broker of {folder} is already running: process {running.pid}")
+        raise FolderInUseError(f"the broker of {folder} is already running: {running.process}")
     check_port(federation.record.port)
     federation.write_broker_config()  # the folder may have been moved
     if missing := [path for path in required_files(federation.broker_folder) if not path.exists()]:
