@@ -197,7 +197,7 @@ def _wifi_error(error: Any) -> str:
     if error["loc"] == ("password",) and error["type"] == "string_pattern_mismatch":
         return "must be 8 to 63 printable ASCII characters, or a key of 64 hexadecimal digits"
     if error["loc"] == ("country",) and error["type"] in ("missing", "string_pattern_mismatch"):
-        return "is missing; write two letters, such as DE" if error["type"] == "missing" else "must be two letters, such as DE"
+        return f"{'is missing; write' if error['type'] == 'missing' else 'must be'} two letters, such as DE"
     return str(error["msg"])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.experiment.sections import Participation
 from fedquilt_server.status.snapshot import CLIENT_FAILED, Snapshot
+from fedquilt_server.status.waiting import ranges
 
 
 def can_reach_quorum(tasks: int, failing: int, quorum: int) -> bool:
@@ -64,8 +65,10 @@ class StallDetector:
 
 
 def _describe(snapshot: Snapshot, quorum: int) -> str:
-    reasons = {client: reason.removeprefix(CLIENT_FAILED) for client, reason in snapshot.failures.items()}
-    shown = "; ".join(f"client {client}: {reason}" for client, reason in reasons.items())
+    clients: dict[str, list[int]] = {}
+    for client, reason in snapshot.failures.items():
+        clients.setdefault(reason.removeprefix(CLIENT_FAILED), []).append(client)
+    shown = "; ".join(f"client{'s' * (len(ids) > 1)} {ranges(ids)}: {reason}" for reason, ids in clients.items())
     more = snapshot.failing - len(snapshot.failures)
     return (
         f"round {snapshot.round} cannot reach its quorum of {min(quorum, snapshot.tasks)}: {snapshot.failing} of "
