@@ -62,6 +62,17 @@ def test_a_model_that_diverges(tmp_path: Path) -> None:
     assert "The page stays for 60 s" in err
 
 
+def test_a_data_set_that_is_missing(tmp_path: Path) -> None:
+    """The coordinator ends before its run begins."""
+    words = command(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, "--set", "data.set=cifar10")
+    environment = {**os.environ, "FEDQUILT_DATA": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment)
+    status, reason, code = result(tmp_path)
+    assert (done.returncode, status, code) == (5, "failed", 5)
+    assert "cifar10" in reason
+    assert reason.splitlines()[-1] in done.stderr
+
+
 def test_an_agent_that_cannot_run(tmp_path: Path) -> None:
     """``simulate`` ends the run; its coordinator records and shows the reason."""
     port = free_port()

@@ -13,13 +13,14 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
-from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.results import Ending, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 RESULT: Final = "result.json"
@@ -182,6 +183,26 @@ def read_result(folder: Path) -> Result:
             f"{path}: is damaged ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}); "
             "run the experiment again with another run folder"
         ) from None
+
+
+def record_ending(folder: Path, experiment: Experiment, ending: Ending) -> None:
+    """Write into ``result.json`` how a run ended while no coordinator works in its folder; it may have no run yet.
+
+    A file that is missing or damaged gets no rounds. The coordinator writes those of its journal.
+
+    Raises:
+        RunFolderError: the disk is full or read-only.
+    """
+    try:
+        result = read_result(folder)
+    except RunFolderError:
+        result = Result(
+            name=experiment.name, run="", algorithm=experiment.algorithm.name, dataset=experiment.data.set,
+            seed=experiment.seed, rounds=[],
+        )  # fmt: skip
+    ended = result.model_copy(update=ending.model_dump())
+    with report_disk_errors(folder / RESULT):
+        write_atomically(folder / RESULT, ended.model_dump_json(indent=2) + "\n")
 
 
 def _csv(rows: Sequence[BaseModel], kind: type[BaseModel]) -> str:

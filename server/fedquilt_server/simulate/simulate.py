@@ -20,12 +20,12 @@ from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.wire.tls import tls_context
-from fedquilt_server.runs.result_files import read_result
+from fedquilt_server.runs.result_files import read_result, record_ending
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.runs.stop_request import request_stop
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
-from fedquilt_server.status.results import Ending, Result, RoundResult
+from fedquilt_server.status.results import RUNNING, Ending, Result, RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.terminal import ProgressDisplay, print_message
 
@@ -186,6 +186,7 @@ def run_simulation(
             children.start(_broker_spec(plan))
         if not _await_broker(plan, children, should_stop):
             return None
+        record_ending(plan.folder, plan.experiment, RUNNING)
         children.start(_coordinator_spec(plan))
         for spec in agent_specs(plan.experiment.fleet, plan.experiment.speedup):
             children.start(_agent_spec(plan, spec))
@@ -254,28 +255,23 @@ def _end_failed_run(
 ) -> RunFailedError:
     """Return the error of a run that failed, after its coordinator has recorded and shown it.
 
-    A coordinator that failed itself has done so. If another process failed, the coordinator gets the reason.
+    A coordinator that failed itself has done so, unless it failed before its run. If another process failed, the
+    coordinator gets the reason.
     """
+    ending = Ending(status="failed", reason=str(error), exit_code=error.exit_code)
     if children.is_running("coordinator"):
-        request_stop(plan.folder, Ending(status="failed", reason=str(error), exit_code=error.exit_code))
+        request_stop(plan.folder, ending)
         if plan.linger:
             report(f"The run has failed. The page stays for {plan.linger:.0f} s; press Ctrl-C to leave now.")
         children.wait("coordinator", plan.linger + LEAVE_SECONDS, should_stop)
         return error
-    return _recorded_error(plan.folder) or error
-
-
-def _recorded_error(folder: Path) -> RunFailedError | None:
-    """Return the error that the coordinator recorded; None if it could not, for example without a run."""
-    try:
-        result = read_result(folder)
-    except RunFolderError:
-        return None
-    if result.status != "failed" or result.exit_code is None:
-        return None
-    error = RunFailedError(result.reason)
-    error.exit_code = result.exit_code
-    return error
+    result = read_result(plan.folder)
+    if result.status != "failed":
+        record_ending(plan.folder, plan.experiment, ending)
+        return error
+    recorded = RunFailedError(result.reason)
+    recorded.exit_code = error.exit_code
+    return recorded
 
 
 def _poll_status(page: httpx.Client, known: list[RoundResult], show: Callable[[Snapshot], None]) -> Snapshot | None:
