@@ -72,8 +72,6 @@ def test_messages_pass_over_tls(start: Start, mqtt: Mqtt, certs: Path) -> None:
     assert (peer.payloads, peer.messages[0].header) == ([bytes(300_000)], b"h")
 
 
-# paho 2.2 leaves a socket whose handshake failed to the garbage collector
-@pytest.mark.filterwarnings("ignore:Exception ignored in.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("host", "ca"), [("localhost", ""), ("localhost", "other.crt"), ("127.0.0.1", "ca.crt")])
 def test_a_certificate_that_cannot_be_trusted(start: Start, mqtt: Mqtt, certs: Path, host: str, ca: str) -> None:
     """The system has no such CA; the CA is another one; the certificate is for another host."""
@@ -88,7 +86,7 @@ def test_a_certificate_that_cannot_be_trusted(start: Start, mqtt: Mqtt, certs: P
     assert peer.connections == []
     assert not peer.transport.publish("x", b"secret")
     peer.transport.close()
-    gc.collect()  # now, while the filter above holds
+    gc.collect()  # reports a socket that was left open
 
 
 def test_a_board_shows_its_certificate(start: Start, mqtt: Mqtt, certs: Path) -> None:
@@ -129,8 +127,6 @@ def write_expired_certificate(federation: Federation, board: str) -> None:
     (federation.board_folder(board) / "tls.key").write_text(identity.key_pem)
 
 
-# paho 2.2 leaves a socket whose handshake failed to the garbage collector
-@pytest.mark.filterwarnings("ignore:Exception ignored in.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize(
     ("board", "reason", "advice"),
@@ -167,11 +163,9 @@ def test_a_refused_certificate_is_reported_with_the_reason(
     assert lost.reason == f"{address} refused this machine's certificate: {reason}"
     assert lost.refused
     assert advice in lost.advice
-    gc.collect()  # now, while the filter above holds
+    gc.collect()  # reports a socket that was left open
 
 
-# paho 2.2 leaves a socket whose handshake failed to the garbage collector
-@pytest.mark.filterwarnings("ignore:Exception ignored in.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 def test_replaced_files_are_read_at_the_next_attempt(
     federation: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,7 +190,7 @@ def test_replaced_files_are_read_at_the_next_attempt(
     (warning,) = caplog.messages
     assert "cannot be used" in warning
     assert warning.endswith("The files that were read before remain in use")
-    gc.collect()  # now, while the filter above holds
+    gc.collect()  # reports a socket that was left open
 
 
 def shake_hands(federation: Federation, ciphers: str, newest: ssl.TLSVersion) -> tuple[str, str]:

@@ -133,8 +133,6 @@ def wait_for_answer(federation: Federation, addresses: list[str]) -> None:
         assert time.monotonic() < end, found
 
 
-# paho leaves the socket of a failed handshake to the garbage collector.
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_an_impostor_that_answers_for_the_name_is_not_trusted(federation: Federation, tmp_path: Path) -> None:
     """It has a certificate for the same name, of an authority of its own."""
     impostor = make_federation(
@@ -147,10 +145,9 @@ def test_an_impostor_that_answers_for_the_name_is_not_trusted(federation: Federa
             assert "certificate verify failed" in event.reason
         checks = {check.name: check.state for check in check_broker(board_address(federation), federation.record.name)}
         assert (checks["broker"], checks["TLS"]) == ("ok", "fail")
-    gc.collect()  # now, while the filter above holds
+    gc.collect()  # reports a socket that was left open
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_a_board_of_the_federation_cannot_stand_for_the_broker(federation: Federation) -> None:
     """A stolen card has a certificate of the right authority, but for a client and without the broker's name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -168,7 +165,6 @@ def test_a_board_of_the_federation_cannot_stand_for_the_broker(federation: Feder
     gc.collect()
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_the_broker_of_the_same_authority_must_have_the_name(federation: Federation) -> None:
     """For example a broker whose certificate is older than the name: its address does not count."""
     folder = federation.folder / "authority"

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from paho.mqtt.client import (
     Client,
@@ -30,7 +30,7 @@ from fedquilt_common.errors import BrokerUnreachableError, FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
-from fedquilt_common.wire.tls import TlsContext, explain_tls_error
+from fedquilt_common.wire.tls import TlsContext, explain_tls_error, secure_socket
 from fedquilt_common.wire.transport import (
     SMALLEST_PAYLOAD,
     Connected,
@@ -109,6 +109,9 @@ class _CountingClient(Client):
         if self.tls is not None:
             self._ssl_context = self.tls.read_again()
         return ReadAhead(super()._create_socket(), self._count_received)
+
+    def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
+        return secure_socket(cast("ssl.SSLContext", self._ssl_context), tcp_sock, self._host, self._connect_timeout)
 
     def _create_socket_connection(self) -> socket.socket:
         return open_connection(self._host, self._port, self._connect_timeout)

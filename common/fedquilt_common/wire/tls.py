@@ -7,6 +7,7 @@ connected, and its connection is lost at once. With TLS 1.2, the alert ends the 
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from datetime import datetime, timezone
 from pathlib import Path
@@ -100,6 +101,28 @@ class TlsContext:
                 self._reported = str(error)
                 log.warning("%s. The files that were read before remain in use", error)
         return self.context
+
+
+def secure_socket(context: ssl.SSLContext, connection: socket.socket, host: str, seconds: float) -> ssl.SSLSocket:
+    """Return a connection with TLS. paho's own method leaves the socket open if the handshake fails.
+
+    Args:
+        context: decides which certificates are valid.
+        connection: a connected socket, which then belongs to the result.
+        host: the broker's name, which its certificate must hold.
+        seconds: for each step of the handshake.
+
+    Raises:
+        OSError: the handshake fails; ``ssl.SSLError`` if one side rejects the other.
+    """
+    secured = context.wrap_socket(connection, server_hostname=host, do_handshake_on_connect=False)
+    try:
+        secured.settimeout(seconds)
+        secured.do_handshake()
+    except BaseException:
+        secured.close()
+        raise
+    return secured
 
 
 def explain_tls_error(address: BrokerAddress, error: BaseException | None) -> Disconnected | None:
