@@ -22,8 +22,6 @@ from fedquilt_server.provisioning.federation import Federation
 from fedquilt_server.provisioning.renewal import certificate_ends, describe_ends
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-STORED_SECONDS: Final = 5.0
-"""Seconds to wait for what the broker had stored; a broker that is not Mosquitto does not report its end."""
 HEALTH_SECONDS: Final = 35.0
 """Seconds to wait for the boards' health: an idle board reports it every 30 s."""
 NOTE_SECONDS: Final = 1.0
@@ -105,8 +103,8 @@ def _await_health(listener: FleetListener, stop: StopSignal) -> None:
     while not stop():
         listener.take(STEP_SECONDS, time.time())
         waited = time.monotonic() - start
-        stored, missing = listener.complete or waited >= STORED_SECONDS, silent_boards(listener.boards.values())
-        if stored and (not missing or waited >= HEALTH_SECONDS):
+        missing = silent_boards(listener.boards.values())
+        if waited >= HEALTH_SECONDS or (listener.complete and not missing):
             return
         if missing and not noted and waited >= NOTE_SECONDS:
             noted = True
@@ -131,8 +129,7 @@ def _watch(federation: Federation, url: str, as_json: bool) -> None:
 
 
 def _print_changes(listener: FleetListener, stop: StopSignal) -> None:
-    end = time.monotonic() + STORED_SECONDS
-    while not (stop() or listener.complete or time.monotonic() >= end):
+    while not (stop() or listener.complete):
         listener.take(STEP_SECONDS, time.time())
     for board in listener.boards.values():
         typer.echo(json.dumps(board.as_row()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import queue
 import secrets
+import time
+from typing import Final
 
 from fedquilt_common.errors import BrokerUnreachableError, FederationError, ProtocolError
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
@@ -18,6 +20,9 @@ from fedquilt_server.provisioning.federation import Federation
 
 log = logging.getLogger(__name__)
 
+STORED_SECONDS: Final = 5.0
+"""Seconds after a connection for what the broker had stored; a broker that is not Mosquitto does not report its end."""
+
 
 class FleetListener:
     """The boards of a federation, as the broker reports them.
@@ -28,7 +33,6 @@ class FleetListener:
 
     Attributes:
         boards: the latest state of each board.
-        complete: whether everything that the broker had stored has arrived.
         trouble: why there is no connection; empty while there is one.
 
     Raises:
@@ -39,7 +43,7 @@ class FleetListener:
     def __init__(self, federation: Federation, url: str = "") -> None:
         record = federation.record
         self.boards: dict[str, BoardHealth] = known_boards(record.boards)
-        self.complete = False
+        self._connected_at, self._stored = 0.0, False
         self.trouble = ""
         self._topics = Topics(record.name)
         self._joined = False
@@ -55,6 +59,11 @@ class FleetListener:
 
     def __exit__(self, *_: object) -> None:
         self._transport.close(end_session=True)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that the broker had stored has arrived."""
+        return self._stored or (self._joined and time.monotonic() - self._connected_at >= STORED_SECONDS)
 
     def take(self, timeout: float, now: float) -> BoardHealth | None:
         """Wait for one event and return the board that it changes; None if it changes none.
@@ -75,7 +84,8 @@ class FleetListener:
                 event.ack()
                 return self._take_message(event, now)
             case Connected():
-                self._joined, self.complete, self.trouble = True, False, ""
+                self._joined, self._stored, self.trouble = True, False, ""
+                self._connected_at = time.monotonic()
                 self._transport.subscribe(self._topics.filters("presence", "telemetry"))
                 # The broker answers in order: this retained message arrives after all retained presences.
                 self._transport.subscribe([VERSION_TOPIC])
@@ -89,7 +99,7 @@ class FleetListener:
 
     def _take_message(self, message: MqttMessage, now: float) -> BoardHealth | None:
         if message.topic == VERSION_TOPIC:
-            self.complete = True
+            self._stored = True
             return None
         try:
             changed = update_board(

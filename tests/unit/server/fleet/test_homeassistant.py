@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support.peers import DELIVERED, NOT_AUTHORIZED, Peer, bare_broker, pe
 from fedquilt_common import cli
 from fedquilt_common.wire.messages import AgentPresence, ProfileMessage, Telemetry
 from fedquilt_common.wire.topics import Topics
+from fedquilt_server.fleet import listener
 from fedquilt_server.fleet.health import BoardHealth
 from fedquilt_server.fleet.homeassistant import allowed_topics, board_messages, board_topics
 from fedquilt_server.provisioning.federation import Federation, make_federation
@@ -113,6 +115,17 @@ def test_a_board_becomes_a_device_and_disappears_when_it_is_revoked(federation: 
         assert last(assistant, board_topics("lab", "desk")["availability"]) == b"offline"
         federation.provision("kitchen", "pi4")
         assert next(log).endswith("added kitchen\n")
+
+
+def test_a_broker_that_does_not_report_its_version(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only Mosquitto does, after everything that it had stored."""
+    monkeypatch.setattr(listener, "VERSION_TOPIC", "fed/lab/never")
+    monkeypatch.setattr(listener, "STORED_SECONDS", 0.2)
+    with listener.FleetListener(federation) as boards:
+        end = time.monotonic() + 20
+        while not boards.complete:
+            assert time.monotonic() < end
+            boards.take(0.05, time.time())
 
 
 def test_a_board_that_was_revoked_while_the_command_did_not_run_disappears(
