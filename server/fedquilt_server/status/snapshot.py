@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.run_event import RunEvent
 
 RunPhase = Literal["waiting", "sending", "training", "averaging", "evaluating", "finished", "failed", "stopped"]
 ENDED: Final[frozenset[RunPhase]] = frozenset({"finished", "failed", "stopped"})
@@ -18,6 +20,12 @@ CLIENT_FAILED: Final = "the client failed: "
 """Prefix of a rejection's reason if the client could not do its task."""
 
 
+HealthState = Literal[
+    "online", "restarted", "late", "hot", "throttled", "out of memory", "silent", "offline", "never seen"
+]
+PowerSource = Literal["", "sensor", "meter", "estimate"]
+
+
 class BoardStatus(BaseModel):
     """The latest state of one agent. Memory in bytes, temperature in degrees Celsius, power in watts."""
 
@@ -25,15 +33,28 @@ class BoardStatus(BaseModel):
 
     agent: str
     kind: str = "generic"
-    online: bool = True
+    online: bool = Field(default=True, description="whether the broker has the agent's connection")
+    health: HealthState = "online"
+    reason: str = Field(default="", description="why the health is not online, for people")
+    since: float = Field(default=0.0, description="Unix time since which the health is as it is")
     clients: list[int] = Field(default_factory=list)
+    workers: int = Field(default=1, description="clients that it trains at the same time")
     cores: int = 0
     memory_total: int = 0
-    memory_used: int | None = None
+    memory_used: int | None = Field(default=None, description="of the whole board, or of the agent's control group")
+    memory_own: int | None = Field(default=None, description="of the agent and its training processes")
     temperature: float | None = None
     power: float | None = None
+    power_source: PowerSource = Field(default="", description="estimate: computed from the load; not measured")
+    joules: float | None = Field(default=None, description="energy since the agent first reported it in this run")
+    load: float | None = Field(default=None, description="load average over one minute")
     training: dict[int, float] = Field(default_factory=dict, description="client -> training progress from 0 to 1")
     last_seen: float = Field(default=0.0, description="Unix time of the last message")
+    interval: float = Field(default=30.0, description="seconds between two messages that the agent promises")
+    restarts: int = Field(default=0, description="restarts of the agent during the run")
+    accepted: int = Field(default=0, description="its replies that count")
+    late: int = 0
+    rejected: int = 0
 
 
 class RejectedReply(BaseModel):
@@ -83,6 +104,11 @@ class Snapshot(BaseModel):
     duplicates: int = 0
     rejected: int = 0
     rejections: list[RejectedReply] = Field(default_factory=list, description="the latest rejections, newest first")
+    warning: str = Field(default="", description="the training has diverged, and how")
+    opened_at: float | None = Field(default=None, description="Unix time at which the exchange opened")
+    events: list[RunEvent] = Field(default_factory=list, description="the latest events, newest first")
+    reply_rows: list[ReplyRow] = Field(default_factory=list, description="replies of the latest rounds, oldest first")
+    connect: str = Field(default="", description="options of `fedquilt agent` that lead to the broker and federation")
 
     @property
     def waits(self) -> bool:

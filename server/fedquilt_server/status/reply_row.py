@@ -1,0 +1,39 @@
+"""One reply of one client: a row of ``replies.csv`` and a bar of the page's timeline."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ReplyOutcome = Literal["accepted", "late", "duplicate", "rejected", "missing", "discarded"]
+
+
+class ReplyRow(BaseModel):
+    """What became of one task of one client. Times are Unix times in seconds; None means not known.
+
+    A reply's time divides into receiving (from ``opened_at`` until training begins), training (``train_seconds``, until
+    ``began_at``), sending (until ``arrived_at``) and waiting (until ``closed_at``).
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    round: int
+    exchange: int | None = Field(default=None, description="number within the round, from 0; null if not known")
+    client: int | None = None
+    agent: str
+    level: str | None = Field(default=None, description="width or level of the sub-model that the client trained")
+    samples: float | None = Field(default=None, description="the client's weight: its training samples, as a rule")
+    loss: float | None = None
+    accuracy: float | None = None
+    train_seconds: float | None = None
+    bytes: int | None = Field(default=None, description="payload bytes, repeated chunks included")
+    memory_peak: int | None = Field(default=None, description="peak memory of the training process in bytes")
+    joules: float | None = Field(default=None, description="energy of the board while it trained this task")
+    outcome: ReplyOutcome = Field(
+        description="missing: not there when the exchange closed; discarded: accepted, but the round started again"
+    )
+    opened_at: float | None = Field(default=None, description="when the exchange opened")
+    began_at: float | None = Field(default=None, description="when the reply's first chunk arrived")
+    arrived_at: float | None = Field(default=None, description="when the reply was on disk, or was refused")
+    closed_at: float | None = Field(default=None, description="when the exchange closed")

@@ -1,0 +1,59 @@
+"""Events of a run for people: one line of ``events.jsonl``, one row of the page's list of events."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+EventKind = Literal[
+    "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "out of memory", "notice",
+    "recovered", "round restarted", "deadline", "diverged", "paused", "unpaused", "dropped", "finished", "failed",
+    "stopped",
+]  # fmt: skip
+EventLevel = Literal["info", "warning", "error"]
+
+LEVELS: Final[dict[EventKind, EventLevel]] = {
+    "started": "info",
+    "joined": "info",
+    "back": "info",
+    "restarted": "warning",
+    "silent": "warning",
+    "left": "warning",
+    "late": "warning",
+    "rejected": "error",
+    "out of memory": "warning",
+    "notice": "info",
+    "recovered": "info",
+    "round restarted": "warning",
+    "deadline": "warning",
+    "diverged": "error",
+    "paused": "info",
+    "unpaused": "info",
+    "dropped": "warning",
+    "finished": "info",
+    "failed": "error",
+    "stopped": "warning",
+}
+
+
+class RunEvent(BaseModel):
+    """Something that happened in a run.
+
+    Attributes:
+        seq: number of the journal's event that it reports; None if the journal does not hold it.
+        at: Unix time in seconds.
+        board: the agent; None for the coordinator and the run.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    seq: int | None = Field(default=None, description="number of the journal's event; null if the journal has none")
+    at: float = Field(description="Unix time in seconds")
+    kind: EventKind
+    level: EventLevel = "info"
+    board: str | None = None
+    client: int | None = None
+    round: int = Field(default=0, description="the open round, or the next one")
+    exchange: int | None = None
+    text: str = Field(description="one sentence for people")
