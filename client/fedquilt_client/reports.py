@@ -8,7 +8,7 @@ from typing import Final
 from fedquilt_client.hardware import Vitals
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
-from fedquilt_common.wire.messages import FailedMessage, Telemetry
+from fedquilt_common.wire.messages import FailedMessage, NoticeMessage, Telemetry
 
 _SHOWN: Final = 8
 """Clients that a warning lists."""
@@ -38,6 +38,14 @@ def failure_message(agent: str, run: str, client: int, exchange: ExchangeId, rea
     """Return a message that a client's task failed; ``reason`` is cut to 500 characters."""
     round, number = exchange
     return FailedMessage(agent=agent, run=run, client=client, round=round, exchange=number, reason=reason[:500])
+
+
+def notice_message(agent: str, boot: int, kind: str, text: str, job: Job, run: str) -> NoticeMessage:
+    """Return a message that something happened to the training of a job; ``text`` is cut to 500 characters."""
+    return NoticeMessage(
+        agent=agent, boot=boot, kind=kind, text=text[:500],
+        run=run, client=job.client, round=job.round, exchange=job.exchange,
+    )  # fmt: skip
 
 
 def out_of_memory_message(job: Job, need: int, limit: int) -> str:

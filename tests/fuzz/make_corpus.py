@@ -31,6 +31,15 @@ from fedquilt_server.runs.journal import Journal, StoredCheckpoint, Traffic
 from fedquilt_server.status.results import RoundResult
 
 DIGEST = "5e" * 32
+NOTICE = {
+    "v": 1,
+    "type": "notice",
+    "agent": "pi",
+    "boot": 7,
+    "kind": "out-of-memory",
+    "text": "smaller now",
+    "run": "a",
+}
 REPLY: Arrays = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
 FULL = """\
 name: full
@@ -110,6 +119,7 @@ def _messages() -> Iterator[tuple[str, bytes]]:
         yield "messages", bytes([kind]) + payload
     yield "messages", bytes([11]) + _payloads()[6]
     yield "messages", bytes([12]) + _payloads()[8]
+    yield "messages", bytes([12]) + json.dumps(NOTICE).encode()
     for text in (PLAIN, FULL):
         experiment = parse_experiment(text, "corpus").model_dump_json()
         yield "runs", experiment.encode()
@@ -141,7 +151,10 @@ def _payloads() -> dict[int, bytes]:
             "agent": "pi", "online": True, "boot": 7, "clients": [0, 1], "workers": 2,
             "profile": {"kind": "pi", "cores": 4, "memory": 1 << 30, "gpu": "", "machine": "aarch64"}, "version": "1",
         },
-        "Telemetry": {"agent": "pi", "boot": 7, "memory_used": 5, "temperature": 50.5, "training": {"3": 0.5}},
+        "Telemetry": {
+            "agent": "pi", "boot": 7, "memory_used": 5, "memory_own": 3, "load": 0.5, "temperature": 50.5,
+            "power": 4.5, "joules": 9.5, "power_source": "sensor", "training": {"3": 0.5},
+        },
         "ReceiptMessage": {"type": "receipt", **about, "client": 3, "digest": DIGEST, "outcome": "accepted"},
         "MissingMessage": {"type": "missing", **about, "client": 3, "digest": DIGEST, "bitmap": "/w=="},
         "StopMessage": {"type": "stop", **about, "clients": [1, 2]},

@@ -24,6 +24,12 @@ Big = Annotated[int, Field(ge=0, lt=2**63)]
 Text = Annotated[str, Field(max_length=500)]
 ClientKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
 """A client's number as a key of a JSON object."""
+Reading = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+"""What a sensor shows."""
+Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+"""A number that is never negative, such as an energy."""
+Word = Annotated[str, Field(pattern=r"^([a-z][a-z-]{0,31})?$")]
+"""One of a few words, or empty. A newer version may add words, so a receiver accepts those that it does not have."""
 
 
 class MessagePart(BaseModel):
@@ -228,16 +234,32 @@ class AgentPresence(WireMessage):
 
 
 class Telemetry(WireMessage):
-    """Topic ``agents/<agent>/telemetry``: memory in bytes, degrees Celsius, watts, progress from 0 to 1 by client.
+    """Topic ``agents/<agent>/telemetry``: a board's sensors, and the progress of its clients.
 
-    ``throttled`` has the bits of the Raspberry Pi firmware's ``get_throttled``.
+    Attributes:
+        agent: the agent's name.
+        boot: of its presence.
+        memory_used: bytes in use on the board, or in its control group if that has a limit.
+        memory_own: bytes that the agent and its training processes hold; a page that several share counts once.
+        load: processes that run or wait for a processor, as an average over one minute.
+        temperature: of the hottest sensor, in degrees Celsius.
+        power: of the board, in watts.
+        joules: energy of the board since the agent's start.
+        power_source: origin of ``power`` and ``joules``: ``sensor`` (of the board), ``meter`` (its owner's),
+            ``estimate`` (from the processor's load); empty without a figure.
+        throttled: bits of the Raspberry Pi firmware's ``get_throttled``.
+        training: progress of each client in training, from 0 to 1.
     """
 
     agent: Name
     boot: Big
     memory_used: Big | None = None
-    temperature: float | None = None
-    power: float | None = None
+    memory_own: Big | None = None
+    load: Amount | None = None
+    temperature: Reading | None = None
+    power: Reading | None = None
+    joules: Amount | None = None
+    power_source: Word = ""
     throttled: Number | None = None
     training: dict[ClientKey, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
 
@@ -298,6 +320,30 @@ class FailedMessage(WireMessage):
     round: Number
     exchange: Number
     reason: Text
+
+
+class NoticeMessage(WireMessage):
+    """Topic ``agents/<agent>/telemetry``, too: something that happened to an agent and that people should see.
+
+    Attributes:
+        kind: ``out-of-memory`` (a training process ran out of memory; the board trains smaller sub-models from now
+            on) or ``worker-restarted`` (a training process died and was started again).
+        text: what happened, for people.
+        run: the run in which it happened; null: in no run.
+        client: the client whose training it concerns; null: none.
+        round: the round of that training.
+        exchange: the exchange of that training.
+    """
+
+    type: Literal["notice"] = "notice"
+    agent: Name
+    boot: Big
+    kind: Name
+    text: Text
+    run: Name | None = None
+    client: Client | None = None
+    round: Number | None = None
+    exchange: Number | None = None
 
 
 REPLY_KEY: Final = "fedquilt"

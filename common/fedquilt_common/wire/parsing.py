@@ -12,6 +12,7 @@ from fedquilt_common.wire.messages import (
     PROTOCOL,
     FailedMessage,
     MissingMessage,
+    NoticeMessage,
     ReceiptMessage,
     StopMessage,
     Telemetry,
@@ -54,10 +55,12 @@ def parse_inbox(payload: bytes, topic: str) -> ReceiptMessage | MissingMessage |
         raise PayloadError(_explain(error, topic)) from None
 
 
-def parse_telemetry(payload: bytes, topic: str) -> Telemetry | FailedMessage:
-    """Parse one of the two messages on a telemetry topic; raises the errors of ``parse``."""
-    failed = _read_object(payload, topic).get("type") == "failed"
-    return parse(FailedMessage, payload, topic) if failed else parse(Telemetry, payload, topic)
+def parse_telemetry(payload: bytes, topic: str) -> Telemetry | FailedMessage | NoticeMessage:
+    """Parse one of the three messages on a telemetry topic; raises the errors of ``parse``."""
+    kind = _read_object(payload, topic).get("type")
+    if kind == "failed":
+        return parse(FailedMessage, payload, topic)
+    return parse(NoticeMessage, payload, topic) if kind == "notice" else parse(Telemetry, payload, topic)
 
 
 def _read_object(payload: bytes, topic: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.messages import AgentPresence, FailedMessage
+from fedquilt_common.wire.messages import AgentPresence, FailedMessage, Telemetry
 from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.topics import Address
 from fedquilt_common.wire.transport import MqttMessage
@@ -71,7 +71,8 @@ class AgentMessages:
             self._take_failure(telemetry)
         else:
             self._claims.note_message(telemetry.agent, telemetry.boot)
-            self._agents.update_telemetry(telemetry, clock.now())
+            if isinstance(telemetry, Telemetry):
+                self._agents.update_telemetry(telemetry, clock.now())
 
     def _take_failure(self, failure: FailedMessage) -> None:
         exchange = self._machine.exchange

@@ -20,6 +20,7 @@ from fedquilt_common.wire.messages import (
     EndMessage,
     FailedMessage,
     MissingMessage,
+    NoticeMessage,
     PatchMessage,
     ProfileMessage,
     ReceiptMessage,
@@ -69,9 +70,20 @@ SAMPLES: dict[str, WireMessage] = {
         instance="0123456789abcdef",
     ),
     "Telemetry": Telemetry(
-        agent="pi-1", boot=9, memory_used=1024, temperature=51.5, throttled=0x50005, training={"3": 0.25}
+        agent="pi-1",
+        boot=9,
+        memory_used=1024,
+        memory_own=512,
+        load=0.5,
+        temperature=51.5,
+        power=4.5,
+        joules=27.0,
+        power_source="sensor",
+        throttled=0x50005,
+        training={"3": 0.25},
     ),
     "FailedMessage": FailedMessage(agent="pi-1", reason="out of memory", **REPLY),
+    "NoticeMessage": NoticeMessage(agent="pi-1", boot=9, kind="out-of-memory", text="smaller from now on", **REPLY),
     "ReceiptMessage": ReceiptMessage(digest=B, outcome="rejected", reason="late by a round", **REPLY),
     "MissingMessage": MissingMessage(digest=B, bitmap=encode_bitmap([0, 9], 10), **REPLY),
     "StopMessage": StopMessage(run="digits-1", clients=[3], round=7, exchange=1),
@@ -212,6 +224,18 @@ WRONG = [
     ("AgentPresence", "workers", 0),
     ("AgentPresence", "profile", {"memory": 10**400}),
     ("Telemetry", "memory_used", 10**400),
+    ("Telemetry", "memory_own", -1),
+    ("Telemetry", "load", -0.5),
+    ("Telemetry", "load", float("inf")),
+    ("Telemetry", "temperature", float("nan")),
+    ("Telemetry", "power", float("inf")),
+    ("Telemetry", "power", 1e13),
+    ("Telemetry", "joules", -1.0),
+    ("Telemetry", "joules", float("nan")),
+    ("Telemetry", "joules", 1e16),
+    ("Telemetry", "power_source", "Sensor of the board"),
+    ("Telemetry", "power_source", "x" * 33),
+    ("Telemetry", "power_source", None),
     ("Telemetry", "training", {"3": 1.5}),
     ("Telemetry", "training", {"3": float("nan")}),
     ("Telemetry", "training", {"\u00b2": 0.5}),
@@ -224,6 +248,10 @@ WRONG = [
     ("ReplyHeader", "metrics", {"loss": float("inf")}),
     ("ReplyHeader", "metrics", {str(i): 0.0 for i in range(65)}),
     ("ReplyHeader", "task", "0123456789ABCDEF"),
+    ("NoticeMessage", "kind", "out of memory"),
+    ("NoticeMessage", "text", "x" * 501),
+    ("NoticeMessage", "boot", None),
+    ("NoticeMessage", "client", 1_000_000),
     ("ReceiptMessage", "outcome", "lost"),
     ("ReceiptMessage", "client", 1.5),
     ("MissingMessage", "bitmap", "a b="),
@@ -250,11 +278,30 @@ def test_other_things_in_the_inbox(kind: Any) -> None:
         parse_inbox(changed(SAMPLES["ReceiptMessage"], type=kind), "f/inbox")
 
 
-def test_telemetry_or_failed() -> None:
-    assert parse_telemetry(SAMPLES["Telemetry"].encode(), "t") == SAMPLES["Telemetry"]
-    assert parse_telemetry(SAMPLES["FailedMessage"].encode(), "t") == SAMPLES["FailedMessage"]
-    with pytest.raises(PayloadError, match="client"):
-        parse_telemetry(changed(SAMPLES["FailedMessage"], client=None), "t")
+@pytest.mark.parametrize("name", ["Telemetry", "FailedMessage", "NoticeMessage"])
+def test_the_telemetry_topic_tells_its_messages_apart(name: str) -> None:
+    read = parse_telemetry(SAMPLES[name].encode(), "t")
+    assert (type(read), read) == (type(SAMPLES[name]), SAMPLES[name])
+
+
+@pytest.mark.parametrize(("name", "key"), [("FailedMessage", "client"), ("NoticeMessage", "kind")])
+def test_broken_messages_on_the_telemetry_topic(name: str, key: str) -> None:
+    with pytest.raises(PayloadError, match=key):
+        parse_telemetry(changed(SAMPLES[name], **{key: None}), "t")
+
+
+def test_telemetry_of_an_earlier_version() -> None:
+    new = {"memory_own", "load", "joules", "power_source"}
+    old = {key: value for key, value in json.loads(SAMPLES["Telemetry"].encode()).items() if key not in new}
+    read = parse_telemetry(json.dumps(old).encode(), "t")
+    assert isinstance(read, Telemetry)
+    assert (read.memory_own, read.load, read.joules, read.power_source) == (None, None, None, "")
+
+
+def test_telemetry_with_the_words_of_a_later_version() -> None:
+    read = parse_telemetry(changed(SAMPLES["Telemetry"], power_source="socket", type="later", more=[1]), "t")
+    assert isinstance(read, Telemetry)
+    assert read.power_source == "socket"
 
 
 def test_fingerprint_is_pinned() -> None:
