@@ -235,7 +235,6 @@ WRONG = [
     ("Telemetry", "joules", 1e16),
     ("Telemetry", "power_source", "Sensor of the board"),
     ("Telemetry", "power_source", "x" * 33),
-    ("Telemetry", "power_source", None),
     ("Telemetry", "training", {"3": 1.5}),
     ("Telemetry", "training", {"3": float("nan")}),
     ("Telemetry", "training", {"\u00b2": 0.5}),
