@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
@@ -109,6 +110,7 @@ class Snapshot(BaseModel):
     events: list[RunEvent] = Field(default_factory=list, description="the latest events, newest first")
     reply_rows: list[ReplyRow] = Field(default_factory=list, description="replies of the latest rounds, oldest first")
     connect: str = Field(default="", description="options of `fedquilt agent` that lead to the broker and federation")
+    coverage: Coverage | None = Field(default=None, exclude=True, description="big: it has a route of its own")
 
     @property
     def waits(self) -> bool:
