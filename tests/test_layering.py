@@ -141,6 +141,7 @@ SERVER = {
     "fleet": "provisioning",
     "tools": "simulate status",
     "replay": "coordinator experiment_file lab round runs status",
+    "sweep": "",
     "cli": "coordinator experiment_file provisioning runs simulate status web",
 }
 

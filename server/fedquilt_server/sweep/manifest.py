@@ -1,0 +1,136 @@
+"""``sweep.json``, the file of a sweep's folder that lists its runs. The report reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.durable import write_atomically
+
+MANIFEST: Final = "sweep.json"
+SEED: Final = "seed"
+"""The axis over whose values the reports average."""
+Scalar: TypeAlias = bool | int | float | str | None
+Settings: TypeAlias = Mapping[str, Scalar]
+"""The value, or its label, of each axis of a sweep."""
+SweptStatus: TypeAlias = Literal["pending", "running", "finished", "failed", "stopped"]
+
+
+class ManifestRecord(BaseModel):
+    """Base of the manifest's records: immutable, strict types, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class PublishedFigure(ManifestRecord):
+    """Scores that a paper gives for one case.
+
+    Args:
+        case: the value or label of some axes; the figure belongs to each run that has them.
+        scores: a score's name, as in `final` of `result.json` where there is one, and its value in the same unit.
+    """
+
+    case: Annotated[dict[str, Scalar], Field(min_length=1)]
+    scores: Annotated[dict[str, float], Field(min_length=1)]
+
+
+class PublishedTable(ManifestRecord):
+    """Figures of one source.
+
+    Args:
+        source: the paper and its table.
+        note: what a reader must hold beside them, such as the number of runs.
+        figures: the scores, case by case.
+    """
+
+    source: Annotated[str, Field(min_length=1)]
+    note: str = ""
+    figures: list[PublishedFigure]
+
+
+class SweptRun(ManifestRecord):
+    """One run of a sweep.
+
+    Args:
+        folder: name of the run folder in the sweep's.
+        settings: the value of each axis; its label if the axis has labels.
+        label: the settings as text, for people.
+        status: `pending` until it starts. `stopped`: interrupted, and resumed by the same command.
+        reason: why it failed or was stopped.
+        exit_code: exit code of its process; None before its end.
+    """
+
+    folder: Annotated[str, Field(pattern=r"^[^/\\.][^/\\]*$")]
+    settings: dict[str, Scalar]
+    label: str
+    status: SweptStatus = "pending"
+    reason: str = ""
+    exit_code: int | None = None
+
+    @property
+    def case(self) -> dict[str, Scalar]:
+        """The settings without the seed: runs of one case differ by chance only."""
+        return {axis: value for axis, value in self.settings.items() if axis != SEED}
+
+
+class SweepManifest(ManifestRecord):
+    """All runs of a sweep, in their order. The JSON key of ``version`` is ``schema``.
+
+    Args:
+        version: version of the file's form.
+        name: name of the sweep.
+        vary: the values of each axis, or their labels.
+        published: a paper's figures, as the sweep file gives them.
+        runs: the runs.
+    """
+
+    version: Annotated[Literal[1], Field(alias="schema")] = 1
+    name: str
+    vary: dict[str, list[Scalar]]
+    published: list[PublishedTable] = Field(default_factory=list)
+    runs: list[SweptRun]
+
+    def to_json(self) -> str:
+        """Return the text of ``sweep.json``."""
+        return self.model_dump_json(indent=2, by_alias=True) + "\n"
+
+
+def write_manifest(folder: Path, manifest: SweepManifest) -> None:
+    """Replace the ``sweep.json`` of a sweep's folder.
+
+    Raises:
+        RunFolderError: the disk is full or read-only.
+    """
+    with report_disk_errors(folder / MANIFEST):
+        write_atomically(folder / MANIFEST, manifest.to_json())
+
+
+def holds_sweep(folder: Path) -> bool:
+    """Whether the folder is that of a sweep."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> SweepManifest:
+    """Read the ``sweep.json`` of a sweep's folder.
+
+    Raises:
+        RunFolderError: the folder or the file is missing, cannot be read, or is damaged.
+    """
+    path = folder / MANIFEST
+    if not holds_sweep(folder):
+        raise RunFolderError(f"{folder}: holds no {MANIFEST}; name the folder of a sweep, such as one below runs/")
+    try:
+        return SweepManifest.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}; make it readable") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RunFolderError(
+            f"{path}: is damaged ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}); "
+            "delete it and run the same sweep again, which keeps the finished runs"
+        ) from None
