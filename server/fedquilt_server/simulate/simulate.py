@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
-
 from fedquilt_common.errors import BrokerUnreachableError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
@@ -24,8 +22,9 @@ from fedquilt_server.runs.result_files import read_result, record_ending
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.runs.stop_request import request_stop
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
+from fedquilt_server.simulate.status_poll import StatusPoll
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
-from fedquilt_server.status.results import RUNNING, Ending, Result, RoundResult
+from fedquilt_server.status.results import RUNNING, Ending, Result
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.terminal import ProgressDisplay, print_message
 
@@ -231,17 +230,18 @@ def _watch(
         RunFailedError: a process fails again after each restart; or the run has failed, and ``should_stop`` ended the
             time for which its page stays.
     """
-    with httpx.Client(base_url=plan.page_url, timeout=2.0) as page:
-        last_poll, known = 0.0, list[RoundResult]()
+    with StatusPoll(plan.page_url) as page:
+        last_poll = 0.0
         while not children.watch():
-            if should_stop():
-                last = _poll_status(page, known, show)
-                if last is not None and last.phase == "failed":
-                    raise RunFailedError(last.message)
-                return False
-            if time.monotonic() - last_poll > 3 * POLL_SECONDS:
+            stopped = should_stop()
+            if stopped or time.monotonic() - last_poll > 3 * POLL_SECONDS:
                 last_poll = time.monotonic()
-                _poll_status(page, known, show)
+                if (snapshot := page.fetch()) is not None:
+                    show(snapshot)
+                if stopped and snapshot is not None and snapshot.phase == "failed":
+                    raise RunFailedError(snapshot.message)
+            if stopped:
+                return False
             time.sleep(POLL_SECONDS)
     return True
 
@@ -272,20 +272,6 @@ def _end_failed_run(
     recorded = RunFailedError(result.reason)
     recorded.exit_code = error.exit_code
     return recorded
-
-
-def _poll_status(page: httpx.Client, known: list[RoundResult], show: Callable[[Snapshot], None]) -> Snapshot | None:
-    """Show and return the snapshot; ``known`` holds the rounds that were fetched before, and gets the new ones."""
-    try:
-        response = page.get("api/status", params={"since": known[-1].round if known else 0})
-        response.raise_for_status()
-    except httpx.HTTPError:
-        return None  # the coordinator is starting, or was just killed
-    fresh = Snapshot.model_validate_json(response.content)
-    known += fresh.history
-    snapshot = fresh.model_copy(update={"history": list(known)})
-    show(snapshot)
-    return snapshot
 
 
 def _broker_spec(plan: SimulationPlan) -> ChildSpec:
