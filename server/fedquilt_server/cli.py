@@ -33,9 +33,10 @@ from fedquilt_server.provisioning.owners import InventoryFile, check_federation,
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stop_request import StopRequest
 from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run_folder, run_with_progress
+from fedquilt_server.status.console import print_message
 from fedquilt_server.status.results import Ending
 from fedquilt_server.status.snapshot import StatusStore
-from fedquilt_server.status.terminal import ProgressDisplay, print_message, print_table
+from fedquilt_server.status.terminal import ProgressDisplay, print_table
 from fedquilt_server.web.connections import connection_limit
 from fedquilt_server.web.hosts import host_name
 from fedquilt_server.web.server import PageServer

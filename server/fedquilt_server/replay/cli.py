@@ -21,7 +21,7 @@ from fedquilt_server.replay.replay import ReplaySettings, replay_run
 from fedquilt_server.replay.report import ReplayedRound, ReplayReport, print_report
 from fedquilt_server.replay.training import ReplayStoppedError
 from fedquilt_server.replay.work_folder import ReplayOptions
-from fedquilt_server.status.terminal import ERROR_CONSOLE, STANDARD_ERROR, print_message
+from fedquilt_server.status.console import ERROR_CONSOLE, STANDARD_ERROR, print_message
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 

@@ -18,7 +18,8 @@ from fedquilt_server.replay.prediction import SimulatedRound, Spread, simulate_r
 from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.what_if import WhatIf, check_kinds, parse_what_if, recorded_settings
 from fedquilt_server.replay.widths import WidthCost, measure_widths, scale_measurements
-from fedquilt_server.status.terminal import human_bytes, print_whole
+from fedquilt_server.status.console import print_whole
+from fedquilt_server.status.units import traffic
 from fedquilt_server.status.waiting import ranges
 
 NOT_MODELLED: Final = (
@@ -125,8 +126,8 @@ def print_forecast(forecast: Forecast) -> None:
             label,
             f"{seconds.median:.2f} ({seconds.low:.2f} to {seconds.high:.2f})",
             f"{replies.median:.0f} ({replies.low:.0f} to {replies.high:.0f})",
-            human_bytes(numbers.bytes_down.median),
-            human_bytes(numbers.bytes_up.median),
+            traffic(numbers.bytes_down.median),
+            traffic(numbers.bytes_up.median),
         )
     print_whole(table)
     console = Console()

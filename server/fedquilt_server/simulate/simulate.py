@@ -24,9 +24,10 @@ from fedquilt_server.runs.stop_request import request_stop
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.simulate.status_poll import StatusPoll
 from fedquilt_server.simulate.supervisor import ChildSpec, Memory, Supervisor
+from fedquilt_server.status.console import print_message
 from fedquilt_server.status.results import RUNNING, Ending, Result
 from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.status.terminal import ProgressDisplay, print_message
+from fedquilt_server.status.terminal import ProgressDisplay
 
 POLL_SECONDS: Final = 0.1
 BROKER_SECONDS: Final = 5.0

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Final, TextIO, cast
+from typing import Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -17,8 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
+from fedquilt_server.status.console import ERROR_CONSOLE, STANDARD_ERROR, print_message, print_whole
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.units import traffic
 from fedquilt_server.status.waiting import describe_waiting
 
 CONNECT_SECONDS: Final = 5.0
@@ -27,54 +26,6 @@ REPLY_SECONDS: Final = 60.0
 """Seconds without a change after which the terminal names the clients that have not replied, once per exchange."""
 UPDATE_SECONDS: Final = 0.5
 _ENDS: Final = {"finished": "All rounds are done", "failed": "The run has failed"}
-
-
-class StandardError(io.TextIOBase):
-    """Writes to standard error until its reader is gone: a run continues without its terminal or its pipe.
-
-    It looks up ``sys.stderr`` at each write, because a live display replaces it.
-    """
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of standard error."""
-        return getattr(_standard_error(), "encoding", None) or "utf-8"
-
-    def write(self, text: str) -> int:
-        """Write the text, or drop it."""
-        if (stream := _standard_error()) is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush what was written."""
-        if (stream := _standard_error()) is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-
-    def __del__(self) -> None:
-        """Flush nothing at the interpreter's end, when this module's functions may be gone."""
-
-    def isatty(self) -> bool:
-        """Whether a person may be reading."""
-        stream = _standard_error()
-        return stream is not None and not stream.closed and stream.isatty()
-
-
-def _standard_error() -> TextIO | None:
-    """Return standard error itself, also while rich has put its own stream in its place; None if it was closed."""
-    return cast("TextIO | None", getattr(sys.stderr, "rich_proxied_file", sys.stderr))
-
-
-STANDARD_ERROR: Final = StandardError()
-ERROR_CONSOLE: Final = Console(file=cast("IO[str]", STANDARD_ERROR))
-"""Console for messages and progress."""
-
-
-def print_message(text: str) -> None:
-    """Print one line to standard error, so that a pipe reads only the data on standard output."""
-    ERROR_CONSOLE.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class ProgressDisplay:
@@ -205,15 +156,6 @@ def _score(row: RoundResult) -> str:
     return f"R2 {row.r2:.4f}" if row.r2 is not None else "no score"
 
 
-def human_bytes(count: float) -> str:
-    """Format a number of bytes in units of 1000, as networks do: ``1234567`` becomes ``1.2 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def print_table(result: Result) -> None:
     """Print the rounds of a run to standard output, and the remark on the data, if any, below them."""
     regression = any(row.r2 is not None for row in result.rounds)
@@ -223,8 +165,8 @@ def print_table(result: Result) -> None:
     title = f"{result.name}: {result.algorithm} on {result.dataset}"
     table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     scores = ["global", "personal"] if both else ["R2" if regression else "accuracy"]
-    traffic = ["down", "up", *(["labels down", "up"] if labels else [])]
-    names = ["round", *scores, "loss", "seconds", *traffic, "clients"]
+    columns = ["down", "up", *(["labels down", "up"] if labels else [])]
+    names = ["round", *scores, "loss", "seconds", *columns, "clients"]
     for name in [*names, *(["levels", "waste"] if sub_models else [])]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in result.rounds:
@@ -234,22 +176,15 @@ def print_table(result: Result) -> None:
             *([_number(row.personal_accuracy)] if both else []),
             _number(row.loss),
             f"{row.seconds:.2f}",
-            human_bytes(row.bytes_down),
-            human_bytes(row.bytes_up),
-            *([human_bytes(row.label_bytes_down or 0), human_bytes(row.label_bytes_up or 0)] if labels else []),
+            traffic(row.bytes_down),
+            traffic(row.bytes_up),
+            *([traffic(row.label_bytes_down or 0), traffic(row.label_bytes_up or 0)] if labels else []),
             str(row.clients),
             *([_number(row.average), _number(row.waste_rate)] if sub_models else []),
         )
     print_whole(table)
     if result.note:
         Console().print(f"Note: {result.note}", highlight=False, markup=False, soft_wrap=True)
-
-
-def print_whole(table: Table) -> None:
-    """Print a table to standard output with every digit: a narrow terminal wraps its lines, where rich cuts cells."""
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)
 
 
 def _number(value: float | None) -> str:

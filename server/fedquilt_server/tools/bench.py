@@ -15,7 +15,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.simulate.simulate import make_plan, run_simulation
 from fedquilt_server.simulate.supervisor import Memory
 from fedquilt_server.status.results import Result
-from fedquilt_server.status.terminal import human_bytes
+from fedquilt_server.status.units import traffic
 
 PARTS = ("sending_seconds", "receiving_seconds", "averaging_seconds")
 
@@ -56,11 +56,11 @@ class BenchResult:
             table.add_column(name, justify="right")
         for row in self.result.rounds:
             times = [f"{getattr(row, name):.3f}" for name in ("seconds", *PARTS)]
-            table.add_row(str(row.round), *times, human_bytes(row.bytes_down), human_bytes(row.bytes_up))
+            table.add_row(str(row.round), *times, traffic(row.bytes_down), traffic(row.bytes_up))
         console = Console()
         console.print(table)
         for name, numbers in self._memory_rows().items():
-            console.print(name, {key: human_bytes(value) for key, value in numbers.items()})
+            console.print(name, {key: traffic(value) for key, value in numbers.items()})
 
 
 def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int) -> Experiment:

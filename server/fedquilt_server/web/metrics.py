@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fedquilt_server.status.scores import measured_scores
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
-from fedquilt_server.web.view import measured_scores
 
 
 def create_registry(store: StatusStore) -> CollectorRegistry:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Literal
 
 from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.snapshot import ENDED, Snapshot
-from fedquilt_server.web.text import is_number
-
-Measure = Literal["accuracy", "r2"]
-Score = tuple[int, float]
-"""The number of a round, and a value measured in it."""
+from fedquilt_server.status.scores import (
+    Measure,
+    Score,
+    choose_measure,
+    measured_scores,
+    median_or_none,
+    seconds_left,
+)
+from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.units import is_number
 
 
 @dataclass(frozen=True)
@@ -39,25 +42,13 @@ class Summary:
     online: int
 
 
-def choose_measure(history: Sequence[RoundResult]) -> Measure:
-    """Choose the main score of the run. Regression runs report r2 and no accuracy."""
-    has_r2 = any(row.r2 is not None for row in history)
-    return "r2" if has_r2 and all(row.accuracy is None for row in history) else "accuracy"
-
-
-def measured_scores(history: Iterable[RoundResult], field: str) -> list[Score]:
-    """Return the rounds in which ``field`` was measured and is a finite number."""
-    pairs = ((row.round, getattr(row, field)) for row in history)
-    return [(at, value) for at, value in pairs if is_number(value)]
-
-
 def summarise(snapshot: Snapshot) -> Summary:
     """Compute the values of all tiles."""
     history = snapshot.history
     measure = choose_measure(history)
     scores, losses = measured_scores(history, measure), measured_scores(history, "loss")
     personal = measured_scores((row for row in history if row.has_both), "personal_accuracy")
-    seconds = _median(row.seconds for row in history)
+    seconds = median_or_none(row.seconds for row in history)
     return Summary(
         measure=measure,
         title=_title(history, measure),
@@ -69,12 +60,12 @@ def summarise(snapshot: Snapshot) -> Summary:
         lowest=min(losses, key=_value, default=None),
         seconds=seconds,
         train_share=_training_share(history),
-        bytes_down=_median(row.bytes_down for row in history),
-        bytes_up=_median(row.bytes_up for row in history),
+        bytes_down=median_or_none(row.bytes_down for row in history),
+        bytes_up=median_or_none(row.bytes_up for row in history),
         total_down=sum(row.bytes_down for row in history),
         total_up=sum(row.bytes_up for row in history),
         finished=history[-1].round if history else 0,
-        seconds_left=_seconds_left(snapshot, seconds),
+        seconds_left=seconds_left(snapshot, seconds),
         online=sum(board.online for board in snapshot.boards),
     )
 
@@ -92,23 +83,10 @@ def _value(score: Score) -> float:
     return score[1]
 
 
-def _median(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return median(numbers) if numbers else None
-
-
 def _training_share(history: Sequence[RoundResult]) -> float | None:
     """Return the share of the elapsed time that was spent on training."""
     total = sum(row.seconds for row in history)
     return sum(row.train_seconds for row in history) / total if total else None
-
-
-def _seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
-    """Estimate the time until the end of the last round from the median time per round."""
-    if seconds is None or snapshot.phase in ENDED:
-        return None
-    rounds_left = snapshot.rounds - snapshot.history[-1].round
-    return seconds * rounds_left if rounds_left > 0 else None
 
 
 def curve_points(history: Sequence[RoundResult], start: int) -> dict[str, object]:

@@ -10,10 +10,11 @@ import time
 
 import pytest
 
-from fedquilt_server.status import terminal
+from fedquilt_server.status import console
+from fedquilt_server.status.console import print_message
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.snapshot import RejectedReply, RunPhase, Snapshot, StatusStore
-from fedquilt_server.status.terminal import ProgressDisplay, WaitReporter, print_message, print_table
+from fedquilt_server.status.terminal import ProgressDisplay, WaitReporter, print_table
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
@@ -28,7 +29,7 @@ def test_the_table_keeps_every_digit_however_narrow_the_terminal(
     )
     print_table(Result(name="n", run="r", algorithm="adaptivefl", dataset="digits", seed=1, rounds=[row]))
     line = next(line for line in capsys.readouterr().out.splitlines() if "1000" in line)
-    assert line.split() == ["1000", "0.8125", "1.2345", "0.00", "0", "B", "123.4", "MB", "0", "0.7533", "0.1874"]
+    assert line.split() == ["1000", "0.8125", "1.2345", "0.00", "0", "B", "123", "MB", "0", "0.7533", "0.1874"]
 
 
 def make_rejection(at: float, client: int | None, reason: str) -> RejectedReply:
@@ -158,7 +159,7 @@ def test_a_run_goes_on_without_standard_error(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_interpreter_ends_without_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.13 clears a module's functions before it deletes the stream. Warnings are errors here."""
-    stream = terminal.StandardError()
-    monkeypatch.setattr(terminal, "_standard_error", None)
+    stream = console.StandardError()
+    monkeypatch.setattr(console, "_standard_error", None)
     del stream
     gc.collect()

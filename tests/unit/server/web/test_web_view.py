@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_server.status import waiting
+from fedquilt_server.status import scores, units, waiting
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.web import text, view
@@ -32,20 +32,20 @@ def snapshot(*rows: RoundResult, **known: Any) -> Snapshot:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (text.percent(0.9345), "93.5 %"),
-        (text.number(1.23456), "1.235"),
-        (text.duration(0.823), "0.82 s"),
-        (text.duration(12.34), "12.3 s"),
-        (text.duration(59.99), "60.0 s"),
-        (text.duration(200), "3 min 20 s"),
-        (text.duration(3900), "1 h 05 min"),
-        (text.traffic(0), "0 B"),
-        (text.traffic(999), "999 B"),
-        (text.traffic(415_300), "415 kB"),
-        (text.traffic(3.3e6), "3.3 MB"),
-        (text.traffic(7e17), "700000 TB"),
-        (text.memory(512 * 2**20), "512 MiB"),
-        (text.memory(8 * 2**30), "8.0 GiB"),
+        (units.percent(0.9345), "93.5 %"),
+        (units.number(1.23456), "1.235"),
+        (units.duration(0.823), "0.82 s"),
+        (units.duration(12.34), "12.3 s"),
+        (units.duration(59.99), "60.0 s"),
+        (units.duration(200), "3 min 20 s"),
+        (units.duration(3900), "1 h 05 min"),
+        (units.traffic(0), "0 B"),
+        (units.traffic(999), "999 B"),
+        (units.traffic(415_300), "415 kB"),
+        (units.traffic(3.3e6), "3.3 MB"),
+        (units.traffic(7e17), "700000 TB"),
+        (units.memory(512 * 2**20), "512 MiB"),
+        (units.memory(8 * 2**30), "8.0 GiB"),
         (waiting.ranges([7, 0, 1, 2, 3]), f"0{waiting.DASH}3, 7"),
         (text.clock(3661), "01:01:01 UTC"),
         (text.tally({"1.0": 4, "0.5": 2}), f"4{TIMES}1.0, 2{TIMES}0.5"),
@@ -58,12 +58,12 @@ def test_written(written: str, expected: str) -> None:
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 def test_no_number_is_a_dash(value: float | None) -> None:
-    formats = (text.number, text.percent, text.traffic, text.memory, text.duration)
+    formats = (units.number, units.percent, units.traffic, units.memory, units.duration)
     assert {write(value) for write in formats} == {waiting.DASH}
 
 
 def test_not_told_yet_is_a_dash() -> None:
-    assert text.memory(0) == text.count(0) == text.clock(0) == waiting.ranges([]) == waiting.DASH
+    assert units.memory(0) == text.count(0) == text.clock(0) == waiting.ranges([]) == waiting.DASH
 
 
 @given(st.sets(st.integers(0, 60)))
@@ -130,9 +130,9 @@ def test_nothing_is_left_of_a_run_that_is_over(phase: str) -> None:
 
 
 def test_regression_is_judged_by_r2() -> None:
-    assert view.choose_measure([row(1), row(2, r2=0.3)]) == "r2"
-    assert view.choose_measure([row(1, accuracy=0.1, r2=0.3)]) == "accuracy"
-    assert view.choose_measure([]) == "accuracy"
+    assert scores.choose_measure([row(1), row(2, r2=0.3)]) == "r2"
+    assert scores.choose_measure([row(1, accuracy=0.1, r2=0.3)]) == "accuracy"
+    assert scores.choose_measure([]) == "accuracy"
 
 
 def test_page_of_a_regression_run() -> None:

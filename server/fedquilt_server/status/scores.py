@@ -1,0 +1,41 @@
+"""Values that the page and the terminal derive from the finished rounds. All functions are pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Literal
+
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import ENDED, Snapshot
+from fedquilt_server.status.units import is_number
+
+Measure = Literal["accuracy", "r2"]
+Score = tuple[int, float]
+"""The number of a round, and a value measured in it."""
+
+
+def choose_measure(history: Sequence[RoundResult]) -> Measure:
+    """Choose the main score of the run. Regression runs report r2 and no accuracy."""
+    has_r2 = any(row.r2 is not None for row in history)
+    return "r2" if has_r2 and all(row.accuracy is None for row in history) else "accuracy"
+
+
+def measured_scores(history: Iterable[RoundResult], field: str) -> list[Score]:
+    """Return the rounds in which ``field`` was measured and is a finite number."""
+    pairs = ((row.round, getattr(row, field)) for row in history)
+    return [(at, value) for at, value in pairs if is_number(value)]
+
+
+def median_or_none(values: Iterable[float]) -> float | None:
+    """Return the median; None without a value."""
+    numbers = list(values)
+    return median(numbers) if numbers else None
+
+
+def seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
+    """Estimate the time until the end of the last round from the median time per round."""
+    if seconds is None or snapshot.phase in ENDED:
+        return None
+    rounds_left = snapshot.rounds - snapshot.history[-1].round
+    return seconds * rounds_left if rounds_left > 0 else None

@@ -1,0 +1,55 @@
+"""Values for people: short, with units, and a dash for what is not known (never 0 or NaN)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedquilt_server.status.waiting import DASH
+
+
+def is_number(value: float | None) -> bool:
+    """Return whether ``value`` is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Format a number: ``0.123``."""
+    return f"{value:.{digits}f}" if is_number(value) else DASH
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Format a share: 0.934 as ``93.4 %``."""
+    return f"{100 * value:.{digits}f} %" if value is not None and is_number(value) else DASH
+
+
+def traffic(size: float | None) -> str:
+    """Format bytes on the wire, in powers of 1000."""
+    return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
+
+
+def memory(size: float | None) -> str:
+    """Format bytes of memory, in powers of 1024; 0 means that the board has not reported its memory."""
+    return _scaled(size or None, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def _scaled(size: float | None, step: int, units: Sequence[str]) -> str:
+    if size is None or not is_number(size):
+        return DASH
+    power = 0
+    while size >= step and power < len(units) - 1:
+        size, power = size / step, power + 1
+    digits = 0 if power == 0 or size >= 100 else 1
+    return f"{size:.{digits}f} {units[power]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Format a duration: ``0.82 s``, ``12.3 s``, ``3 min 20 s``, ``1 h 05 min``."""
+    if seconds is None or not is_number(seconds):
+        return DASH
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
