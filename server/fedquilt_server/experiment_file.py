@@ -50,7 +50,7 @@ def parse_experiment(text: str, source: str, overrides: Sequence[str] = ()) -> E
     Raises:
         ExperimentError: as ``load_experiment``.
     """
-    return make_experiment(load_yaml(text, source), source, [_parse_override(text) for text in overrides])
+    return make_experiment(load_yaml(text, source), source, [parse_override(text) for text in overrides])
 
 
 def make_experiment(raw: Any, source: str, overrides: Sequence[Override] = ()) -> Experiment:
@@ -71,15 +71,19 @@ def _check(raw: dict[str, Any], source: str, overrides: Sequence[Override]) -> E
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
-        problems += [_problem(detail) for detail in error.errors(include_url=False)]
+        problems += [describe_problem(detail, Experiment) for detail in error.errors(include_url=False)]
     problems += _name_problems(raw)
     if experiment is None or problems:
-        raise ExperimentError("\n".join(_error_line(problem, source, overrides) for problem in problems))
+        raise ExperimentError("\n".join(error_line(problem, source, overrides) for problem in problems))
     return experiment
 
 
-def _parse_override(text: str) -> Override:
-    """Read ``training.lr=0.05``; the value is YAML."""
+def parse_override(text: str) -> Override:
+    """Read ``training.lr=0.05``; the value is YAML.
+
+    Raises:
+        ExperimentError: it is not of this form.
+    """
     path, equals, value = text.partition("=")
     label = f"--set {text}"
     if not equals:
@@ -138,13 +142,18 @@ def _list_index(items: list[Any], key: str, label: str) -> int:
     return int(key)
 
 
-def _problem(detail: Mapping[str, Any]) -> Problem:
-    """Describe one of pydantic's errors in our words."""
+def describe_problem(detail: Mapping[str, Any], root: type[BaseModel]) -> Problem:
+    """Describe one of pydantic's errors in our words.
+
+    Args:
+        detail: an item of ``ValidationError.errors()``.
+        root: the model that was validated.
+    """
     path = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "missing":
         return Problem(path, None, "is missing; add it")
     if detail["type"] == "extra_forbidden":
-        known = _keys_at(detail["loc"][:-1])
+        known = _keys_at(detail["loc"][:-1], root)
         return Problem(path, detail["input"], f"unknown key; {suggest(str(detail['loc'][-1]), known)}")
     return Problem(path, detail["input"], _error_text(detail))
 
@@ -158,9 +167,8 @@ def _error_text(detail: Mapping[str, Any]) -> str:
     return message.replace("Input should be", "must be")
 
 
-def _keys_at(location: Sequence[str | int]) -> list[str]:
-    """Return the keys of the section at ``location``."""
-    section: type[BaseModel] = Experiment
+def _keys_at(location: Sequence[str | int], section: type[BaseModel]) -> list[str]:
+    """Return the keys of the section at ``location`` inside ``section``."""
     for part in location:
         if isinstance(part, str):
             section = _section(section.model_fields[part].annotation) or section
@@ -243,7 +251,7 @@ def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
 def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
     if not detail["loc"]:
         return _field_named_in(detail["msg"].removeprefix("Value error, "), known, fields)
-    problem = _problem(detail)
+    problem = describe_problem(detail, Experiment)
     return dataclasses.replace(problem, path=f"algorithm.{problem.path}".removesuffix("_"))
 
 
@@ -255,7 +263,8 @@ def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any
     return Problem(f"algorithm.{named[0]}", fields.get(named[0]), message)
 
 
-def _error_line(problem: Problem, source: str, overrides: Sequence[Override]) -> str:
+def error_line(problem: Problem, source: str, overrides: Sequence[Override] = ()) -> str:
+    """Return the line that names a problem's place, value and reason; the place is an override or ``source``."""
     value = "" if problem.value is None else f" = {_short_repr(problem.value)}"
     return f"{_origin(problem.path, source, overrides)}: {problem.path}{value}: {problem.why}"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
@@ -15,9 +16,24 @@ from fedquilt_common.files.durable import write_atomically
 MANIFEST: Final = "sweep.json"
 SEED: Final = "seed"
 """The axis over whose values the reports average."""
-Scalar: TypeAlias = bool | int | float | str | None
-Settings: TypeAlias = Mapping[str, Scalar]
-"""The value, or its label, of each axis of a sweep."""
+
+
+def is_one_value(value: Any) -> bool:
+    """Whether a value is neither a list nor a mapping."""
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _check_one_value(value: Any) -> Any:
+    """Reject lists and mappings with one error, where pydantic would report one for each type that fits."""
+    if not is_one_value(value):
+        raise PydanticCustomError("axis_value", "must be one number, text, true, false or null")
+    return value
+
+
+AxisValue: TypeAlias = Annotated[bool | int | float | str | None, BeforeValidator(_check_one_value)]
+"""The value of an axis of a sweep, or its label."""
+Settings: TypeAlias = Mapping[str, AxisValue]
+"""The value of each axis."""
 SweptStatus: TypeAlias = Literal["pending", "running", "finished", "failed", "stopped"]
 
 
@@ -35,7 +51,7 @@ class PublishedFigure(ManifestRecord):
         scores: a score's name, as in `final` of `result.json` where there is one, and its value in the same unit.
     """
 
-    case: Annotated[dict[str, Scalar], Field(min_length=1)]
+    case: Annotated[dict[str, AxisValue], Field(min_length=1)]
     scores: Annotated[dict[str, float], Field(min_length=1)]
 
 
@@ -66,14 +82,14 @@ class SweptRun(ManifestRecord):
     """
 
     folder: Annotated[str, Field(pattern=r"^[^/\\.][^/\\]*$")]
-    settings: dict[str, Scalar]
+    settings: dict[str, AxisValue]
     label: str
     status: SweptStatus = "pending"
     reason: str = ""
     exit_code: int | None = None
 
     @property
-    def case(self) -> dict[str, Scalar]:
+    def case(self) -> dict[str, AxisValue]:
         """The settings without the seed: runs of one case differ by chance only."""
         return {axis: value for axis, value in self.settings.items() if axis != SEED}
 
@@ -91,7 +107,7 @@ class SweepManifest(ManifestRecord):
 
     version: Annotated[Literal[1], Field(alias="schema")] = 1
     name: str
-    vary: dict[str, list[Scalar]]
+    vary: dict[str, list[AxisValue]]
     published: list[PublishedTable] = Field(default_factory=list)
     runs: list[SweptRun]
 
