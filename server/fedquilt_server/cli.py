@@ -36,7 +36,8 @@ from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run
 from fedquilt_server.status.console import print_message
 from fedquilt_server.status.results import Ending
 from fedquilt_server.status.snapshot import StatusStore
-from fedquilt_server.status.terminal import ProgressDisplay, print_table
+from fedquilt_server.status.summary import print_summary
+from fedquilt_server.status.terminal import ProgressDisplay
 from fedquilt_server.web.connections import connection_limit
 from fedquilt_server.web.hosts import host_name
 from fedquilt_server.web.server import PageServer
@@ -118,10 +119,10 @@ def _simulate(plan: SimulationPlan, as_json: bool) -> None:
     if as_json:
         shown = {**json.loads(done.result.model_dump_json()), "restarts": done.restarts}
         typer.echo(json.dumps(shown, indent=2))
+        rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
+        print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {plan.folder}")
     else:
-        print_table(done.result)
-    rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
-    print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {plan.folder}")
+        print_summary(done.result, plan.folder, done.restarts)
 
 
 @app.command()
@@ -166,8 +167,9 @@ def coordinator(
     stop = StopSignal()
     with _serve_page(board, host, port, allow_host or (), serve=page) as url:
         shown_for = linger if url else 0.0
-        progress = ProgressDisplay(url, loaded.rounds, shown_for)
+        progress = ProgressDisplay(url, loaded.rounds, shown_for, stop)
         with progress, progress.follow(lambda: board.current):
+            progress.stage(f"Loading {loaded.data.set} and the model")
             run = ActiveRun(loaded, out or Path("runs") / loaded.name, resume=resume, keep_replies=keep_replies)
             progress.skip_rounds(run.machine.done)
             if run.folder.closed:
@@ -249,9 +251,9 @@ def _transport_maker(address: BrokerAddress, federation: str, folder: Path) -> M
 def _print_finished(run: ActiveRun, as_json: bool) -> None:
     if as_json:
         typer.echo(run.result().model_dump_json(indent=2))
+        print_message(f"The run folder is {run.folder.path}")
     else:
-        print_table(run.result())
-    print_message(f"The run folder is {run.folder.path}")
+        print_summary(run.result(), run.folder.path, {})
 
 
 def _linger(seconds: float, stop: Callable[[], bool]) -> None:

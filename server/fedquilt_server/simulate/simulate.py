@@ -145,8 +145,8 @@ def make_plan(
 
 def run_with_progress(plan: SimulationPlan, should_stop: Callable[[], bool] = lambda: False) -> SimulationResult | None:
     """Run a simulation as ``run_simulation`` does, with live progress on standard error."""
-    with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger) as progress:
-        done = run_simulation(plan, progress.show, should_stop, print_message)
+    with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger, should_stop) as progress:
+        done = run_simulation(plan, progress.show, should_stop, print_message, progress.stage)
         if done is not None:
             progress.finish(done.result.rounds)
     return done
@@ -157,6 +157,7 @@ def run_simulation(
     show: Callable[[Snapshot], None],
     should_stop: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = lambda _: None,
+    stage: Callable[[str], None] = lambda _: None,
 ) -> SimulationResult | None:
     """Run the simulation to its end, and restart each process that dies.
 
@@ -165,6 +166,7 @@ def run_simulation(
         show: called with each new snapshot of the run.
         should_stop: called several times a second; the simulation stops early once it returns True.
         report: called with a sentence on each process that was restarted.
+        stage: called with what happens before the run begins.
 
     Returns:
         The result, or None if ``should_stop`` stopped the simulation before its end.
@@ -183,13 +185,19 @@ def run_simulation(
     ):
         write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
         if plan.broker is None:
+            stage("Starting a broker")
             children.start(_broker_spec(plan))
+        else:
+            stage(f"Waiting for the broker at {plan.address.without_password()}")
         if not _await_broker(plan, children, should_stop):
             return None
         record_ending(plan.folder, plan.experiment, RUNNING)
+        agents = agent_specs(plan.experiment.fleet, plan.experiment.speedup)
+        stage(f"Starting the coordinator and {len(agents)} agent{'s' * (len(agents) != 1)}")
         children.start(_coordinator_spec(plan))
-        for spec in agent_specs(plan.experiment.fleet, plan.experiment.speedup):
+        for spec in agents:
             children.start(_agent_spec(plan, spec))
+        stage(f"The coordinator loads {plan.experiment.data.set} and the model")
         try:
             ended = _watch(plan, children, show, should_stop)
         except RunFailedError as error:

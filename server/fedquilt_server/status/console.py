@@ -56,7 +56,12 @@ ERROR_CONSOLE: Final = Console(file=cast("IO[str]", STANDARD_ERROR))
 
 def print_message(text: str) -> None:
     """Print one line to standard error, so that a pipe reads only the data on standard output."""
-    ERROR_CONSOLE.print(text, highlight=False, markup=False, soft_wrap=True)
+    ERROR_CONSOLE.print(printable(text, "\n\t"), highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Replace characters that control a terminal by spaces, except those in ``kept``: agents report texts, too."""
+    return "".join(char if char.isprintable() or char in kept else " " for char in text)
 
 
 def print_whole(table: Table) -> None:

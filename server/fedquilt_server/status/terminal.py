@@ -1,4 +1,4 @@
-"""Terminal output: live progress during a run, and a table of the rounds at its end."""
+"""Progress of a run on standard error: one live block in a terminal, otherwise one line per round."""
 
 from __future__ import annotations
 
@@ -8,144 +8,153 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as RichProgress
-from rich.table import Table
+from fedquilt_server.status.console import ERROR_CONSOLE, STANDARD_ERROR, print_message
+from fedquilt_server.status.live_block import LiveBlock
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import ENDED, Snapshot
+from fedquilt_server.status.wait_reporter import WaitReporter
 
-from fedquilt_server.status.console import ERROR_CONSOLE, STANDARD_ERROR, print_message, print_whole
-from fedquilt_server.status.results import Result, RoundResult
-from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.status.units import traffic
-from fedquilt_server.status.waiting import describe_waiting
-
-CONNECT_SECONDS: Final = 5.0
-"""Seconds without a change after which the terminal names the clients that have not connected."""
-REPLY_SECONDS: Final = 60.0
-"""Seconds without a change after which the terminal names the clients that have not replied, once per exchange."""
-UPDATE_SECONDS: Final = 0.5
+UPDATE_SECONDS: Final = 0.25
+STOPPING: Final = "Stopping; press Ctrl-C again to end at once"
 _ENDS: Final = {"finished": "All rounds are done", "failed": "The run has failed"}
 
 
 class ProgressDisplay:
-    """Live progress on standard error: a progress bar in a terminal, otherwise one line per round.
+    """Live progress on standard error, until the ``with`` block ends.
 
     Args:
         page_url: address of the status page; empty without one.
         rounds: number of rounds of the run.
         linger: seconds for which the page stays after the run.
+        stopping: whether a person has asked the run to stop.
     """
 
-    def __init__(self, page_url: str, rounds: int, linger: float) -> None:
+    def __init__(self, page_url: str, rounds: int, linger: float, stopping: Callable[[], bool] = lambda: False) -> None:
         self._page_url = page_url
+        self._rounds = rounds
         self._end_message = f"The page stays for {linger:.0f} s; press Ctrl-C to leave now." if linger else ""
-        self._rounds_shown = 0
-        self._last_rejection = 0.0
-        self._wait_reporter = WaitReporter()
-        self._live = STANDARD_ERROR.isatty()
-        self._bar = RichProgress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            console=ERROR_CONSOLE,
-            disable=not self._live,
-        )
-        self._task = self._bar.add_task("rounds", total=rounds, status="starting")
+        self._stopping = stopping
+        self._current: Callable[[], Snapshot] | None = None
+        self._block = LiveBlock(rounds) if is_live() else None
+        self._lines = ProgressLines()
+        self._ended = False
+        self._done = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> ProgressDisplay:
         if self._page_url:
             print_message(f"Status page: {self._page_url}")
-        self._bar.start()
+        if self._block is not None:
+            self._block.start()
+        self._ticker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._done.set()
+        self._ticker.join()
+        if self._block is not None:
+            self._block.stop()
+
+    def stage(self, text: str) -> None:
+        """Show what the program does before the run begins."""
+        if self._block is not None:
+            self._block.stage(text)
+        else:
+            print_message(text)
 
     def skip_rounds(self, rounds: int) -> None:
         """Do not print the first ``rounds`` rounds: they were finished before this program started."""
-        self._rounds_shown = rounds
+        self._lines.rounds_shown = rounds
 
     def finish(self, rounds: Sequence[RoundResult]) -> None:
-        """Show the rounds that have not been shown yet, without the message about the page."""
+        """Show the rounds that have not been shown yet, without the message about the page, and end the live block."""
         self._end_message = ""
-        self.show(Snapshot(phase="finished", rounds=len(rounds), history=list(rounds)))
+        self.show(Snapshot(phase="finished", rounds=self._rounds, history=list(rounds)))
+        if self._block is not None:
+            self._block.vanish()
 
     def show(self, snapshot: Snapshot) -> None:
         """Update the display to ``snapshot``."""
-        self._print_rejections(snapshot)
-        if message := self._wait_reporter.check(snapshot, time.monotonic()):
-            print_message(message)
-        self._bar.update(self._task, completed=len(snapshot.history), status=_status(snapshot))
-        if not self._live:
-            for row in snapshot.history[self._rounds_shown :]:
-                print_message(f"round {row.round}/{snapshot.rounds}: {_score(row)}, {row.seconds:.2f} s")
-        self._rounds_shown = len(snapshot.history)
+        self._ended = snapshot.phase in ENDED
+        self._lines.print_rejections(snapshot)
+        if self._block is not None:
+            self._block.show(snapshot)
+        else:
+            self._lines.print_progress(snapshot, time.monotonic())
         if snapshot.phase in _ENDS and self._end_message:
             print_message(f"{_ENDS[snapshot.phase]}. {self._end_message}")
             self._end_message = ""
 
-    def _print_rejections(self, snapshot: Snapshot) -> None:
+    @contextmanager
+    def follow(self, current: Callable[[], Snapshot]) -> Iterator[None]:
+        """Show the snapshots that ``current`` returns until the ``with`` block ends, and the last one at its end."""
+        self._current = current
+        try:
+            yield
+        finally:
+            self._current = None
+            self.show(current())
+
+    def _notify(self, text: str) -> None:
+        if self._block is not None:
+            self._block.notice(text)
+        else:
+            print_message(text)
+
+    def _tick(self) -> None:
+        """Keep the display current from a thread of its own: the program may be busy for long."""
+        stopping = False
+        while not self._done.wait(UPDATE_SECONDS):
+            if self._stopping() and not (stopping or self._ended):
+                stopping = True
+                self._notify(STOPPING)
+            if (current := self._current) is not None:
+                self.show(current())
+            if self._block is not None:
+                self._block.refresh()
+
+
+def is_live() -> bool:
+    """Whether standard error is a terminal that can show a live block."""
+    return STANDARD_ERROR.isatty() and not ERROR_CONSOLE.is_dumb_terminal
+
+
+class ProgressLines:
+    """Lines about a run for a pipe, a file or a dumb terminal.
+
+    Attributes:
+        rounds_shown: the rounds that are not printed again.
+    """
+
+    def __init__(self) -> None:
+        self.rounds_shown = 0
+        self._last_rejection = 0.0
+        self._warned = False
+        self._wait_reporter = WaitReporter()
+
+    def print_progress(self, snapshot: Snapshot, now: float) -> None:
+        """Print the rounds that are new, the clients that are awaited for long, and the first warning.
+
+        Args:
+            snapshot: the run.
+            now: monotonic seconds.
+        """
+        if message := self._wait_reporter.check(snapshot, now):
+            print_message(message)
+        for row in snapshot.history[self.rounds_shown :]:
+            print_message(f"round {row.round}/{snapshot.rounds}: {_score(row)}, {row.seconds:.2f} s")
+        self.rounds_shown = len(snapshot.history)
+        if snapshot.warning and not self._warned:
+            print_message(f"Warning: {snapshot.warning}")
+        self._warned = bool(snapshot.warning)
+
+    def print_rejections(self, snapshot: Snapshot) -> None:
         """Print why replies were rejected, oldest first, because the round may wait for these clients."""
         unprinted = [rejection for rejection in snapshot.rejections if rejection.at > self._last_rejection]
         for rejection in reversed(unprinted):
             client = "" if rejection.client is None else f", client {rejection.client}"
             print_message(f"round {rejection.round}: {rejection.agent}{client}: {rejection.reason}")
             self._last_rejection = rejection.at
-
-    @contextmanager
-    def follow(self, current: Callable[[], Snapshot]) -> Iterator[None]:
-        """Show the snapshots that ``current`` returns, from a separate thread, until the ``with`` block ends.
-
-        The last snapshot is shown at the end of the block.
-        """
-        done = threading.Event()
-
-        def follow() -> None:
-            while not done.wait(UPDATE_SECONDS):
-                self.show(current())
-
-        thread = threading.Thread(target=follow, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-            self.show(current())
-
-
-class WaitReporter:
-    """Decides when to name the clients that a run waits for."""
-
-    def __init__(self) -> None:
-        self._seen: object = None
-        self._since = 0.0
-        self._reported: object = None
-
-    def check(self, snapshot: Snapshot, now: float) -> str:
-        """Return the line to print, or an empty string. ``now``: monotonic seconds."""
-        before_round, message = snapshot.phase == "waiting", describe_waiting(snapshot)
-        exchange = snapshot.round, snapshot.exchange, before_round
-        if self._seen != (exchange, message):
-            self._seen, self._since = (exchange, message), now
-        # Within an exchange, the clients that have not replied change all the time: report them only once.
-        report = exchange, message if before_round else ""
-        patience = CONNECT_SECONDS if before_round else REPLY_SECONDS
-        if not message or report == self._reported or now - self._since < patience:
-            return ""
-        self._reported = report
-        return message if before_round else f"{message} in round {snapshot.round}"
-
-
-def _status(snapshot: Snapshot) -> str:
-    """The text beside the progress bar."""
-    status = f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
-    if snapshot.phase == "waiting":
-        status = describe_waiting(snapshot) or "waiting"
-    return f"{status}, {_score(snapshot.history[-1])}" if snapshot.history else status
 
 
 def _score(row: RoundResult) -> str:
@@ -154,38 +163,3 @@ def _score(row: RoundResult) -> str:
     if row.accuracy is not None:
         return f"accuracy {row.accuracy:.4f}"
     return f"R2 {row.r2:.4f}" if row.r2 is not None else "no score"
-
-
-def print_table(result: Result) -> None:
-    """Print the rounds of a run to standard output, and the remark on the data, if any, below them."""
-    regression = any(row.r2 is not None for row in result.rounds)
-    sub_models = any(row.trained for row in result.rounds)
-    both = any(row.has_both for row in result.rounds)
-    labels = any(row.label_bytes_up is not None for row in result.rounds)
-    title = f"{result.name}: {result.algorithm} on {result.dataset}"
-    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    scores = ["global", "personal"] if both else ["R2" if regression else "accuracy"]
-    columns = ["down", "up", *(["labels down", "up"] if labels else [])]
-    names = ["round", *scores, "loss", "seconds", *columns, "clients"]
-    for name in [*names, *(["levels", "waste"] if sub_models else [])]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in result.rounds:
-        table.add_row(
-            str(row.round),
-            _number(row.r2 if regression else row.accuracy),
-            *([_number(row.personal_accuracy)] if both else []),
-            _number(row.loss),
-            f"{row.seconds:.2f}",
-            traffic(row.bytes_down),
-            traffic(row.bytes_up),
-            *([traffic(row.label_bytes_down or 0), traffic(row.label_bytes_up or 0)] if labels else []),
-            str(row.clients),
-            *([_number(row.average), _number(row.waste_rate)] if sub_models else []),
-        )
-    print_whole(table)
-    if result.note:
-        Console().print(f"Note: {result.note}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"

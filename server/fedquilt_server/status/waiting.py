@@ -10,22 +10,44 @@ from fedquilt_server.status.snapshot import Snapshot
 DASH: Final = "\N{EN DASH}"
 
 
-def describe_waiting(snapshot: Snapshot) -> str:
+def describe_waiting(snapshot: Snapshot, width: int | None = None) -> str:
     """Name the clients that the run waits for, such as "Waiting for clients 0-5 to connect".
 
     Empty if the run does not wait for clients.
+
+    Args:
+        snapshot: the run.
+        width: longest sentence: "clients 3-5, 9 and 4 more" are named; None: no limit.
     """
     if not snapshot.waits:
         return ""
-    plural = "s" if len(snapshot.awaited) > 1 else ""
-    action = "connect" if snapshot.phase == "waiting" else "reply"
-    return f"Waiting for client{plural} {ranges(snapshot.awaited)} to {action}"
+    start = f"Waiting for client{'s' if len(snapshot.awaited) > 1 else ''} "
+    end = f" to {'connect' if snapshot.phase == 'waiting' else 'reply'}"
+    return f"{start}{ranges(snapshot.awaited, None if width is None else width - len(start) - len(end))}{end}"
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Join consecutive numbers with a dash: 0, 1, 2, 3, 7 becomes "0-3, 7". A board may host hundreds of clients."""
-    runs = _consecutive_runs(sorted(set(numbers)))
-    return ", ".join(str(a) if a == b else f"{a}{DASH}{b}" for a, b in runs) or DASH
+def ranges(numbers: Iterable[int], width: int | None = None) -> str:
+    """Join consecutive numbers with a dash: 0, 1, 2, 3, 7 becomes "0-3, 7". A board may host hundreds of clients.
+
+    Args:
+        numbers: the numbers.
+        width: characters; the numbers that do not fit are counted, as in "0-3 and 4 more"; None: no limit.
+    """
+    ordered = sorted(set(numbers))
+    if not ordered:
+        return DASH
+    text, named = "", 0
+    for first, last in _consecutive_runs(ordered):
+        part = str(first) if first == last else f"{first}{DASH}{last}"
+        longer, left = f"{text}, {part}" if text else part, len(ordered) - named - (last - first + 1)
+        if text and width is not None and len(longer) + (len(_more(left)) if left else 0) > width:
+            return text + _more(len(ordered) - named)
+        text, named = longer, named + last - first + 1
+    return text
+
+
+def _more(count: int) -> str:
+    return f" and {count} more"
 
 
 def _consecutive_runs(ordered: Sequence[int]) -> Iterator[tuple[int, int]]:

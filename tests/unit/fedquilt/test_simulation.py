@@ -126,7 +126,7 @@ def test_progress_goes_to_standard_error(
 ) -> None:
     from fedquilt_server.simulate import simulate as module
 
-    monkeypatch.setattr(module, "run_simulation", lambda plan, show, stop, report: None)
+    monkeypatch.setattr(module, "run_simulation", lambda plan, show, stop, report, stage: None)
     monkeypatch.setattr(simulation, "load_run", lambda folder: None)
     fq.simulate(DIGITS, tmp_path / "run")
     printed = capsys.readouterr()

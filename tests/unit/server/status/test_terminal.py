@@ -1,4 +1,4 @@
-"""Terminal output: progress lines, rejections, waiting messages and the table of rounds."""
+"""Terminal output without a live block: progress lines, rejections and waiting messages."""
 
 from __future__ import annotations
 
@@ -12,24 +12,10 @@ import pytest
 
 from fedquilt_server.status import console
 from fedquilt_server.status.console import print_message
-from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import RejectedReply, RunPhase, Snapshot, StatusStore
-from fedquilt_server.status.terminal import ProgressDisplay, WaitReporter, print_table
-
-
-@pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_the_table_keeps_every_digit_however_narrow_the_terminal(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
-    scores = {"round": 1000, "accuracy": 0.8125, "loss": 1.2345, "bytes_up": 123_400_000, "waste_rate": 0.1874}
-    row = RoundResult.model_validate(
-        {**zeros, **scores, "trained": {"0": "S1"}, "scores": {"average_accuracy": 0.7533}}
-    )
-    print_table(Result(name="n", run="r", algorithm="adaptivefl", dataset="digits", seed=1, rounds=[row]))
-    line = next(line for line in capsys.readouterr().out.splitlines() if "1000" in line)
-    assert line.split() == ["1000", "0.8125", "1.2345", "0.00", "0", "B", "123", "MB", "0", "0.7533", "0.1874"]
+from fedquilt_server.status.terminal import ProgressDisplay
+from fedquilt_server.status.wait_reporter import WaitReporter
 
 
 def make_rejection(at: float, client: int | None, reason: str) -> RejectedReply:
@@ -91,35 +77,27 @@ def test_what_is_followed_is_shown_to_the_end(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "round 3/3: accuracy 0.7500, 0.00 s\n"
 
 
-def test_both_accuracies_stand_in_lines_and_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_each_stage_each_warning_and_the_request_to_stop_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressDisplay("", 3, 0.0, lambda: True) as progress:
+        progress.stage("Starting a broker")
+        for warning in ("the loss is 1e9", "the loss is 1e10"):
+            progress.show(Snapshot(rounds=3, phase="training", warning=warning))
+        end, printed = time.monotonic() + 10, ""
+        while "Stopping" not in printed and time.monotonic() < end:
+            time.sleep(0.05)
+            printed += capsys.readouterr().err
+    assert (printed + capsys.readouterr().err).splitlines() == [
+        "Starting a broker", "Warning: the loss is 1e9", "Stopping; press Ctrl-C again to end at once",
+    ]  # fmt: skip
+
+
+def test_both_accuracies_stand_in_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
     scores = {"accuracy": 0.5, "global_accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.0}
     row = RoundResult.model_validate({**zeros, **scores, "round": 1})
     with ProgressDisplay("http://page", 1, 0.0) as progress:
         progress.show(Snapshot(rounds=1, history=[row]))
     assert "round 1/1: accuracy 0.5000 global, 0.7500 personal, 0.00 s" in capsys.readouterr().err
-    print_table(Result(name="n", run="r", algorithm="fedreb", dataset="digits", seed=1, rounds=[row]))
-    table = capsys.readouterr().out
-    assert table.splitlines()[1].split()[:3] == ["round", "global", "personal"]
-    assert table.splitlines()[-1].split()[1:3] == ["0.5000", "0.7500"]
-    assert max(map(len, table.splitlines())) <= 80
-
-
-def test_what_must_be_known_of_the_data_stands_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    result = Result(name="n", run="r", algorithm="fedmd", dataset="uci-har", seed=1, rounds=[])
-    print_table(result)
-    assert "Note" not in capsys.readouterr().out
-    print_table(result.model_copy(update={"note": "the test persons are not the official ones"}))
-    assert capsys.readouterr().out.splitlines()[-1] == "Note: the test persons are not the official ones"
-
-
-def test_bytes_of_labels_stand_beside_all_bytes(capsys: pytest.CaptureFixture[str]) -> None:
-    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
-    row = RoundResult.model_validate({**zeros, "round": 1, "label_bytes_down": 6480, "label_bytes_up": 648})
-    print_table(Result(name="n", run="r", algorithm="fedmd", dataset="digits", seed=1, rounds=[row]))
-    table = capsys.readouterr().out
-    assert "labels down" in table
-    assert table.splitlines()[-1].split()[4:] == ["0", "B", "0", "B", "6.5", "kB", "648", "B", "0"]
 
 
 # --- nobody reads --------------------------------------------------------------------------------------------

@@ -1,0 +1,153 @@
+"""The state of a run in a few lines that fit a terminal of any width. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+from rich.text import Text
+
+from fedquilt_server.status.console import printable
+from fedquilt_server.status.problems import worst_problem
+from fedquilt_server.status.scores import (
+    Score,
+    choose_measure,
+    measured_scores,
+    median_or_none,
+    seconds_left,
+)
+from fedquilt_server.status.snapshot import ENDED, Snapshot
+from fedquilt_server.status.units import duration, traffic
+from fedquilt_server.status.waiting import describe_waiting
+
+LineName = Literal["title", "round", "time", "scores", "waiting", "problem"]
+Lines = Mapping[LineName, Text]
+IMPORTANCE: Final[tuple[LineName, ...]] = ("round", "problem", "scores", "waiting", "time", "title")
+"""The lines that a low terminal shows; the first one is shown last of all."""
+LEAST_BAR: Final = 6
+WORDS: Final = {"accuracy": "accuracy", "r2": "R2"}
+
+
+def run_lines(snapshot: Snapshot, now: float, elapsed: float | None, width: int, *, ascii_only: bool = False) -> Lines:
+    """Return the lines by name, in the order in which they are shown; a line without content is left out.
+
+    Args:
+        snapshot: the run.
+        now: Unix time in seconds.
+        elapsed: seconds since the run began; None if not known.
+        width: characters of a line.
+        ascii_only: whether the terminal shows ASCII characters only.
+    """
+    problem = worst_problem(snapshot)
+    lines: dict[LineName, Text] = {
+        "title": fit(f"{snapshot.name}: {snapshot.algorithm} on {snapshot.dataset}" if snapshot.name else "", width),
+        "round": round_line(snapshot, width, ascii_only=ascii_only),
+        "time": fit(join_fitting(time_parts(snapshot, now, elapsed), width), width),
+        "scores": fit(join_fitting(score_parts(snapshot), width), width),
+        "problem": fit(f"Warning: {problem}" if problem and snapshot.phase != "failed" else problem, width, "yellow"),
+        "waiting": fit(describe_waiting(snapshot, width), width),
+    }
+    return {name: line for name, line in lines.items() if line.plain}
+
+
+def choose_lines(lines: Lines, height: int) -> list[Text]:
+    """Return the most important lines that fit ``height``, in their order; at least one."""
+    kept = sorted(lines, key=IMPORTANCE.index)[: max(1, height)]
+    return [line for name, line in lines.items() if name in kept]
+
+
+def fit(text: str, width: int, style: str = "") -> Text:
+    """Return one line of at most ``width`` cells without control characters; an ellipsis ends a line that is cut."""
+    line = Text(printable(text), style=style, no_wrap=True)
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def join_fitting(parts: Iterable[str], width: int) -> str:
+    """Join the first parts that fit ``width`` with commas; the first one is always there."""
+    line = ""
+    for part in parts:
+        longer = f"{line}, {part}" if line else part
+        if line and len(longer) > width:
+            break
+        line = longer
+    return line
+
+
+def round_line(snapshot: Snapshot, width: int, *, ascii_only: bool = False) -> Text:
+    """Return the round, a bar of the finished rounds, the phase and the replies. The counts are never cut."""
+    finished = snapshot.history[-1].round if snapshot.history else 0
+    current = finished if snapshot.phase in ENDED else max(snapshot.round, 1)
+    start, end = f"Round {min(current, snapshot.rounds)}/{snapshot.rounds}", _phase(snapshot)
+    end = end.rjust(len(f"evaluating, {snapshot.tasks}/{snapshot.tasks} replies"))
+    room = width - len(start) - len(end) - 2
+    line = Text(f"{start} ", style="bold", no_wrap=True)
+    if room >= LEAST_BAR:
+        line.append(make_bar(finished, snapshot.rounds, room, ascii_only=ascii_only)).append(" ")
+    line.append(end, style="")
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _phase(snapshot: Snapshot) -> str:
+    if snapshot.tasks and snapshot.phase not in ("waiting", *ENDED):
+        return f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
+    return snapshot.phase
+
+
+def make_bar(done: float, total: float, width: int, *, ascii_only: bool = False) -> Text:
+    """Return a bar of ``width`` characters, of which the share ``done / total`` is full."""
+    full = round(width * min(max(done / total, 0.0), 1.0)) if total else 0
+    glyphs = "#-" if ascii_only else "\N{BOX DRAWINGS HEAVY HORIZONTAL}\N{BOX DRAWINGS LIGHT HORIZONTAL}"
+    return Text.assemble((glyphs[0] * full, "not bold cyan"), (glyphs[1] * (width - full), "not bold dim"))
+
+
+def time_parts(snapshot: Snapshot, now: float, elapsed: float | None) -> Sequence[str]:
+    """Return the times of the run, the most important one first."""
+    a_round = median_or_none(row.seconds for row in snapshot.history)
+    left = seconds_left(snapshot, a_round)
+    if left is not None and a_round is not None and snapshot.opened_at is not None:
+        left -= min(max(now - snapshot.opened_at, 0.0), a_round)
+    return [
+        *([f"{whole_duration(elapsed)} elapsed"] if elapsed is not None else []),
+        *([f"about {whole_duration(left)} left"] if left is not None else []),
+        *([f"{duration(a_round)} a round"] if a_round is not None else []),
+        *_traffic_parts(snapshot),
+    ]
+
+
+def whole_duration(seconds: float) -> str:
+    """Format a duration that changes all the time: without fractions of a second."""
+    return duration(seconds) if seconds >= 60 else f"{max(seconds, 0):.0f} s"
+
+
+def _traffic_parts(snapshot: Snapshot) -> Sequence[str]:
+    if not snapshot.history:
+        return ()
+    down, up = (sum(getattr(row, name) for row in snapshot.history) for name in ("bytes_down", "bytes_up"))
+    return f"{traffic(down)} down", f"{traffic(up)} up"
+
+
+def score_parts(snapshot: Snapshot) -> Sequence[str]:
+    """Return the scores of the run, the most important one first."""
+    history = snapshot.history
+    measure = choose_measure(history)
+    main = measured_scores(history, measure)
+    personal = measured_scores((row for row in history if row.has_both), "personal_accuracy")
+    losses = measured_scores(history, "loss")
+    return [
+        *([_with_best(f"global {WORDS[measure]}" if personal else WORDS[measure], main)] if main else []),
+        *([_with_best("personal", personal)] if personal else []),
+        *([f"loss {show_loss(losses[-1][1])}"] if losses else []),
+    ]
+
+
+def show_loss(value: float) -> str:
+    """Format a loss: with a power of ten where four decimals show too much or too little."""
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
+
+
+def _with_best(name: str, scores: Sequence[Score]) -> str:
+    latest, best = scores[-1], max(scores, key=lambda score: score[1])
+    note = f" (best {best[1]:.4f} in round {best[0]})" if best[0] != latest[0] and best[1] > latest[1] else ""
+    return f"{name} {latest[1]:.4f}{note}"

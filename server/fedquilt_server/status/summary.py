@@ -1,0 +1,99 @@
+"""What a run has given, in a few lines on standard output at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedquilt_server.status.console import printable
+from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.scores import Score, choose_measure, measured_scores, median_or_none
+from fedquilt_server.status.units import duration, traffic
+
+LABEL_WIDTH = 11
+
+
+def print_summary(result: Result, folder: Path, restarts: Mapping[str, int]) -> None:
+    """Print the summary of a run to standard output. A narrow terminal wraps its lines and loses no character.
+
+    Args:
+        result: the run.
+        folder: its folder.
+        restarts: how often each process was restarted, as far as this program has counted them.
+    """
+    console = Console()
+    seed = f", seed {result.seed}"
+    print_line(console, f"{result.name}: {result.algorithm} on {result.dataset}{seed}: {result.status}", "bold")
+    for name, text in summary_lines(result, folder, restarts):
+        print_line(console, f"  {name:<{LABEL_WIDTH}} {text}")
+    if result.note:
+        print_line(console, f"Note: {result.note}")
+
+
+def print_line(console: Console, text: str, style: str = "") -> None:
+    """Print one line as it is."""
+    console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def summary_lines(result: Result, folder: Path, restarts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each line."""
+    rows = result.rounds
+    yield from _scores(rows)
+    if rows:
+        yield "rounds", _times(rows)
+        yield "traffic", _traffic(rows)
+        yield "replies", _replies(rows)
+    if restarted := {name: count for name, count in restarts.items() if count}:
+        yield "restarts", ", ".join(f"{name} {count}" for name, count in restarted.items())
+    yield "run folder", str(folder)
+
+
+def _scores(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:
+    measure = choose_measure(rows)
+    main = measured_scores(rows, measure)
+    personal = measured_scores((row for row in rows if row.has_both), "personal_accuracy")
+    if main:
+        yield "global" if personal else "R2" if measure == "r2" else "accuracy", _with_best(main)
+    if personal:
+        yield "personal", _with_best(personal)
+    average = measured_scores(rows, "average")
+    if average:
+        yield "sub-models", f"{average[-1][1]:.4f} on average over the levels"
+    if losses := measured_scores(rows, "loss"):
+        yield "loss", f"{losses[-1][1]:.4f} (lowest {_describe(min(losses, key=_value))})"
+
+
+def _with_best(scores: Sequence[Score]) -> str:
+    return f"{scores[-1][1]:.4f} (best {_describe(max(scores, key=_value))})"
+
+
+def _describe(score: Score) -> str:
+    return f"{score[1]:.4f} in round {score[0]}"
+
+
+def _value(score: Score) -> float:
+    return score[1]
+
+
+def _times(rows: Sequence[RoundResult]) -> str:
+    whole = sum(row.seconds for row in rows)
+    a_round = median_or_none(row.seconds for row in rows)
+    training = sum(row.train_seconds for row in rows) / whole if whole else 0.0
+    return f"{len(rows)} in {duration(whole)}, {duration(a_round)} a round, {training:.0%} of it training"
+
+
+def _traffic(rows: Sequence[RoundResult]) -> str:
+    down, up = (traffic(sum(getattr(row, f"bytes_{way}") for row in rows)) for way in ("down", "up"))
+    labels = [row for row in rows if row.label_bytes_up is not None]
+    if not labels:
+        return f"{down} down, {up} up"
+    label_down, label_up = (sum(getattr(row, f"label_bytes_{way}") or 0 for row in labels) for way in ("down", "up"))
+    return f"{down} down, {up} up (soft labels {traffic(label_down)} down, {traffic(label_up)} up)"
+
+
+def _replies(rows: Sequence[RoundResult]) -> str:
+    names = {"replies": "accepted", "late": "late", "rejected": "rejected", "duplicates": "duplicate"}
+    counts = {word: sum(getattr(row, name) for row in rows) for name, word in names.items()}
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count or word == "accepted")

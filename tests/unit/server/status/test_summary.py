@@ -1,0 +1,70 @@
+"""The summary at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.summary import print_summary
+
+ZEROS = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+
+
+def result(*rows: dict[str, Any], note: str = "") -> Result:
+    rounds = [RoundResult.model_validate({**ZEROS, "round": n, **row}) for n, row in enumerate(rows, 1)]
+    return Result(
+        name="n", run="r", algorithm="fedavg", dataset="digits", seed=1, status="finished", rounds=rounds, note=note
+    )
+
+
+def printed(given: Result, capsys: pytest.CaptureFixture[str], **restarts: int) -> list[str]:
+    print_summary(given, Path("runs/a-long-name"), restarts)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("columns", ["20", "80"])
+def test_it_is_short_and_a_narrow_terminal_loses_nothing(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    times = {"seconds": 2.0, "train_seconds": 1.0}
+    first = {**times, "accuracy": 0.75, "loss": 0.5, "bytes_down": 1_500_000, "replies": 4}
+    second = {**times, "accuracy": 0.5, "loss": 0.75, "replies": 3, "late": 1}
+    assert printed(result(first, second), capsys, broker=0, pi=2) == [
+        "n: fedavg on digits, seed 1: finished",
+        "  accuracy    0.5000 (best 0.7500 in round 1)",
+        "  loss        0.7500 (lowest 0.5000 in round 1)",
+        "  rounds      2 in 4.00 s, 2.00 s a round, 50% of it training",
+        "  traffic     1.5 MB down, 0 B up",
+        "  replies     7 accepted, 1 late",
+        "  restarts    pi 2",
+        "  run folder  runs/a-long-name",
+    ]
+
+
+def test_both_accuracies_stand_below_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(result({"accuracy": 0.5, "global_accuracy": 0.5, "personal_accuracy": 0.75}), capsys)
+    assert [line.split()[:2] for line in lines[1:3]] == [["global", "0.5000"], ["personal", "0.7500"]]
+
+
+def test_what_must_be_known_of_the_data_stands_last(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(result({"r2": 0.25}, note="the test persons are not the official ones"), capsys)
+    assert lines[1] == "  R2          0.2500 (best 0.2500 in round 1)"
+    assert lines[-1] == "Note: the test persons are not the official ones"
+
+
+def test_bytes_of_labels_stand_beside_all_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"bytes_down": 9000, "bytes_up": 1000, "label_bytes_down": 6480, "label_bytes_up": 648}
+    assert "  traffic     9.0 kB down, 1.0 kB up (soft labels 6.5 kB down, 648 B up)" in printed(result(row), capsys)
+
+
+def test_the_levels_of_sub_models_have_an_average(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(result({"accuracy": 0.5, "trained": {"0": "S1"}, "scores": {"average_accuracy": 0.7533}}), capsys)
+    assert lines[2] == "  sub-models  0.7533 on average over the levels"
+
+
+def test_a_run_without_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(result(), capsys) == ["n: fedavg on digits, seed 1: finished", "  run folder  runs/a-long-name"]
