@@ -44,7 +44,7 @@ WILL_DELAY: Final = 20
 STEP_SECONDS: Final = 0.5
 TELEMETRY_SECONDS: Final = 2.0
 """Pause between two telemetry messages during training."""
-IDLE_TELEMETRY_SECONDS: Final = 30.0
+IDLE_TELEMETRY_SECONDS: Final = 5.0
 FAILURE_SECONDS: Final = 30.0
 """Pause between two reports of the same failure."""
 MOST_OTHERS: Final = 8
@@ -170,12 +170,13 @@ class Agent:
     def _send_telemetry(self) -> None:
         if not self._transport.drain(0.0):
             return  # on a slow link replies go first
-        self._telemetry_due = time.monotonic() + (TELEMETRY_SECONDS if self._jobs.busy else IDLE_TELEMETRY_SECONDS)
+        interval = TELEMETRY_SECONDS if self._jobs.busy else IDLE_TELEMETRY_SECONDS
+        self._telemetry_due = time.monotonic() + interval
         if self._cleared:  # only now: whoever clears it may clear it each time
             self._cleared = False
             self._publish_presence()
         vitals = hardware.NO_VITALS if self.settings.private else hardware.read_vitals()
-        message = telemetry_message(self.settings.name, self._boot, vitals, self._jobs.progress)
+        message = telemetry_message(self.settings.name, self._boot, vitals, self._jobs.progress, interval)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
 
     def _report_failure(self, run: str, client: int, exchange: ExchangeId, reason: str) -> None:

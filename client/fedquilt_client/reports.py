@@ -14,7 +14,7 @@ _SHOWN: Final = 8
 """Clients that a warning lists."""
 
 
-def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int, float]) -> Telemetry:
+def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int, float], interval: float) -> Telemetry:
     """Return a message with the board's sensors and the progress of its clients.
 
     Args:
@@ -22,6 +22,7 @@ def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int,
         boot: number of the agent's start; later starts have larger numbers.
         now: the sensors' readings.
         progress: of each client in training, the part that is done, in [0, 1].
+        interval: seconds until the next message at the latest.
     """
     return Telemetry(
         agent=agent,
@@ -31,6 +32,7 @@ def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int,
         power=now.power,
         throttled=now.throttled,
         training={str(client): value for client, value in progress.items()},
+        interval=interval,
     )
 
 

@@ -13,6 +13,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.types import Arrays
 from fedquilt_server.experiment_file import load_experiment
 from fedquilt_server.runs.result_files import MODEL, read_result
+from fedquilt_server.runs.tables import round_records
 from fedquilt_server.status.results import Result, RoundResult
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Run:
             raise PackageMissingError(
                 "frame() needs the Python package pandas: run `pip install pandas`, or use `rounds`"
             ) from None
-        return pd.DataFrame([row.model_dump() for row in self.rounds], columns=list(RoundResult.model_fields))
+        return pd.DataFrame(round_records(self.rounds))
 
     def model(self) -> nn.Module:
         """Build the experiment's model, load the final global weights and return it in evaluation mode.

@@ -146,7 +146,7 @@ def _copy_exchange(exchange: Exchange) -> Exchange:
 
 def _copy_counts(counts: RoundCounts) -> RoundCounts:
     times = {agent: list(seconds) for agent, seconds in counts._train_seconds.items()}
-    return RoundCounts(counts.opened_at, Counter(counts.outcomes), counts.first_exchange, times)
+    return RoundCounts(counts.opened_at, Counter(counts.outcomes), counts.first_exchange, dict(counts.missing), times)
 
 
 _COPIES: dict[type, Callable[[Any], object]] = {

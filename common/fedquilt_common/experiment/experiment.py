@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,6 +40,8 @@ class Experiment(Section):
         seed: source of all randomness of the run.
         rounds: number of rounds.
         evaluate_every: evaluate the global model every N rounds, and after the last.
+        on_divergence: what happens when the loss explodes or the accuracy stays at chance level: `warn`, or `stop` the
+            run as failed.
         speedup: speed of time on simulated links and for deadlines; 200 is 200 times as fast.
         data: the data set, and how its samples are divided.
         model: the model and its parameters.
@@ -55,6 +57,7 @@ class Experiment(Section):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     rounds: Positive = 10
     evaluate_every: Positive = 1
+    on_divergence: Literal["warn", "stop"] = "warn"
     speedup: Annotated[float, Field(ge=BOUNDS["speedup"][0], le=BOUNDS["speedup"][1])] = 1.0
     data: Data
     model: Model

@@ -249,6 +249,7 @@ class Telemetry(WireMessage):
             ``estimate`` (from the processor's load); empty without a figure.
         throttled: bits of the Raspberry Pi firmware's ``get_throttled``.
         training: progress of each client in training, from 0 to 1.
+        interval: seconds until the agent's next telemetry at the latest; null in earlier versions.
     """
 
     agent: Name
@@ -262,6 +263,7 @@ class Telemetry(WireMessage):
     power_source: Word = ""
     throttled: Number | None = None
     training: dict[ClientKey, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    interval: Annotated[float, Field(gt=0, le=3600)] | None = None
 
 
 Outcome = Literal["accepted", "duplicate", "late", "rejected"]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.messages import AgentPresence, FailedMessage, Telemetry
+from fedquilt_common.wire.messages import AgentPresence, FailedMessage, NoticeMessage, Telemetry
 from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.topics import Address
 from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.claims import Claims
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.refusals import Refusals
+from fedquilt_server.history.history import History
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.status.agent_list import AgentList
+from fedquilt_server.status.run_event import EventKind
 from fedquilt_server.status.snapshot import CLIENT_FAILED, StatusStore
+
+OUT_OF_MEMORY: Final = "out-of-memory"
+"""Kind of an agent's notice that training ran out of memory."""
 
 
 class AgentMessages:
@@ -21,6 +28,7 @@ class AgentMessages:
 
     Args:
         run: identifier of the run; failures of other runs are ignored.
+        history: receives the boards' readings and notices.
         claims: receives every presence and every sign of life.
         limit: remembers the failures that are journaled; agents repeat them.
     """
@@ -28,6 +36,7 @@ class AgentMessages:
     def __init__(
         self,
         run: str,
+        history: History,
         machine: Machine,
         agents: AgentList,
         status: StatusStore,
@@ -36,6 +45,7 @@ class AgentMessages:
         limit: RateLimit,
     ) -> None:
         self._run = run
+        self._history = history
         self._machine = machine
         self._agents = agents
         self._status = status
@@ -61,7 +71,7 @@ class AgentMessages:
                 self._agents.update_presence(presence, clock.now())
             self._claims.take(presence, retained=message.retained)
             self._agents.update_online(presence.agent, online=presence.agent in self._machine.agents)
-        self._status.update(boards=self._agents.list())
+        self._status.update(boards=self._agents.boards())
 
     def _take_telemetry(self, address: Address, message: MqttMessage) -> None:
         telemetry = parse_telemetry(message.payload, message.topic)
@@ -72,7 +82,24 @@ class AgentMessages:
         else:
             self._claims.note_message(telemetry.agent, telemetry.boot)
             if isinstance(telemetry, Telemetry):
-                self._agents.update_telemetry(telemetry, clock.now())
+                self._take_readings(telemetry)
+            else:
+                self._take_notice(telemetry)
+
+    def _take_readings(self, telemetry: Telemetry) -> None:
+        now = clock.now()
+        if (board := self._agents.update_telemetry(telemetry, now)) is not None:
+            self._history.add_telemetry(board, now)
+
+    def _take_notice(self, notice: NoticeMessage) -> None:
+        """Write what an agent reports for people; an agent that reports too much is not written down."""
+        if notice.run not in (None, self._run) or not self._limit.may_be_refused(notice.agent):
+            return
+        now, ran_out = clock.now(), notice.kind == OUT_OF_MEMORY
+        if ran_out:
+            self._history.counts_of(notice.agent).out_of_memory_at = now
+        kind: EventKind = "out of memory" if ran_out else "notice"
+        self._history.add(kind, now, notice.text, board=notice.agent, client=notice.client, exchange=notice.exchange)
 
     def _take_failure(self, failure: FailedMessage) -> None:
         exchange = self._machine.exchange

@@ -23,7 +23,7 @@ from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 
 SILENCE_SECONDS: Final = 90.0
-"""An agent without any message for this time is handled as gone: three pauses between the telemetry of an idle one."""
+"""An agent without any message for this time is handled as gone; agents of earlier versions pause for 30 s."""
 LONGEST_STEP: Final = 1.0
 """Longest pause between two looks at the inbox that counts as silence of the agents."""
 MOST_AGENTS: Final = 10_000
@@ -210,6 +210,10 @@ class Claims:
             self._join_postponed()
             for name in [name for name in self._machine.agents if self._is_silent(name)]:
                 self._leave(name)
+
+    def silences(self) -> dict[str, float]:
+        """Return the seconds without a message of each agent, as far as the coordinator listened."""
+        return {name: self._listened - claim.last_message_at for name, claim in self._claims.items()}
 
     def _is_silent(self, agent: str) -> bool:
         return self._listened - self._claims[agent].last_message_at >= SILENCE_SECONDS

@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 0.5
+HEALTH_SECONDS: Final = 0.5
+"""Time between two judgements of the boards' health."""
 STALL_SECONDS: Final = 60.0
 """A run whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
 _STALL_ADVICE: Final = (
@@ -100,6 +102,7 @@ class Coordinator:
         self._display = StatusUpdater(store, self._agents)
         self._stall = StallDetector(run.experiment.participation, patience or STALL_SECONDS, _STALL_ADVICE)
         self._connected = self._working = False
+        self._health_at = 0.0
         guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
         self._admission = Admission(self._transport, self._topics, guard)
         self._ledger = Ledger(self.machine, self._admission, guard, run.experiment.chunk)
@@ -119,7 +122,7 @@ class Coordinator:
         self._uplink = Uplink(run, receipts, self._refusals, record)
         self._claims = Claims(self.machine, limit, self._refusals, record, self._clear_presence, self._read_assignments)
         self._agent_messages = AgentMessages(
-            folder.run, self.machine, self._agents, self._store, self._claims, self._refusals, limit
+            folder.run, run.history, self.machine, self._agents, self._store, self._claims, self._refusals, limit
         )
         self._driver = Driver(
             run, transport, self._downlink, self._uplink, receipts, self._display, limit, self._ledger
@@ -164,10 +167,13 @@ class Coordinator:
             self._transport.close(farewell, end_session=run.folder.closed or is_rejected)
 
     def _work(self, should_stop: Callable[[], bool]) -> None:
-        run = self.run
-        run.folder.begin()
+        run, folder = self.run, self.run.folder
+        folder.begin()
         self._working = True
         self._announce()
+        if folder.epoch == 1:
+            run.history.add("started", clock.now(), f"Run {folder.run} began")
+        self._driver.stop_if_diverged()
         self._driver.recover()
         run.result_files.write(self._display.boards)  # a run that goes on is no longer one that failed
         self._admission.start(self.machine.agents)
@@ -233,6 +239,14 @@ class Coordinator:
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._driver.record(Ticked(now))
         self._stall.check(self._store.current, time.monotonic())
+        self._check_health(now)
+
+    def _check_health(self, now: float) -> None:
+        if now >= self._health_at:
+            self._health_at = now + HEALTH_SECONDS
+            self.run.history.flush()
+            if self._connected:
+                self._display.check_health(self._claims.silences(), now)
 
     def _publish_end(self) -> None:
         """Clear what the broker retains of the run and publish its end; retry while the broker is unreachable."""

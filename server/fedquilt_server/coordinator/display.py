@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from fedquilt_server.coordinator.failures import Failures
+from fedquilt_server.history.history import History
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Send
 from fedquilt_server.round.machine import Machine
+from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.results import RoundResult
@@ -35,15 +37,18 @@ class StatusUpdater:
         self._totals: Counter[str] = Counter()
         self._rejections: list[RejectedReply] = []
         self._failures = Failures()
+        self._history: History | None = None
+        self._joules: float | None = None
 
     @property
     def boards(self) -> list[BoardStatus]:
         """The agents as the page lists them."""
-        return self._agents.list()
+        return self._agents.boards()
 
     def start(self, run: ActiveRun) -> None:
         """Show the journal's results before the run continues."""
         experiment, history = run.experiment, run.folder.journal.results()
+        self._history = run.history
         self._totals.update(
             accepted=sum(row.replies for row in history),
             late=sum(row.late for row in history),
@@ -61,8 +66,16 @@ class StatusUpdater:
             history=history,
             boards=self.boards,
             awaited=run.machine.awaited,
+            warning=run.divergence.warning,
             **self._counts(),
+            **self._happened(),
         )
+
+    def _happened(self) -> dict[str, object]:
+        """Return the latest events and replies."""
+        if (history := self._history) is None:
+            return {}
+        return {"events": history.events, "reply_rows": [*history.rows, *history.open_rows()]}
 
     # -- phases of a round ---------------------------------------------------------------------
 
@@ -74,6 +87,7 @@ class StatusUpdater:
             round=send.round,
             exchange=send.exchange,
             deadline=send.deadline,
+            opened_at=clock.now(),
             tasks=len(send.tasks),
             replies=len(machine.exchange.replies) if machine.exchange else 0,
             awaited=machine.awaited,
@@ -93,9 +107,48 @@ class StatusUpdater:
         """Show that a round is aggregated."""
         self._store.update(phase="evaluating")
 
-    def show_round(self, row: RoundResult) -> None:
-        """Show a finished round."""
-        self._store.update(history=[*self._store.current.history, row])
+    def show_round(self, row: RoundResult, warning: str) -> None:
+        """Show a finished round, and the warning that the training has diverged."""
+        self._store.update(history=[*self._store.current.history, row], warning=warning, **self._happened())
+
+    def take_energy(self) -> dict[str, float | bool | None]:
+        """Return the joules of all boards since the last call, and whether a part was estimated."""
+        total, before = self._agents.total_joules(), self._joules or 0.0
+        self._joules = total
+        joules = None if total is None else max(0.0, total - before)
+        return {"joules": joules, "joules_estimated": joules is not None and self._agents.is_estimated}
+
+    # -- health --------------------------------------------------------------------------------
+
+    def expect_boards(self, boards: Mapping[str, Sequence[int]]) -> None:
+        """Show boards that have not connected yet, with the clients that are assigned to them."""
+        self._agents.expect(boards)
+        self._store.update(boards=self.boards)
+
+    def check_health(self, silences: Mapping[str, float], now: float) -> None:
+        """Judge the health of all boards, and report those that fall silent or are back.
+
+        Args:
+            silences: of each agent, the seconds in which the coordinator listened and no message arrived.
+            now: Unix time in seconds.
+        """
+        if self._history is None:
+            return
+        names = [board.agent for board in self.boards]
+        facts = {name: self._history.counts_of(name).facts(silences.get(name, 0.0)) for name in names}
+        for board, before in self._agents.refresh(facts, now):
+            if board.health == "silent":
+                self._history.add("silent", now, f"sends nothing: {board.reason}", board=board.agent)
+            elif before == "silent" and board.online:
+                self._history.add("back", now, "sends messages again", board=board.agent)
+        self.show_boards()
+
+    def show_boards(self) -> None:
+        """Show the boards and the latest events, if they have changed."""
+        shown, boards = self._store.current, self.boards
+        happened = self._happened()
+        if boards != shown.boards or any(getattr(shown, name) != value for name, value in happened.items()):
+            self._store.update(boards=boards, **happened)
 
     # -- events --------------------------------------------------------------------------------
 

@@ -29,9 +29,12 @@ from fedquilt_server.round.events import (
     Ticked,
     skip_dropped,
 )
+from fedquilt_server.round.policy import Exchange
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.blob_store import DamagedReplyError
 from fedquilt_server.runs.run import ActiveRun
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.waiting import ranges
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +80,7 @@ class Driver:
         """
         seq = self._run.append(event)
         try:
-            commands = self._handle(event)
+            commands = self._handle(seq, event)
         except DamagedReplyError as damage:
             return self._restart_round(damage)
         self._carry_out(seq, commands)
@@ -103,7 +106,7 @@ class Driver:
                 continue
             try:
                 self._verify(event)
-                self._replay(seq, self._handle(event))
+                self._replay(seq, self._handle(seq, event))
             except DamagedReplyError as found:
                 damage = found
         return damage
@@ -126,10 +129,12 @@ class Driver:
         event = self._machine.restart_event(clock.now(), str(damage))
         if not replaying:
             return self.record(event)
-        return self._replay(self._run.append(event), self._handle(event))
+        seq = self._run.append(event)
+        return self._replay(seq, self._handle(seq, event))
 
-    def _handle(self, event: Event) -> list[Command]:
+    def _handle(self, seq: int, event: Event) -> list[Command]:
         """Pass an event to the machine. The time of a step that closes an exchange counts as averaging."""
+        before = self._machine.exchange
         if self._machine.would_close(event):
             self._display.show_averaging()
         if isinstance(event, Replied):
@@ -141,6 +146,8 @@ class Driver:
             raise RunFailedError(f"round {self._machine.round} cannot be closed: {error}") from error
         if any(isinstance(command, Checkpoint | Send) for command in commands):
             self._run.watch.averaging += time.perf_counter() - started
+            if isinstance(event, Ticked) and before is not None:
+                self._run.history.add("deadline", event.at, describe_deadline(before), seq=seq, exchange=before.number)
         self._display.show_event(event, self._machine)
         return self._count_sends(commands)
 
@@ -193,7 +200,36 @@ class Driver:
         with run.watch.time("evaluating"):
             scores = run.evaluate(done.state, done.round)
         blob = self._downlink.find_blob(done.state.arrays)
-        saved = run.save_round(seq, done, scores, self._display.boards, self._downlink.digests, blob)
+        boards, energy = self._display.boards, self._display.take_energy()
+        saved = run.save_round(seq, done, scores, boards, self._downlink.digests, blob, energy)
         self._downlink.remember(saved.state.arrays, saved.model)
-        self._display.show_round(saved.row)
+        self._judge(saved.row)
         return self._count_sends(self._machine.proceed(saved.state, saved.at))
+
+    def _judge(self, row: RoundResult) -> None:
+        """Report training that diverges, and end the run if the experiment wants that.
+
+        Raises:
+            RunFailedError: the training has diverged, and ``on_divergence`` is ``stop``.
+        """
+        divergence = self._run.divergence
+        if divergence.take(row):
+            log.warning("%s", divergence.warning)
+            self._run.history.add("diverged", clock.now(), divergence.warning, round=row.round)
+        self._display.show_round(row, divergence.warning)
+        self.stop_if_diverged()
+
+    def stop_if_diverged(self) -> None:
+        """End a run that has diverged, if the experiment wants that.
+
+        Raises:
+            RunFailedError: the training has diverged, and ``on_divergence`` is ``stop``.
+        """
+        if self._run.divergence.warning and self._run.experiment.on_divergence == "stop":
+            raise RunFailedError(f"{self._run.divergence.warning}. The experiment has on_divergence: stop")
+
+
+def describe_deadline(exchange: Exchange) -> str:
+    """Return the sentence on an exchange that its deadline closed, or opened again for other clients."""
+    missing = f"client{'s' * (len(exchange.missing) != 1)} {ranges(exchange.missing)}"
+    return f"The deadline passed with {len(exchange.replies)} of {len(exchange.tasks)} replies; without {missing}"

@@ -72,6 +72,7 @@ class Uplink:
         self._refused: dict[TransferId, str] = {}
         self._journaled: set[tuple[str, ClientId, str, Outcome, bool]] = set()
         self._payload_bytes: Counter[ClientId] = Counter()
+        self._began: dict[ClientId, float] = {}
         self._serial = 0
 
     def open(self, expected: dict[ClientId, ExpectedReply]) -> None:
@@ -91,6 +92,7 @@ class Uplink:
         self._refused.clear()
         self._journaled.clear()
         self._payload_bytes.clear()
+        self._began.clear()
         self._expected = {}
 
     def take(self, address: Address, message: MqttMessage) -> None:
@@ -141,8 +143,8 @@ class Uplink:
         now = self._run.watch.last_reply = clock.now()
         del self._expected[address.client]
         ids = address.agent, address.client, address.round, address.exchange
-        payload_bytes = self._payload_bytes[address.client]
-        self._record(Replied(now, *ids, blob.digest, reply.weight, reply.metrics, payload_bytes))
+        payload_bytes, began = self._payload_bytes[address.client], self._began[address.client]
+        self._record(Replied(now, *ids, blob.digest, reply.weight, reply.metrics, payload_bytes, began))
 
     def _check(self, address: Address, blob: Blob, expected: ExpectedReply) -> ReplyHeader:
         """Return the reply's header; delete a reply that differs from the expected one."""
@@ -211,6 +213,7 @@ class Uplink:
             raise DamagedTransferError(f"chunk {header.index} arrived on the topic of chunk {address.chunk}")
         transfer = self._transfer(address, header, expected, now)
         self._payload_bytes[address.client] += len(payload)
+        self._began.setdefault(address.client, now)
         transfer.last_chunk_at = now
         if not transfer.assembly.add(header, payload):
             return None

@@ -44,6 +44,7 @@ class Replied:
         digest: SHA-256 of the reply.
         weight: the client's weight in the average.
         payload: bytes of the payloads in which it arrived, repeated ones included.
+        began: Unix time in seconds at which its first chunk arrived; None in journals of earlier versions.
     """
 
     at: float
@@ -55,6 +56,7 @@ class Replied:
     weight: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     payload: int = 0
+    began: float | None = None
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,7 @@ class Tally:
         replies: replies that counted in all exchanges.
         train_seconds: training time of the busiest agent, shared out among its workers.
         opened_at: Unix time in seconds.
+        missing: exchange -> client -> the agent that was asked, of all clients without a reply that counts.
     """
 
     clients: int
@@ -206,6 +209,7 @@ class Tally:
     train_seconds: float
     opened_at: float
     replies: int = 0
+    missing: Mapping[int, Mapping[ClientId, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

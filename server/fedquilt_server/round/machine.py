@@ -112,7 +112,7 @@ class Machine:
     def awaited(self) -> list[ClientId]:
         """The clients that were asked and have not replied; before a round, those that are not connected."""
         if self.exchange is not None:
-            return sorted(set(self.exchange.tasks) - set(self.exchange.replies))
+            return self.exchange.missing
         fleet = self._fleet()
         return [] if self.finished else [client for client in range(self.policy.clients) if client not in fleet]
 
@@ -316,7 +316,7 @@ class Machine:
 
     def _open_exchange(self, number: int, tasks: Mapping[ClientId, Task], at: float) -> list[Command]:
         deadline = None if self.policy.deadline is None else at + self.policy.deadline
-        self.exchange = Exchange(number, tasks, deadline)
+        self.exchange = Exchange(number, tasks, deadline, {client: self.host_of.get(client, "") for client in tasks})
         return [self._send(self.exchange)]
 
     def _send(self, exchange: Exchange) -> Send:
@@ -345,8 +345,8 @@ class Machine:
         return [*stop, *self._open_exchange(exchange.number + 1, tasks, at)]
 
     def _stop_the_others(self, exchange: Exchange) -> list[Command]:
-        late = tuple(sorted(set(exchange.tasks) - set(exchange.replies)))
-        return [Stop(self.round, exchange.number, late)] if late else []
+        self._counts.note_missing(exchange)
+        return [Stop(self.round, exchange.number, tuple(exchange.missing))] if exchange.missing else []
 
     def _read(self, event: Replied) -> Reply:
         return Reply(self._load(event), event.weight, event.metrics)
@@ -360,7 +360,7 @@ class Machine:
 
     def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:
         """Handle a deadline that passed without a quorum: keep waiting, or restart the round with other clients."""
-        missing = set(exchange.tasks) - set(exchange.replies)
+        missing = set(exchange.missing)
         if self.policy.shortfall == "wait" or self.policy.deadline is None:
             exchange.deadline = None
             return []

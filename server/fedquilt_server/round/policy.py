@@ -47,12 +47,14 @@ class Exchange:
     Attributes:
         number: from 0 within the round.
         deadline: Unix time in seconds; None if the exchange waits for all replies.
+        hosts: the agent that hosted each client when the exchange opened.
         overdue: the deadline has passed once, so a quorum is enough.
     """
 
     number: int
     tasks: Mapping[ClientId, Task]
     deadline: float | None
+    hosts: Mapping[ClientId, str] = field(default_factory=dict)
     replies: dict[ClientId, Replied] = field(default_factory=dict)
     overdue: bool = False
 
@@ -65,6 +67,11 @@ class Exchange:
     def lacks_only(self, client: ClientId) -> bool:
         """Whether this client's reply is the only one that is missing."""
         return len(self.replies) + 1 == len(self.tasks) and client in self.tasks
+
+    @property
+    def missing(self) -> list[ClientId]:
+        """The clients with a task that have not replied, in client order."""
+        return sorted(set(self.tasks) - set(self.replies))
 
     def is_late(self, at: float) -> bool:
         """Whether the deadline has passed at this time."""

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedquilt_common.types import ClientId
 from fedquilt_server.round.events import Replied, Tally
-from fedquilt_server.round.policy import KnownAgent
+from fedquilt_server.round.policy import Exchange, KnownAgent
 
 
 @dataclass
@@ -18,11 +19,13 @@ class RoundCounts:
         opened_at: Unix time in seconds.
         outcomes: replies by outcome: accepted, late, rejected, duplicate.
         first_exchange: replies and tasks of the round's first exchange.
+        missing: exchange -> client -> its agent, of the clients without a reply that counts.
     """
 
     opened_at: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
     first_exchange: tuple[int, int] = (0, 0)
+    missing: dict[int, dict[ClientId, str]] = field(default_factory=dict)
     _train_seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def not_accepted(self) -> dict[str, int]:
@@ -36,8 +39,14 @@ class RoundCounts:
         self.clear_training()
 
     def clear_training(self) -> None:
-        """Delete the training times: the round starts again."""
+        """Delete the training times and the missing clients: the round starts again."""
         self._train_seconds.clear()
+        self.missing.clear()
+
+    def note_missing(self, exchange: Exchange) -> None:
+        """Note the clients that have not replied to an exchange that closes."""
+        if exchange.missing:
+            self.missing[exchange.number] = {client: exchange.hosts.get(client, "") for client in exchange.missing}
 
     def note_training(self, event: Replied) -> None:
         """Add the training time that a reply reports, limited to the time since the round opened."""
@@ -62,4 +71,5 @@ class RoundCounts:
             train_seconds=max(busy, default=0.0),
             opened_at=self.opened_at,
             replies=self.outcomes["accepted"],
+            missing=dict(self.missing),
         )

@@ -1,16 +1,14 @@
-"""Writes the result files of a run: rounds.csv, boards.csv, result.json, global.safetensors."""
+"""Writes the result files of a run: rounds.csv, clients.csv, boards.csv, result.json, global.safetensors."""
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
@@ -20,7 +18,8 @@ from fedquilt_common.wire.chunks import Blob
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
-from fedquilt_server.status.results import Ending, Result, RoundResult
+from fedquilt_server.runs.tables import boards_csv, clients_csv, rounds_csv
+from fedquilt_server.status.results import FORMAT, Ending, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 RESULT: Final = "result.json"
@@ -63,6 +62,7 @@ def round_result(
         late=tally.late,
         rejected=tally.rejected,
         duplicates=tally.duplicates,
+        missing={str(number): dict(clients) for number, clients in tally.missing.items()},
         waste_rate=report.get("waste_rate"),
         trained=report.get("trained", {}),
         client_accuracy=report.get("client_accuracy", {}),
@@ -86,15 +86,16 @@ def _score_fields(scores: Mapping[str, float]) -> dict[str, Any]:
 
 
 def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -> None:
-    """Write ``result.json``, ``rounds.csv`` and ``boards.csv``.
+    """Write ``result.json``, ``rounds.csv``, ``clients.csv`` and ``boards.csv``.
 
     Raises:
         RunFolderError: the disk is full or read-only.
     """
     texts = {
         RESULT: result.model_dump_json(indent=2) + "\n",
-        "rounds.csv": _csv(result.rounds, RoundResult),
-        "boards.csv": _csv(boards, BoardStatus),
+        "rounds.csv": rounds_csv(result.rounds),
+        "clients.csv": clients_csv(result.rounds),
+        "boards.csv": boards_csv(boards),
     }
     for name, text in texts.items():
         with report_disk_errors(folder / name):
@@ -197,29 +198,12 @@ def record_ending(folder: Path, experiment: Experiment, ending: Ending) -> None:
         result = read_result(folder)
     except RunFolderError:
         result = Result(
-            name=experiment.name, run="", algorithm=experiment.algorithm.name, dataset=experiment.data.set,
-            seed=experiment.seed, rounds=[],
+            format=FORMAT, name=experiment.name, run="", algorithm=experiment.algorithm.name,
+            dataset=experiment.data.set, seed=experiment.seed, rounds=[],
         )  # fmt: skip
     ended = result.model_copy(update=ending.model_dump())
     with report_disk_errors(folder / RESULT):
         write_atomically(folder / RESULT, ended.model_dump_json(indent=2) + "\n")
-
-
-def _csv(rows: Sequence[BaseModel], kind: type[BaseModel]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(kind.model_fields))
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({key: _cell(value) for key, value in row.model_dump().items()})
-    return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Return a list or mapping as words in one cell; a mapping in a mapping as its values, such as ``0=648/648``."""
-    if isinstance(value, dict):
-        each = {key: "/".join(map(str, i.values())) if isinstance(i, dict) else i for key, i in value.items()}
-        return " ".join(f"{key}={item}" for key, item in each.items())
-    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> dict[str, float | int | str]:

@@ -18,6 +18,7 @@ from fedquilt_common.algorithm_api import State
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
+from fedquilt_server.history.history import FinishedRound, History
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event
 from fedquilt_server.round.machine import Machine
@@ -29,7 +30,8 @@ from fedquilt_server.runs.result_files import ResultFiles, final_row, round_resu
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
-from fedquilt_server.status.results import FINISHED, RUNNING, Ending, OwnMemory, Result, RoundResult
+from fedquilt_server.status.divergence import DivergenceDetector
+from fedquilt_server.status.results import FINISHED, FORMAT, RUNNING, Ending, OwnMemory, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 VALIDATE: Final = "FEDQUILT_VALIDATE"
@@ -64,6 +66,8 @@ class ActiveRun:
         watch: times of the open round.
         result_files: the result files of the folder.
         ending: how the run ended; it runs until then.
+        history: the run's replies and events.
+        divergence: follows the rounds' results.
 
     Raises:
         RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run; or it
@@ -86,11 +90,19 @@ class ActiveRun:
             self._idle_memory = 0
             self.ending = FINISHED if self.folder.finished else RUNNING
             running = not self.machine.finished
+            self.history = History(path, self._finished_rounds(), self.folder.journal.events_after(0))
+            self.divergence = DivergenceDetector(self.workbench.classes if running else None)
+            for row in self.folder.journal.results() if running else []:
+                self.divergence.take(row)
             self.partition_digest = self.workbench.partition_digest() if running else None
             self.public_digest = self.workbench.public_digest() if running else None
             if running:  # a finished run is shown without loading its data set
                 self.folder.journal.set_meta("note", self.workbench.note)
             undo.pop_all()
+
+    def _finished_rounds(self) -> list[FinishedRound]:
+        stored = self.folder.journal.checkpoints()
+        return [(checkpoint.seq, checkpoint.at, checkpoint.result) for checkpoint in stored if checkpoint.result]
 
     def _first_state(self) -> State:
         return first_state(self.workbench)
@@ -125,8 +137,10 @@ class ActiveRun:
     # -- events --------------------------------------------------------------------------------
 
     def append(self, event: Event) -> int:
-        """Commit an event to the journal; returns its sequence number."""
-        return self.folder.journal.append(event, self.traffic.read())
+        """Commit an event to the journal and write it into the history; returns its sequence number."""
+        seq = self.folder.journal.append(event, self.traffic.read())
+        self.history.take(seq, event)
+        return seq
 
     def restore(self) -> list[Command]:
         """Restore the machine from the last checkpoint; returns the commands that it gave then."""
@@ -157,6 +171,7 @@ class ActiveRun:
         boards: Sequence[BoardStatus],
         keep: set[str],
         published: Blob | None = None,
+        energy: Mapping[str, float | bool | None] | None = None,
     ) -> SavedRound:
         """Make a finished round durable: state and journal; then delete its replies.
 
@@ -164,15 +179,18 @@ class ActiveRun:
             seq: sequence number of the last event of the round.
             keep: digests of blobs that must stay because they are published.
             published: the blob in which the state's arrays were published; None if they were not.
+            energy: the row's ``joules`` and ``joules_estimated``.
         """
         model, extra = self.checkpoints.write(done.state, published)
         travelling = published or self.checkpoints.published_model(done.state, model)
         traffic, now = self.traffic.read(), clock.now()
         row = round_result(done, self.watch, now, traffic, travelling.size, scores)
+        row = row.model_copy(update=dict(energy or {}))
         stored = StoredCheckpoint(done.round, seq, model.digest, extra, now, done.snapshot, row, traffic)
         self.checkpoints.save(stored, {travelling.digest, *keep})
         self.folder.note_round(done.round)
         self.watch = Stopwatch(traffic)
+        self.history.close_round(row, now)
         self.result_files.note_round(boards)
         return SavedRound(row, self.checkpoints.read(), travelling, now)
 
@@ -180,6 +198,8 @@ class ActiveRun:
         """Write the final model and the last result files, and record that the run is finished."""
         write_model(self.folder.path, self.folder.blobs.blob(self.checkpoints.last.arrays))
         self.ending = FINISHED
+        self.history.add("finished", clock.now(), "All rounds are done", round=self.machine.done)
+        self.history.flush(force=True)
         self.result_files.write(boards)
         self.folder.finish()
 
@@ -191,6 +211,9 @@ class ActiveRun:
         """
         if self.ending.status != "finished":
             self.ending = ending
+            if ending.status in ("failed", "stopped"):
+                self.history.add(ending.status, clock.now(), ending.reason)
+            self.history.flush(force=True)
             self.result_files.write(boards)
 
     def result(self) -> Result:
@@ -199,11 +222,13 @@ class ActiveRun:
         rounds = journal.results()
         size = rounds[-1].model_bytes if rounds else self.folder.blobs.blob(last.arrays).size
         return Result(
+            format=FORMAT,
             name=self.experiment.name,
             run=self.folder.run,
             algorithm=self.experiment.algorithm.name,
             dataset=self.experiment.data.set,
             note=journal.meta("note") or "",
+            warnings=[self.divergence.warning] if self.divergence.warning else [],
             status=self.ending.status,
             reason=self.ending.reason,
             exit_code=self.ending.exit_code,

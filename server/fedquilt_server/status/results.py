@@ -10,6 +10,8 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+FORMAT: Final = 2
+"""Version of ``result.json``, ``events.jsonl`` and the tables of a run folder. It grows if a field changes."""
 RunStatus = Literal["unknown", "running", "finished", "failed", "stopped"]
 
 
@@ -48,6 +50,11 @@ class RoundResult(BaseModel):
     late: int = Field(description="replies that arrived in this round, after their exchange had closed")
     rejected: int = Field(description="rejections in this round: bad replies, failed clients, claims without effect")
     duplicates: int = Field(description="replies that arrived in this round, but had already counted")
+    missing: dict[str, dict[int, str]] = Field(
+        default_factory=dict, description="clients without a reply that counts: exchange -> client -> its agent"
+    )
+    joules: float | None = Field(None, description="energy of all boards in this round; None if none reports it")
+    joules_estimated: bool = Field(False, description="whether a part of `joules` was estimated, not measured")
     waste_rate: float | None = Field(None, description="1 - entries sent back / entries sent (AdaptiveFL, section 4.4)")
     trained: dict[str, float | str] = Field(
         default_factory=dict, description="for each client, the width or level that it trained"
@@ -108,6 +115,7 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    format: int = Field(default=1, description="version of the run folder's result files; 1 if it is missing")
     name: str
     run: str
     algorithm: str
@@ -119,6 +127,7 @@ class Result(BaseModel):
     exit_code: int | None = Field(default=None, description="exit code of the command; None while the run goes on")
     note: str = ""
     """A remark on the data, for example that the official test samples are missing."""
+    warnings: list[str] = Field(default_factory=list, description="such as that the training has diverged")
     seed: int
     rounds: list[RoundResult]
     coordinator_memory: OwnMemory = OwnMemory()

@@ -24,7 +24,6 @@ CLIENT_FAILED: Final = "the client failed: "
 HealthState = Literal[
     "online", "restarted", "late", "hot", "throttled", "out of memory", "silent", "offline", "never seen"
 ]
-PowerSource = Literal["", "sensor", "meter", "estimate"]
 
 
 class BoardStatus(BaseModel):
@@ -46,9 +45,10 @@ class BoardStatus(BaseModel):
     memory_own: int | None = Field(default=None, description="of the agent and its training processes")
     temperature: float | None = None
     power: float | None = None
-    power_source: PowerSource = Field(default="", description="estimate: computed from the load; not measured")
+    power_source: str = Field(default="", description="sensor, meter, or estimate (computed, not measured)")
     joules: float | None = Field(default=None, description="energy since the agent first reported it in this run")
     load: float | None = Field(default=None, description="load average over one minute")
+    throttled: int | None = Field(default=None, description="bits of a Raspberry Pi's get_throttled")
     training: dict[int, float] = Field(default_factory=dict, description="client -> training progress from 0 to 1")
     last_seen: float = Field(default=0.0, description="Unix time of the last message")
     interval: float = Field(default=30.0, description="seconds between two messages that the agent promises")

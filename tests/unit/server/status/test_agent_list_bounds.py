@@ -15,11 +15,11 @@ def test_names_that_come_and_go_do_not_fill_the_list() -> None:
     for number in range(2 * MOST_SHOWN):
         agents.update_presence(presence(number), 0.0)
         agents.update_online(f"pi-{number}", online=False)
-    assert len(agents.list()) <= MOST_SHOWN
+    assert len(agents.boards()) <= MOST_SHOWN
 
 
 def test_progress_of_clients_that_an_agent_does_not_host_is_dropped() -> None:
     agents = AgentList()
     agents.update_presence(presence(0), 0.0)
     agents.update_telemetry(Telemetry(agent="pi-0", boot=1, training={"1": 0.5, "999": 0.5}), 1.0)
-    assert agents.list()[0].training == {1: 0.5}
+    assert agents.boards()[0].training == {1: 0.5}

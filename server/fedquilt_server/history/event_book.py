@@ -1,0 +1,119 @@
+"""Derives the events for people, and the counts of each board, from the journal's events. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Resumed, RoundRestarted
+from fedquilt_server.status.health import BoardFacts
+from fedquilt_server.status.run_event import LEVELS, EventKind, RunEvent
+from fedquilt_server.status.waiting import ranges
+
+
+@dataclass
+class BoardCounts:
+    """The replies and restarts of one board since the run began.
+
+    Attributes:
+        accepted: replies that count; ``late`` and ``rejected`` ones do not.
+        restarts: how often its agent started again.
+        restarted_at: Unix time in seconds of the last restart; None before the first.
+        is_late: whether its last reply was late.
+        out_of_memory_at: Unix time in seconds at which it last reported that training ran out of memory.
+    """
+
+    accepted: int = 0
+    late: int = 0
+    rejected: int = 0
+    restarts: int = 0
+    restarted_at: float | None = None
+    is_late: bool = False
+    out_of_memory_at: float | None = None
+
+    def facts(self, silence: float) -> BoardFacts:
+        """Return what the board's health is judged by, with the seconds without a message."""
+        return BoardFacts(silence=silence, **asdict(self))
+
+
+@dataclass
+class EventBook:
+    """Follows the journal.
+
+    Attributes:
+        round: the open round, or the next one.
+        boards: the counts of each board that has joined or replied.
+    """
+
+    round: int = 1
+    boards: dict[str, BoardCounts] = field(default_factory=dict)
+    _boots: dict[str, int] = field(default_factory=dict)
+    _present: set[str] = field(default_factory=set)
+
+    def counts_of(self, board: str) -> BoardCounts:
+        """Return the counts of a board, which later events change."""
+        return self.boards.setdefault(board, BoardCounts())
+
+    def take(self, seq: int, event: Event) -> RunEvent | None:
+        """Take the journal's next event; returns its event for people, if it has one."""
+        match event:
+            case Joined():
+                kind, text = self._join(event)
+                return self.make(kind, event.at, text, seq=seq, board=event.agent)
+            case Left() if event.agent in self._present:
+                self._present.discard(event.agent)
+                return self.make("left", event.at, "disconnected", seq=seq, board=event.agent)
+            case Replied():
+                counts = self.counts_of(event.agent)
+                counts.accepted, counts.is_late = counts.accepted + 1, False
+            case Rejected():
+                return self._refuse(seq, event)
+            case Resumed():
+                return self.make("recovered", event.at, "The coordinator restarted and resumed the run", seq=seq)
+            case RoundRestarted():
+                text = f"Round {event.round} started again: {event.reason}"
+                return self.make("round restarted", event.at, text, seq=seq)
+        return None
+
+    def make(
+        self,
+        kind: EventKind,
+        at: float,
+        text: str,
+        *,
+        seq: int | None = None,
+        board: str | None = None,
+        client: int | None = None,
+        exchange: int | None = None,
+    ) -> RunEvent:
+        """Return an event of the open round."""
+        return RunEvent(
+            seq=seq, at=at, kind=kind, level=LEVELS[kind], board=board, client=client, round=self.round,
+            exchange=exchange, text=text,
+        )  # fmt: skip
+
+    def _join(self, event: Joined) -> tuple[EventKind, str]:
+        before, was_present = self._boots.get(event.agent), event.agent in self._present
+        self._boots[event.agent] = event.boot
+        self._present.add(event.agent)
+        hosted = f"hosts client{'s' * (len(event.clients) != 1)} {ranges(event.clients)}" if event.clients else "idle"
+        if before is None or (was_present and event.boot == before):
+            self.counts_of(event.agent)
+            return "joined", f"connected; {hosted}"
+        if event.boot == before:
+            return "back", f"connected again; {hosted}"
+        counts = self.counts_of(event.agent)
+        counts.restarts, counts.restarted_at = counts.restarts + 1, event.at
+        times = "once" if counts.restarts == 1 else f"{counts.restarts} times"
+        return "restarted", f"restarted ({times} in this run); {hosted}"
+
+    def _refuse(self, seq: int, event: Rejected) -> RunEvent | None:
+        counts = self.counts_of(event.agent)
+        counts.is_late = event.outcome == "late"
+        if event.outcome == "late":
+            counts.late += 1
+            text = f"its reply to round {event.round} was late and does not count"
+            return self.make("late", event.at, text, seq=seq, board=event.agent, client=event.client)
+        if event.outcome == "rejected":
+            counts.rejected += 1
+            return self.make("rejected", event.at, event.reason, seq=seq, board=event.agent, client=event.client)
+        return None

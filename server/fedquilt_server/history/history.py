@@ -1,0 +1,182 @@
+"""The history of a run in its folder: ``replies.csv``, ``events.jsonl``, ``telemetry.csv``, and what they count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedquilt_server.history.event_book import BoardCounts, EventBook
+from fedquilt_server.history.log_files import AppendedCsv, EventFile
+from fedquilt_server.history.reply_book import ReplyBook
+from fedquilt_server.round.events import Event
+from fedquilt_server.status.reply_row import ReplyRow
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.run_event import EventKind, RunEvent
+from fedquilt_server.status.snapshot import BoardStatus
+
+REPLIES: Final = "replies.csv"
+TELEMETRY: Final = "telemetry.csv"
+EVENTS: Final = "events.jsonl"
+EVENTS_KEPT: Final = 200
+ROUNDS_KEPT: Final = 12
+"""Finished rounds whose replies are kept in memory, for the page's timeline."""
+FLUSH_SECONDS: Final = 2.0
+FinishedRound = tuple[int, float, RoundResult]
+"""Number of the round's last event in the journal, Unix time in seconds of its checkpoint, and its results."""
+
+
+class TelemetryRow(BaseModel):
+    """One message of telemetry: a row of ``telemetry.csv``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    time: float = Field(description="Unix time in seconds at which it arrived")
+    board: str
+    temperature: float | None = Field(default=None, description="degrees Celsius")
+    power: float | None = Field(default=None, description="watts")
+    memory: int | None = Field(default=None, description="bytes in use on the board")
+    memory_own: int | None = Field(default=None, description="bytes in use by the agent and its training processes")
+    load: float | None = Field(default=None, description="load average over one minute")
+    joules: float | None = Field(default=None, description="energy since the board first reported it in this run")
+
+
+class History:
+    """Follows a run and writes its history.
+
+    The journal is the source: a coordinator that restarts writes ``replies.csv`` again, and adds to ``events.jsonl``
+    what a crash prevented. ``telemetry.csv`` and the events without a number are not in the journal: a crash loses at
+    most the last ``FLUSH_SECONDS`` of the former and one of the latter.
+
+    Args:
+        folder: the run folder.
+        rounds: the finished rounds, oldest first.
+        events: the journal's events with their numbers, oldest first.
+
+    Attributes:
+        rows: the replies of the latest finished rounds, oldest first.
+
+    Raises:
+        RunFolderError: the files cannot be written.
+    """
+
+    def __init__(self, folder: Path, rounds: Sequence[FinishedRound], events: Iterable[tuple[int, Event]]) -> None:
+        self._replies = AppendedCsv(folder / REPLIES, ReplyRow)
+        self._telemetry = AppendedCsv(folder / TELEMETRY, TelemetryRow)
+        self._book, self._events = ReplyBook(), EventBook()
+        self._pending: list[TelemetryRow] = []
+        self._flush_at = 0.0
+        stored = list(events)
+        self._file = EventFile(folder / EVENTS, EVENTS_KEPT, fresh=not stored)
+        self.rows: list[ReplyRow] = []
+        self._replies.write(self._catch_up(rounds, stored))
+        if stored:
+            self._telemetry.repair()
+        else:
+            self._telemetry.write([])
+
+    def _catch_up(self, rounds: Sequence[FinishedRound], events: Sequence[tuple[int, Event]]) -> list[ReplyRow]:
+        """Take what the journal holds; returns the rows of all finished rounds."""
+        rows: list[ReplyRow] = []
+        ends = iter([*rounds, None])
+        end = next(ends)
+        for seq, event in events:
+            while end is not None and seq > end[0]:
+                rows += self._close(end[2], end[1])
+                end = next(ends)
+            self.take(seq, event)
+        while end is not None:
+            rows += self._close(end[2], end[1])
+            end = next(ends)
+        return rows
+
+    def take(self, seq: int, event: Event) -> None:
+        """Take an event that was journaled.
+
+        Raises:
+            RunFolderError: the event cannot be written.
+        """
+        self._book.take(event)
+        if (shown := self._events.take(seq, event)) is not None:
+            self._file.add(shown)
+
+    def close_round(self, result: RoundResult, at: float) -> None:
+        """Write the replies of a finished round.
+
+        Args:
+            result: the round's results.
+            at: Unix time in seconds of its checkpoint.
+
+        Raises:
+            RunFolderError: the replies cannot be written.
+        """
+        self._replies.append(self._close(result, at))
+
+    def _close(self, result: RoundResult, at: float) -> list[ReplyRow]:
+        rows = self._book.close(result, at)
+        self._events.round = result.round + 1
+        first = result.round - ROUNDS_KEPT
+        self.rows = [*(row for row in self.rows if row.round > first), *rows]
+        return rows
+
+    def add(
+        self, kind: EventKind, at: float, text: str, *, seq: int | None = None, board: str | None = None,
+        client: int | None = None, round: int | None = None, exchange: int | None = None,
+    ) -> None:  # fmt: skip
+        """Write an event; one with the number of a journal's event is written once, whatever is repeated.
+
+        Args:
+            kind: what happened.
+            at: Unix time in seconds.
+            text: one sentence for people.
+            seq: number of the journal's event that caused it.
+            board: the agent that it concerns.
+            client: the client that it concerns.
+            round: the round that it concerns; None for the open one.
+            exchange: the exchange in which it happened.
+
+        Raises:
+            RunFolderError: the event cannot be written.
+        """
+        made = self._events.make(kind, at, text, seq=seq, board=board, client=client, exchange=exchange)
+        self._file.add(made if round is None else made.model_copy(update={"round": round}))
+
+    def add_telemetry(self, board: BoardStatus, at: float) -> None:
+        """Note a board's readings; ``flush`` writes them."""
+        row = TelemetryRow(
+            time=at, board=board.agent, temperature=board.temperature, power=board.power,
+            memory=board.memory_used, memory_own=board.memory_own, load=board.load, joules=board.joules,
+        )  # fmt: skip
+        self._pending.append(row)
+
+    def flush(self, *, force: bool = False) -> None:
+        """Write the readings that were noted, at most once in ``FLUSH_SECONDS`` unless ``force`` is set.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        now = time.monotonic()
+        if force or now >= self._flush_at:
+            rows, self._pending, self._flush_at = self._pending, [], now + FLUSH_SECONDS
+            self._telemetry.append(rows)
+
+    @property
+    def events(self) -> list[RunEvent]:
+        """The latest events, newest first."""
+        return self._file.latest[::-1]
+
+    @property
+    def boards(self) -> Mapping[str, BoardCounts]:
+        """The counts of each board."""
+        return self._events.boards
+
+    def counts_of(self, board: str) -> BoardCounts:
+        """Return the counts of a board, which later events change."""
+        return self._events.counts_of(board)
+
+    def open_rows(self) -> list[ReplyRow]:
+        """Return the replies of the open round so far."""
+        return self._book.open_rows()

@@ -1,0 +1,138 @@
+"""Files of a run folder to which lines are only appended: ``replies.csv``, ``telemetry.csv``, ``events.jsonl``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ValidationError
+
+from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.durable import write_atomically
+from fedquilt_server.status.run_event import RunEvent
+
+_TAIL_BYTES: Final = 1 << 20
+
+
+def csv_text(rows: Iterable[BaseModel], columns: Sequence[str]) -> str:
+    """Return the rows as CSV without a header; an unknown value is an empty cell."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    for row in rows:
+        writer.writerow(row.model_dump())
+    return text.getvalue()
+
+
+class AppendedCsv:
+    """A CSV file with one line for each record of one kind."""
+
+    def __init__(self, path: Path, kind: type[BaseModel]) -> None:
+        self.path, self._columns = path, list(kind.model_fields)
+
+    def write(self, rows: Iterable[BaseModel]) -> None:
+        """Replace the file.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        with report_disk_errors(self.path):
+            write_atomically(self.path, ",".join(self._columns) + "\n" + csv_text(rows, self._columns))
+
+    def append(self, rows: Sequence[BaseModel]) -> None:
+        """Append rows to the file; a file that is missing or ends within a line is mended first.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        if rows:
+            with report_disk_errors(self.path):
+                if not self.path.exists():
+                    self.write([])
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(csv_text(rows, self._columns))
+
+    def repair(self) -> None:
+        """Remove an incomplete last line, as a killed process leaves it.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        cut_incomplete_line(self.path)
+
+
+class EventFile:
+    """``events.jsonl``: one event in each line.
+
+    Attributes:
+        last_seq: the greatest number of a journal's event in the file.
+        latest: the last events, oldest first.
+    """
+
+    def __init__(self, path: Path, keep: int, *, fresh: bool) -> None:
+        self._path = path
+        if fresh:
+            with report_disk_errors(path):
+                path.unlink(missing_ok=True)
+        cut_incomplete_line(path)
+        found = read_events(path)
+        self.last_seq = max((event.seq for event in found if event.seq is not None), default=0)
+        self.latest = found[-keep:]
+        self._keep = keep
+
+    def add(self, event: RunEvent) -> bool:
+        """Append an event, unless the file has it already; returns whether it was new.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        if event.seq is not None:
+            if event.seq <= self.last_seq:
+                return False
+            self.last_seq = event.seq
+        self.latest = [*self.latest, event][-self._keep :]
+        with report_disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(event.model_dump_json() + "\n")
+        return True
+
+
+def cut_incomplete_line(path: Path) -> None:
+    """Cut a text file after its last complete line.
+
+    Raises:
+        RunFolderError: the disk is full or read-only.
+    """
+    with report_disk_errors(path):
+        if not path.exists():
+            return
+        with path.open("r+b") as file:
+            size = file.seek(0, io.SEEK_END)
+            start = max(0, size - _TAIL_BYTES)
+            file.seek(start)
+            complete = file.read().rfind(b"\n") + 1
+            if start + complete < size:
+                file.truncate(start + complete)
+
+
+def read_events(path: Path) -> list[RunEvent]:
+    """Return the events of the end of an ``events.jsonl``, oldest first. Damaged lines are skipped.
+
+    Raises:
+        RunFolderError: the file cannot be read.
+    """
+    if not path.exists():
+        return []
+    with report_disk_errors(path), path.open("rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        lines = file.read().splitlines()[1 if size > _TAIL_BYTES else 0 :]
+    return [event for event in map(_parse, lines) if event is not None]
+
+
+def _parse(line: bytes) -> RunEvent | None:
+    try:
+        return RunEvent.model_validate_json(line)
+    except ValidationError:
+        return None

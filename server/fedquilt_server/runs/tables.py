@@ -1,0 +1,75 @@
+"""The tables of a run folder: one row for each round, client and board, one plain value in each cell. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import BoardStatus
+
+Cells = dict[str, Any]
+_MAPPINGS: Final = ("missing", "trained", "label_bytes", "client_accuracy", "scores")
+"""Fields of a round that hold a value for each client or each score: they are not columns of ``rounds.csv``."""
+CLIENT_COLUMNS: Final = ("round", "client", "level", "accuracy", "label_bytes_down", "label_bytes_up")
+BOARD_COLUMNS: Final = tuple(name for name in BoardStatus.model_fields if name != "training")
+
+
+def round_records(rows: Sequence[RoundResult]) -> list[Cells]:
+    """Return a record for each round: its plain fields and its ``scores``, without those that no round has."""
+    records = [row.model_dump(exclude=set(_MAPPINGS)) | row.scores for row in rows]
+    names = dict.fromkeys(name for record in records for name in record)
+    used = [name for name in names if any(record.get(name) is not None for record in records)]
+    return [{name: record.get(name) for name in used} for record in records]
+
+
+def client_records(rows: Sequence[RoundResult]) -> list[Cells]:
+    """Return a record for each client of each round that has a value of its own there."""
+    return [_client_record(row, client) for row in rows for client in _clients_of(row)]
+
+
+def _clients_of(row: RoundResult) -> list[str]:
+    return sorted({*row.trained, *row.client_accuracy, *row.label_bytes}, key=int)
+
+
+def _client_record(row: RoundResult, client: str) -> Cells:
+    sizes = row.label_bytes.get(client, {})
+    return {
+        "round": row.round,
+        "client": client,
+        "level": row.trained.get(client),
+        "accuracy": row.client_accuracy.get(client),
+        "label_bytes_down": sizes.get("down"),
+        "label_bytes_up": sizes.get("up"),
+    }
+
+
+def board_records(boards: Sequence[BoardStatus]) -> list[Cells]:
+    """Return a record for each board; ``clients`` is their number."""
+    return [board.model_dump(exclude={"training"}) | {"clients": len(board.clients)} for board in boards]
+
+
+def rounds_csv(rows: Sequence[RoundResult]) -> str:
+    """Return ``rounds.csv``."""
+    records = round_records(rows)
+    return _csv(records, list(records[0]) if records else ["round"])
+
+
+def clients_csv(rows: Sequence[RoundResult]) -> str:
+    """Return ``clients.csv``."""
+    return _csv(client_records(rows), CLIENT_COLUMNS)
+
+
+def boards_csv(boards: Sequence[BoardStatus]) -> str:
+    """Return ``boards.csv``."""
+    return _csv(board_records(boards), BOARD_COLUMNS)
+
+
+def _csv(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()

@@ -1,0 +1,143 @@
+"""The history of a run: its replies and events, the same after a restart of the coordinator."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from fedquilt_server.history.history import History
+from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Resumed, RoundRestarted, Ticked
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.snapshot import BoardStatus
+
+ZEROS = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+METRICS = {"loss": 0.5, "accuracy": 0.75, "train_seconds": 1.5, "memory_peak": 2.0**20, "joules": 12.5, "steps": 3.0}
+
+
+def reply(at: float, client: int, exchange: int = 0, round: int = 1) -> Replied:
+    return Replied(at, f"pi-{client}", client, round, exchange, "ab", 30.0, METRICS, 640, at - 0.25)
+
+
+def finished(round: int, seconds: float, **values: object) -> RoundResult:
+    return RoundResult.model_validate({**ZEROS, "round": round, "seconds": seconds, **values})
+
+
+EVENTS: list[Event] = [
+    Joined(1.0, "pi-0", 3, (0,)),
+    Joined(2.0, "pi-1", 1, (1, 2)),
+    reply(5.0, 0),
+    Rejected(6.0, "pi-1", 1, 1, "too long", failed=True),
+    Ticked(7.0),
+    reply(8.0, 0, exchange=1),
+    # round 2 from here on
+    Left(11.0, "pi-0", 3),
+    Left(11.5, "pi-0", 3),
+    Joined(12.0, "pi-0", 3, (0,)),
+    Joined(13.0, "pi-0", 4, (0,)),
+    Rejected(14.0, "pi-1", 1, 1, "round 1 is closed", "late"),
+    Rejected(14.5, "pi-1", 1, 1, "counted before", "duplicate"),
+    Resumed(15.0),
+]
+MISSING = {"0": {1: "pi-1"}}
+ROUND_1 = (6, 10.0, finished(1, 8.0, missing=MISSING, trained={"0": 0.5}))
+
+
+def written(folder: Path) -> tuple[list[dict[str, str]], list[dict[str, object]]]:
+    replies = list(csv.DictReader((folder / "replies.csv").read_text().splitlines()))
+    return replies, [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def play(folder: Path, *, kept: int = 0) -> History:
+    """Take all events; the coordinator starts again after the first ``kept`` ones."""
+    stored = list(enumerate(EVENTS, 1))
+    history = History(folder, [ROUND_1] if kept >= ROUND_1[0] else [], stored[:kept])
+    for seq, event in stored[kept:]:
+        if seq == ROUND_1[0] + 1 and kept < ROUND_1[0]:
+            history.close_round(ROUND_1[2], ROUND_1[1])
+        history.take(seq, event)
+    return history
+
+
+def test_a_reply_has_a_row_with_its_times_and_what_it_measured(tmp_path: Path) -> None:
+    play(tmp_path)
+    first, refused, second, missing = written(tmp_path)[0]
+    assert [first[name] for name in ("round", "exchange", "client", "agent", "level", "outcome")] == [
+        "1", "0", "0", "pi-0", "0.5", "accepted",
+    ]  # fmt: skip
+    assert [float(first[name]) for name in ("opened_at", "began_at", "arrived_at", "closed_at")] == [2, 4.75, 5, 7]
+    measured = ("samples", "loss", "accuracy", "train_seconds", "bytes", "memory_peak", "joules")
+    assert [float(first[name]) for name in measured] == [30, 0.5, 0.75, 1.5, 640, 2**20, 12.5]
+    assert [float(second[name]) for name in ("opened_at", "closed_at")] == [7, 8]
+    assert (refused["outcome"], refused["agent"], refused["exchange"]) == ("rejected", "pi-1", "")
+    assert (missing["outcome"], missing["client"], missing["agent"]) == ("missing", "1", "pi-1")
+    assert (float(missing["opened_at"]), float(missing["closed_at"])) == (2, 7)
+
+
+def test_the_events_name_joins_restarts_and_refusals(tmp_path: Path) -> None:
+    history = play(tmp_path)
+    kinds = [(event["kind"], event["board"], event["round"]) for event in written(tmp_path)[1]]
+    assert kinds == [
+        ("joined", "pi-0", 1), ("joined", "pi-1", 1), ("rejected", "pi-1", 1), ("left", "pi-0", 2), ("back", "pi-0", 2),
+        ("restarted", "pi-0", 2), ("late", "pi-1", 2), ("recovered", None, 2),
+    ]  # fmt: skip
+    assert history.events[0].kind == "recovered"
+    counts = history.boards["pi-0"], history.boards["pi-1"]
+    assert [(c.accepted, c.late, c.rejected, c.restarts) for c in counts] == [(2, 0, 0, 1), (0, 1, 1, 0)]
+
+
+@pytest.mark.parametrize("kept", range(len(EVENTS) + 1))
+def test_a_restart_changes_neither_files_nor_counts(kept: int, tmp_path: Path) -> None:
+    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
+    for folder in (undisturbed, stopped):
+        folder.mkdir()
+    calm = play(undisturbed)
+    before = History(stopped, [], [])
+    for seq, event in list(enumerate(EVENTS, 1))[:kept]:
+        if seq == ROUND_1[0] + 1:
+            before.close_round(ROUND_1[2], ROUND_1[1])
+        before.take(seq, event)
+    with (stopped / "events.jsonl").open("a") as file:
+        file.write('{"seq": 9, "at"')  # as a killed process leaves it
+    again = play(stopped, kept=kept)
+    assert written(stopped) == written(undisturbed)
+    assert (again.boards, again.rows) == (calm.boards, calm.rows)
+
+
+def test_an_event_with_a_number_is_written_once(tmp_path: Path) -> None:
+    history = play(tmp_path)
+    for _ in range(2):
+        history.add("deadline", 7.0, "The deadline passed", seq=99, exchange=0)
+        history.add("silent", 8.0, "sends nothing", board="pi-0")
+    assert [event.kind for event in history.events[:3]] == ["silent", "silent", "deadline"]
+
+
+def test_replies_before_a_restarted_round_do_not_count(tmp_path: Path) -> None:
+    history = History(tmp_path, [], [])
+    events: list[Event] = [reply(1.0, 0), RoundRestarted(2.0, 1, "damaged", 0.0, {}, {}), reply(3.0, 0)]
+    for seq, event in enumerate(events, 1):
+        history.take(seq, event)
+    assert [row.outcome for row in history.open_rows()] == ["discarded", "accepted"]
+    history.close_round(finished(1, 4.0), 4.0)
+    assert [row["outcome"] for row in written(tmp_path)[0]] == ["discarded", "accepted"]
+
+
+def test_readings_are_written_in_the_order_of_their_arrival(tmp_path: Path) -> None:
+    history = History(tmp_path, [], [])
+    for at in (1.5, 2.5):
+        history.add_telemetry(BoardStatus(agent='p,"i', temperature=40 + at, joules=at), at)
+    history.flush(force=True)
+    rows = list(csv.DictReader((tmp_path / "telemetry.csv").read_text().splitlines()))
+    assert [(row["time"], row["board"], row["temperature"], row["power"]) for row in rows] == [
+        ("1.5", 'p,"i', "41.5", ""), ("2.5", 'p,"i', "42.5", ""),
+    ]  # fmt: skip
+
+
+def test_a_new_run_in_an_old_folder_begins_a_new_history(tmp_path: Path) -> None:
+    play(tmp_path)
+    history = History(tmp_path, [], [])
+    history.add("started", 1.0, "Run b began")
+    replies, events = written(tmp_path)
+    assert (replies, [event["kind"] for event in events]) == ([], ["started"])

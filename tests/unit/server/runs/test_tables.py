@@ -1,0 +1,35 @@
+"""The tables of a run folder have one plain value in each cell."""
+
+from __future__ import annotations
+
+import csv
+
+from fedquilt_server.runs.tables import clients_csv, rounds_csv
+from fedquilt_server.status.results import RoundResult
+
+ZEROS = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+
+
+def round_row(number: int, **values: object) -> RoundResult:
+    return RoundResult.model_validate({**ZEROS, "round": number, **values})
+
+
+ROUNDS = [
+    round_row(1, accuracy=0.5, trained={"0": 0.5, "10": "S1"}, client_accuracy={"2": 0.25}),
+    round_row(2, label_bytes={"0": {"down": 648, "up": 640}}, scores={"average_accuracy": 0.75}),
+]
+
+
+def test_a_round_has_only_columns_that_some_round_fills() -> None:
+    first, second = csv.DictReader(rounds_csv(ROUNDS).splitlines())
+    assert (first["accuracy"], second["accuracy"], second["average_accuracy"]) == ("0.5", "", "0.75")
+    assert not {"r2", "trained", "scores", "label_bytes", "client_accuracy", "missing"} & set(first)
+    assert rounds_csv([]) == "round\n"
+
+
+def test_clients_have_a_table_of_their_own_in_natural_order() -> None:
+    cells = [tuple(row.values()) for row in csv.DictReader(clients_csv(ROUNDS).splitlines())]
+    assert cells == [
+        ("1", "0", "0.5", "", "", ""), ("1", "2", "", "0.25", "", ""), ("1", "10", "S1", "", "", ""),
+        ("2", "0", "", "", "648", "640"),
+    ]  # fmt: skip
