@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedquilt_common.wire.messages import AgentPresence, RoundMessage
+from fedquilt_common.wire.messages import AgentPresence, RoundMessage, Telemetry
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.coordinator import claims
+from fedquilt_server.history.log_files import read_events
 from fedquilt_server.round.events import Joined, Left, Rejected
+from fedquilt_server.status import health
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
@@ -71,3 +73,42 @@ def test_the_run_goes_on_with_the_owners_after_a_hostile_presence(stage: Stage, 
         f"clients {clients} have another agent: a-hostile-board. They move when it leaves or is silent for 90 s"
         for clients in ([0, 1], [2])
     }
+
+
+def test_a_board_that_hangs_is_shown_as_silent_long_before_it_is_gone(
+    stage: Stage, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is stopped, so the broker keeps its connection. The run folder gets both events."""
+    monkeypatch.setattr(health, "SHORTEST_SILENCE", 1.2)
+    monkeypatch.setattr("fedquilt_server.coordinator.coordinator.HEALTH_SECONDS", 0.05)
+    held: list[tuple[Player, object]] = []
+    seen: list[str] = []
+
+    def hold(player: Player, message: RoundMessage) -> None:
+        player.say(TOPICS.telemetry("jetson"), Telemetry(agent="jetson", boot=1, interval=0.1).encode())
+        held.append((player, player.pack(2)))
+
+    stage.ways[2] = hold
+    stage.arrive()
+
+    awaited = ["silent", "online"]  # the health in which it replies in the first round, and in the second
+
+    def turn() -> bool:
+        stage.turn()
+        for board in stage.board.current.boards:
+            if board.agent == "jetson" and (not seen or seen[-1] != board.health):
+                assert (board.online, bool(board.reason)) == (True, board.health == "silent")
+                seen.append(board.health)
+        if held and seen[-1] == awaited[0]:
+            awaited.pop(0)
+            player, parcel = held.pop()
+            player.send(parcel)  # type: ignore[arg-type]
+        return False
+
+    coordinator = stage.coordinator()
+    with stage.closing(coordinator):
+        coordinator.execute(turn)
+    assert stage.sha256 == undisturbed
+    assert seen[:3] == ["online", "silent", "online"]
+    kinds = [event.kind for event in read_events(stage.folder / "events.jsonl") if event.board == "jetson"]
+    assert kinds[:3] == ["joined", "silent", "back"]
