@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedquilt_common.types import Arrays, Scalar, Shapes
+from fedquilt_common.types import Arrays, ClientId, Scalar, Shapes
 
 if TYPE_CHECKING:
     from fedquilt_common.submodels.slices import Slice
@@ -64,6 +64,8 @@ class State:
         extra: further arrays of any shape that the next round needs. Floating-point ones are stored in float32 between
             rounds.
         report: facts of this round for its row in ``result.json``, as JSON values. No round starts from them.
+        parts: the sub-model of each client whose update is averaged in these arrays; empty if clients train the whole
+            model. For the coverage of the model; no round starts from them.
         scores: what the clients measured of this state. Empty: the coordinator calls ``Algorithm.evaluate``.
     """
 
@@ -71,6 +73,7 @@ class State:
     extra: Arrays = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[ClientId, Slice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,8 @@ class AdaptiveFL:
         }
         arrays = aggregate(state.arrays, updates) if updates else state.arrays
         all_sent = [*(sent[client] for client in replies), *(smaller[client] for client in retries)]
-        return State(arrays, tables.arrays, _report(pool, sent, returned, all_sent))
+        used = {client: update.part for client, update in updates.items()}
+        return State(arrays, tables.arrays, _report(pool, sent, returned, all_sent), parts=used)
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         largest = [member for member in reversed(self.pool(ctx)) if member.name.endswith("1")]

@@ -79,7 +79,8 @@ class ScaleFL:
             for client, reply in replies.items()
         }
         trained = {str(client): kinds[client] for client in sorted(replies)}
-        return State(aggregate(state.arrays, updates), report={"trained": trained})
+        used = {client: update.part for client, update in updates.items()}
+        return State(aggregate(state.arrays, updates), report={"trained": trained}, parts=used)
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         loss = self.loss if ctx.classes else None

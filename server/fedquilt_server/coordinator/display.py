@@ -75,7 +75,8 @@ class StatusUpdater:
         """Return the latest events and replies."""
         if (history := self._history) is None:
             return {}
-        return {"events": history.events, "reply_rows": [*history.rows, *history.open_rows()]}
+        rows = [*history.rows, *history.open_rows()]
+        return {"events": history.events, "reply_rows": rows, "coverage": history.coverage}
 
     # -- phases of a round ---------------------------------------------------------------------
 

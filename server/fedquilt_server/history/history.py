@@ -9,10 +9,16 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.submodels.slices import Slice
+from fedquilt_common.types import ClientId
+from fedquilt_server.history.coverage_book import add_round
 from fedquilt_server.history.event_book import BoardCounts, EventBook
 from fedquilt_server.history.log_files import AppendedCsv, EventFile
 from fedquilt_server.history.reply_book import ReplyBook
 from fedquilt_server.round.events import Event
+from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import EventKind, RunEvent
@@ -20,6 +26,7 @@ from fedquilt_server.status.snapshot import BoardStatus
 
 REPLIES: Final = "replies.csv"
 TELEMETRY: Final = "telemetry.csv"
+COVERAGE: Final = "coverage.json"
 EVENTS: Final = "events.jsonl"
 EVENTS_KEPT: Final = 200
 ROUNDS_KEPT: Final = 12
@@ -58,6 +65,7 @@ class History:
 
     Attributes:
         rows: the replies of the latest finished rounds, oldest first.
+        coverage: how often each channel was trained; None if all clients trained the whole model.
 
     Raises:
         RunFolderError: the files cannot be written.
@@ -72,6 +80,9 @@ class History:
         stored = list(events)
         self._file = EventFile(folder / EVENTS, EVENTS_KEPT, fresh=not stored)
         self.rows: list[ReplyRow] = []
+        self._coverage_path = folder / COVERAGE
+        self.coverage = read_coverage(self._coverage_path) if stored else None
+        self._written = self.coverage
         self._replies.write(self._catch_up(rounds, stored))
         if stored:
             self._telemetry.repair()
@@ -115,6 +126,19 @@ class History:
         """
         self._replies.append(self._close(result, at))
 
+    def count_parts(self, parts: Mapping[ClientId, Slice]) -> None:
+        """Count the sub-models that were averaged in the open round; called before ``close_round``."""
+        if parts:
+            accepted = [row for row in self.open_rows() if row.outcome == "accepted"]
+            hosts = {row.client: row.agent for row in accepted if row.client is not None}
+            self.coverage = add_round(self.coverage, parts, hosts)
+
+    def _write_coverage(self) -> None:
+        if self.coverage is not None and self.coverage is not self._written:
+            with report_disk_errors(self._coverage_path):
+                write_atomically(self._coverage_path, self.coverage.model_dump_json())
+            self._written = self.coverage
+
     def _close(self, result: RoundResult, at: float) -> list[ReplyRow]:
         rows = self._book.close(result, at)
         self._events.round = result.round + 1
@@ -153,7 +177,7 @@ class History:
         self._pending.append(row)
 
     def flush(self, *, force: bool = False) -> None:
-        """Write the readings that were noted, at most once in ``FLUSH_SECONDS`` unless ``force`` is set.
+        """Write the readings and the coverage, at most once in ``FLUSH_SECONDS`` unless ``force`` is set.
 
         Raises:
             RunFolderError: they cannot be written.
@@ -162,6 +186,7 @@ class History:
         if force or now >= self._flush_at:
             rows, self._pending, self._flush_at = self._pending, [], now + FLUSH_SECONDS
             self._telemetry.append(rows)
+            self._write_coverage()
 
     @property
     def events(self) -> list[RunEvent]:
@@ -180,3 +205,11 @@ class History:
     def open_rows(self) -> list[ReplyRow]:
         """Return the replies of the open round so far."""
         return self._book.open_rows()
+
+
+def read_coverage(path: Path) -> Coverage | None:
+    """Return the coverage of a run folder; None if the file is missing or damaged."""
+    try:
+        return Coverage.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None

@@ -190,6 +190,7 @@ class ActiveRun:
         self.checkpoints.save(stored, {travelling.digest, *keep})
         self.folder.note_round(done.round)
         self.watch = Stopwatch(traffic)
+        self.history.count_parts(done.state.parts)
         self.history.close_round(row, now)
         self.result_files.note_round(boards)
         return SavedRound(row, self.checkpoints.read(), travelling, now)

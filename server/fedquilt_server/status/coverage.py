@@ -24,4 +24,5 @@ class Coverage(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     rounds: int = Field(description="rounds that are counted")
+    replies: dict[str, int] = Field(default_factory=dict, description="agent -> its replies that are counted")
     layers: list[LayerCoverage]

@@ -69,7 +69,7 @@ class PartialTraining(ABC):
         if self._collects_statistics(ctx):
             arrays = yield from self._collect_statistics(arrays, {client: parts[client] for client in replies})
         trained = {str(client): self._width_of(client, ctx) for client in sorted(replies)}
-        return State(arrays, state.extra, {"trained": trained})
+        return State(arrays, state.extra, {"trained": trained}, parts={client: parts[client] for client in replies})
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == "statistics":
