@@ -143,6 +143,7 @@ SERVER = {
     "tools": "simulate status",
     "replay": "coordinator experiment_file lab round runs status",
     "sweep": "",
+    "report": "runs status sweep",
     "cli": "coordinator experiment_file provisioning runs simulate status web",
 }
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fedquilt_common import __version__
 
 if TYPE_CHECKING:
+    from fedquilt.reporting import report
     from fedquilt.run import Run, load_run
     from fedquilt.simulation import load_experiment, simulate
     from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate, mean
@@ -94,7 +95,7 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     # run an experiment, read its results
-    "simulate", "load_run", "Run", "load_experiment", "Experiment",
+    "simulate", "load_run", "Run", "load_experiment", "Experiment", "report",
     # what an algorithm is made of
     "Algorithm", "ServerContext", "ClientContext", "Task", "Reply", "State", "Declaration",
     "Learner", "TrainingPhase", "TrainingResult", "Loss", "Penalty",
@@ -113,6 +114,7 @@ __all__ = [
 ]  # fmt: skip
 
 _NAMES = {
+    "fedquilt.reporting": "report",
     "fedquilt.run": "Run load_run",
     "fedquilt.simulation": "load_experiment simulate",
     "fedquilt_common.aggregation.averages": "SubModelUpdate aggregate mean",

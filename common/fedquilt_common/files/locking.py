@@ -53,6 +53,18 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -
             return file
 
 
+def is_locked(folder: Path, name: str = ".lock") -> bool:
+    """Return whether a process holds the lock of ``folder``; nothing is created or changed there."""
+    try:
+        with (folder / name).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _write_holder(file: IO[str]) -> None:
     with contextlib.suppress(OSError):  # the lock holds without it, also on a full disk
         file.truncate(0)

@@ -1,0 +1,112 @@
+"""Figures of papers beside the runs' own, from a sweep or from a YAML file of the same form."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_server.report.groups import RunGroup
+from fedquilt_server.report.mean_deviation import mean_deviation
+from fedquilt_server.report.quantities import QUANTITIES, best_value, last_value
+from fedquilt_server.report.recorded_run import RecordedRun
+from fedquilt_server.report.settings import MISSING, same_value
+from fedquilt_server.report.table import Cell, CellKind, Column, ReportTable
+from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable
+
+_TABLES = TypeAdapter(list[PublishedTable])
+_FORM = "write a list of `source`, `note` and `figures`, each figure with `case` and `scores`; see docs/reports.md"
+
+
+def read_published(path: Path) -> list[PublishedTable]:
+    """Read published figures from a YAML file.
+
+    Raises:
+        ExperimentError: the file cannot be read, or its form is another.
+    """
+    raw = load_yaml(read_text(path), str(path))
+    try:
+        return _TABLES.validate_python([raw] if isinstance(raw, dict) else raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ExperimentError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_FORM}") from None
+
+
+def figure_of(run: RecordedRun, name: str) -> float | None:
+    """Return a run's own value of a published score.
+
+    Args:
+        run: a finished run.
+        name: a key of ``final`` in result.json, the name of a score (its last value) with or without "best_", or
+            ``client_accuracy``: the mean over the clients of their last accuracy, ``best_client_accuracy``: the best
+            such mean over the rounds, or ``waste_rate``: the mean over the rounds.
+    """
+    if name in QUANTITIES:
+        return last_value(run.rounds, name)
+    if name.removeprefix("best_") in QUANTITIES:
+        return best_value(run.rounds, name.removeprefix("best_"))
+    if name.removeprefix("best_") == "client_accuracy":
+        means = [statistics.fmean(row.client_accuracy.values()) for row in run.rounds if row.client_accuracy]
+        return _finite((max(means) if name.startswith("best_") else means[-1]) if means else None)
+    if name == "waste_rate":
+        waste = [row.waste_rate for row in run.rounds if row.waste_rate is not None]
+        return _finite(statistics.fmean(waste) if waste else None)
+    return _finite(run.result.final.get(name) if run.result else None)
+
+
+def _finite(value: Any) -> float | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None
+
+
+def matches(group: RunGroup, case: Mapping[str, Any]) -> bool:
+    """Return whether a group has every setting of a published case: a dotted key, or an axis of the sweep."""
+    return all(same_value(group.settings.get(key, MISSING), value) for key, value in case.items())
+
+
+def published_tables(tables: Sequence[PublishedTable], groups: Sequence[RunGroup]) -> list[ReportTable]:
+    """Return a table for each source: the paper's figures, the runs' own, and the differences."""
+    return [_beside(table, groups, f"published-{number}") for number, table in enumerate(tables, 1)]
+
+
+def _beside(table: PublishedTable, groups: Sequence[RunGroup], name: str) -> ReportTable:
+    names = list(dict.fromkeys(score for figure in table.figures for score in figure.scores))
+    columns = (Column("case", "case"), Column("group", "group"), Column("runs", "runs", "count"),
+               *(column for score in names for column in _columns(score)))  # fmt: skip
+    rows = [_row(figure, group, names) for figure in table.figures for group in _matching(figure, groups)]
+    meaning = "Published figures beside ours: mean \N{PLUS-MINUS SIGN} sample standard deviation over our runs."
+    return ReportTable(name, f"Published: {table.source}", f"{meaning} {table.note}".strip(), columns, tuple(rows))
+
+
+def _matching(figure: PublishedFigure, groups: Sequence[RunGroup]) -> Sequence[RunGroup | None]:
+    """Return the groups of a figure; None stands for none, so that the figure has a row."""
+    return [group for group in groups if matches(group, figure.case)] or [None]
+
+
+def _columns(score: str) -> tuple[Column, Column, Column]:
+    quantity = QUANTITIES.get(score.removeprefix("best_"))
+    shares = ("client_accuracy", "waste_rate")
+    share = score.removeprefix("best_") in shares or score.startswith(("accuracy_", "average_accuracy"))
+    kind: CellKind = quantity.unit if quantity else "share" if share else "number"
+    heading = score.replace("_", " ")
+    return (
+        Column(f"{score}_published", f"{heading}, published", kind),
+        Column(score, f"{heading}, ours", kind),
+        Column(f"{score}_difference", "ours - published", kind),
+    )
+
+
+def _row(figure: PublishedFigure, group: RunGroup | None, names: Sequence[str]) -> tuple[Cell, ...]:
+    case = ", ".join(str(value) for value in figure.case.values())
+    cells = list[Cell]()
+    for score in names:
+        published = figure.scores.get(score)
+        ours = mean_deviation(figure_of(run, score) for run in group.runs) if group else None
+        cells += [published, ours, None if ours is None or published is None else ours.mean - published]
+    return (case, group.name if group else "no run", len(group.runs) if group else 0, *cells)

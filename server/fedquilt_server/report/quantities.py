@@ -1,0 +1,153 @@
+"""Quantities that a report shows: their definitions, units and possible values, and how to read them from a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from fedquilt_server.status.results import RoundResult
+
+Unit = Literal["share", "number", "seconds", "bytes", "joules"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One quantity of a round.
+
+    Attributes:
+        name: the field of ``RoundResult``, or the key of its ``scores``.
+        heading: short name in tables and charts.
+        unit: how its values are written.
+        meaning: definition in one sentence.
+        low: the least possible value.
+        high: the largest possible value.
+        best: which of two values is better.
+    """
+
+    name: str
+    heading: str
+    unit: Unit
+    meaning: str
+    low: float = 0.0
+    high: float = 1.0
+    best: Literal["max", "min"] = "max"
+
+
+LARGEST: Final = 1e300
+"""Limit of quantities without a natural one. Sums and squares of deviations stay finite."""
+
+SCORES: Final = (
+    Quantity("accuracy", "accuracy", "share",
+            "right answers of the global model / test samples; of the clients' own models without a global model"),
+    Quantity("balanced_accuracy", "balanced accuracy", "share", "mean over the classes of the accuracy in each class"),
+    Quantity("macro_f1", "macro-F1", "share", "mean over the classes of the F1 score of each class"),
+    Quantity("global_accuracy", "global accuracy (G)", "share",
+            "right answers of the global model / samples, on the clients' own test samples"),
+    Quantity("personal_accuracy", "personal accuracy (P)", "share",
+            "right answers of the clients' own models / samples, summed over the clients"),
+    Quantity("average_accuracy", "mean of the levels", "share", "mean of the accuracies of the levels' sub-models"),
+    Quantity("r2", "R2", "number", "coefficient of determination, mean over the outputs", -LARGEST),
+    Quantity("average_r2", "mean R2 of the levels", "number", "mean of the R2 of the levels' sub-models", -LARGEST),
+    Quantity("loss", "loss", "number", "mean loss over the test samples", 0.0, LARGEST, "min"),
+)  # fmt: skip
+COSTS: Final = (
+    Quantity("seconds", "time", "seconds", "wall-clock time of the rounds", 0.0, LARGEST, "min"),
+    Quantity("bytes", "bytes", "bytes", "bytes at the coordinator's socket, both ways", 0.0, LARGEST, "min"),
+    Quantity("joules", "energy", "joules", "energy of the boards", 0.0, LARGEST, "min"),
+)
+QUANTITIES: Final = {quantity.name: quantity for quantity in (*SCORES, *COSTS)}
+_SUMS: Final = {"bytes": ("bytes_down", "bytes_up")}
+"""Measures that are the sum of several fields."""
+
+
+def read_raw(row: RoundResult, name: str) -> float | None:
+    """Return the recorded value of a quantity, also an impossible one; None if the round does not have it."""
+    if name in _SUMS:
+        return float(sum(getattr(row, field) for field in _SUMS[name]))
+    value = getattr(row, name, None)
+    return row.scores.get(name) if value is None else value
+
+
+def read_number(row: RoundResult, name: str) -> float | None:
+    """Return the value of a quantity; None if the round does not have it, or if it is impossible."""
+    value = read_raw(row, name)
+    return value if value is not None and is_possible(value, name) else None
+
+
+def is_possible(value: float, name: str) -> bool:
+    """Return whether a value is finite and within the quantity's limits."""
+    quantity = QUANTITIES[name]
+    return math.isfinite(value) and quantity.low <= value <= quantity.high
+
+
+def find_impossible(rows: Sequence[RoundResult]) -> Iterator[str]:
+    """Yield a sentence for each quantity that has impossible values, with the first one."""
+    for name in QUANTITIES:
+        wrong = [(row.round, value) for row in rows if (value := read_raw(row, name)) is not None
+                 and not is_possible(value, name)]  # fmt: skip
+        if wrong:
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            yield f"{name} is {wrong[0][1]:g} in round {wrong[0][0]}{more}: not used"
+
+
+def accumulate(rows: Sequence[RoundResult], name: str) -> list[float] | None:
+    """Return the sums of a cost up to each round; None if a round does not have it."""
+    total, sums = 0.0, []
+    for row in rows:
+        value = read_number(row, name)
+        if value is None:
+            return None
+        total += value
+        sums.append(total)
+    return sums if sums and math.isfinite(total) else None
+
+
+def evaluated(rows: Sequence[RoundResult], name: str) -> list[tuple[int, float]]:
+    """Return the index of each round that has the score, and the score."""
+    return [(index, value) for index, row in enumerate(rows) if (value := read_number(row, name)) is not None]
+
+
+def last_value(rows: Sequence[RoundResult], name: str) -> float | None:
+    """Return the score of the last evaluated round; None if it is impossible, because no earlier one replaces it."""
+    last = next((row for row in reversed(rows) if read_raw(row, name) is not None), None)
+    return read_number(last, name) if last else None
+
+
+def best_value(rows: Sequence[RoundResult], name: str) -> float | None:
+    """Return the best score over the rounds."""
+    found = [value for _, value in evaluated(rows, name)]
+    pick = max if QUANTITIES[name].best == "max" else min
+    return pick(found) if found else None
+
+
+@dataclass(frozen=True)
+class TargetReached:
+    """The costs until a score was reached for the first time.
+
+    Attributes:
+        round: number of that round.
+        costs: sums up to and with that round by quantity; a cost that is not recorded is None.
+    """
+
+    round: int
+    costs: dict[str, float | None]
+
+
+def reach_target(rows: Sequence[RoundResult], name: str, target: float) -> TargetReached | None:
+    """Return what it cost until the score was at least ``target``; None if it never was."""
+    index = next((index for index, value in evaluated(rows, name) if value >= target), None)
+    if index is None:
+        return None
+    sums = {cost.name: accumulate(rows[: index + 1], cost.name) for cost in COSTS}
+    return TargetReached(rows[index].round, {cost: one[-1] if one else None for cost, one in sums.items()})
+
+
+def pick_score(rounds_of_runs: Sequence[Sequence[RoundResult]]) -> str | None:
+    """Return the score that runs are compared by: the first of ``SCORES`` that every run has, or that any has."""
+    for matches in (all, any):
+        for quantity in SCORES:
+            if rounds_of_runs and matches(evaluated(rows, quantity.name) for rows in rounds_of_runs):
+                return quantity.name
+    return None

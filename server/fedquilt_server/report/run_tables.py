@@ -1,0 +1,112 @@
+"""Tables with a row for each run: all runs, those that are not averaged, and how settings differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fedquilt_server.report.groups import RunGroup, repeated_seeds
+from fedquilt_server.report.quantities import QUANTITIES, accumulate, last_value
+from fedquilt_server.report.recorded_run import RecordedRun
+from fedquilt_server.report.run_files import iterate_rows
+from fedquilt_server.report.settings import MISSING, differing_keys, show_value
+from fedquilt_server.report.table import Column, ReportTable
+
+
+class BoardColumns(BaseModel):
+    """The columns of ``boards.csv`` that a report reads."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: str
+    kind: str
+    cores: int = 0
+
+
+def total_cost(run: RecordedRun, cost: str) -> float | None:
+    """Return the sum of a cost over a run's rounds; None if a round does not have it."""
+    sums = accumulate(run.rounds, cost)
+    return sums[-1] if sums else None
+
+
+def time_text(at: float | None) -> str | None:
+    """Return a Unix time as date and time in UTC; None if it is unknown or impossible."""
+    try:
+        return None if at is None else datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def run_table(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], score: str | None) -> ReportTable:
+    """Return all runs, with what is recorded about their origin."""
+    group_of = {run.folder: group.name for group in groups for run in group.runs}
+    quantity = QUANTITIES[score] if score else None
+    columns = (
+        Column("run", "run", "text", "name of the run folder"),
+        Column("group", "group", "text", "a dash: not averaged"),
+        Column("seed", "seed", "count"),
+        Column("status", "status"),
+        Column("rounds", "rounds", "count", "finished rounds"),
+        *([Column(f"final_{quantity.name}", f"final {quantity.heading}", quantity.unit)] if quantity else []),
+        Column("seconds", "time", "seconds"),
+        Column("started", "started"),
+        Column("machine", "boards", "text", "kinds of boards and their cores; a dash: not recorded"),
+    )
+    rows = tuple(
+        (run.label, group_of.get(run.folder), run.seed, run.status, len(run.rounds),
+         *([last_value(run.rounds, quantity.name)] if quantity else []), total_cost(run, "seconds"),
+         time_text(run.started), boards_text(run.folder))
+        for run in runs
+    )  # fmt: skip
+    return ReportTable("runs", "Runs", "Every run that the report was given.", columns, rows)
+
+
+def boards_text(folder: Path) -> str | None:
+    """Describe the boards in ``boards.csv``, such as "2 x strong (4 cores)"."""
+    boards = list(iterate_rows(folder / "boards.csv", BoardColumns, []))
+    kinds = Counter(f"{board.kind} ({board.cores} cores)" if board.cores else board.kind for board in boards)
+    return ", ".join(f"{number} x {kind}" for kind, number in kinds.items()) or None
+
+
+def excluded_table(runs: Sequence[RecordedRun]) -> ReportTable:
+    """Return the runs that are not averaged, each with the reason."""
+    columns = (Column("run", "run"), Column("status", "status"), Column("reason", "reason"),
+               Column("seed", "seed", "count"), Column("rounds", "finished rounds", "count"))  # fmt: skip
+    rows = tuple(
+        (run.label, run.status, run.reason or "no round is recorded", run.seed, len(run.rounds))
+        for run in runs if not run.counts
+    )  # fmt: skip
+    return ReportTable("not-averaged", "Not averaged", "These runs are in no mean and no curve.", columns, rows)
+
+
+def settings_table(groups: Sequence[RunGroup]) -> ReportTable:
+    """Return the settings in which the groups differ, one row for each."""
+    differ = differing_keys([group.settings for group in groups])
+    columns = (Column("key", "setting"), *(Column(group.name, group.name) for group in groups))
+    rows = tuple((key, *(show_value(group.settings.get(key, MISSING)) for group in groups)) for key in differ)
+    return ReportTable("settings", "Settings that differ", "A dash: the group does not have it.", columns, rows)
+
+
+def common_settings(groups: Sequence[RunGroup]) -> Mapping[str, Any]:
+    """Return the settings that all groups have in common."""
+    if not groups:
+        return {}
+    differ = set(differing_keys([group.settings for group in groups]))
+    return {key: show_value(value) for key, value in groups[0].settings.items() if key not in differ}
+
+
+def notes_of(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], copies: Mapping[str, str]) -> list[str]:
+    """Return what a reader must hold beside the numbers."""
+    notes = [f"{copy} is a copy of {original}: it counts once" for copy, original in copies.items()]
+    for group in groups:
+        for seed, several in repeated_seeds(group).items():
+            names = ", ".join(run.label for run in several)
+            notes.append(f"{group.name}: {len(several)} runs have seed {seed} ({names}): each of them counts")
+        if any(run.settings is None for run in group.runs):
+            notes.append(f"{group.name}: the settings are not recorded, so the runs may differ in more than the seed")
+    return notes + [f"{run.label}: {note}" for run in runs for note in run.notes]

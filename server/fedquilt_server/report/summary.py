@@ -1,0 +1,40 @@
+"""The first sentences of a report: how many runs, which are averaged, how."""
+
+from __future__ import annotations
+
+from fedquilt_common import __version__
+from fedquilt_server.report.contents import ReportContents
+from fedquilt_server.report.quantities import QUANTITIES
+
+
+def describe_runs(contents: ReportContents) -> list[str]:
+    """Return what the report is made of, in sentences."""
+    given, counted = len(contents.runs), contents.counted
+    lines = [f"{counted} of {given} {_plural(given, 'run')} averaged, in {len(contents.groups)} "
+             f"{_plural(len(contents.groups), 'group')}."]  # fmt: skip
+    if counted < given:
+        lines.append(f"{given - counted} {_plural(given - counted, 'run')} not averaged: {_name_excluded(contents)}.")
+    if contents.groups:
+        lines.append("Runs with equal settings, except for the seed, form a group. Deviations are sample standard "
+                     "deviations over the runs of a group (divisor n - 1).")  # fmt: skip
+    if contents.score is None and contents.groups:
+        lines.append("No run was evaluated, so there are no scores.")
+    elif contents.score is not None:
+        lines.append(
+            f"Runs are compared by {QUANTITIES[contents.score].heading}: {QUANTITIES[contents.score].meaning}."
+        )
+    return [*lines, f"Made by fedquilt {__version__}."]
+
+
+MOST_NAMED = 5
+
+
+def _name_excluded(contents: ReportContents) -> str:
+    excluded = [run for run in contents.runs if not run.counts]
+    named = [f"{run.label} ({run.status})" for run in excluded[:MOST_NAMED]]
+    more = len(excluded) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def _plural(number: int, word: str) -> str:
+    return word if number == 1 else f"{word}s"

@@ -1,0 +1,136 @@
+"""What ``runs``, ``compare`` and ``report`` print in a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedquilt_server.report.comparison import Comparison
+from fedquilt_server.report.make_report import WrittenReport
+from fedquilt_server.report.quantities import QUANTITIES, last_value, pick_score
+from fedquilt_server.report.recorded_run import RecordedRun, RecordedStatus
+from fedquilt_server.report.run_tables import total_cost
+from fedquilt_server.report.summary import describe_runs
+from fedquilt_server.report.table import ReportTable, headings, number_text, scale_of, texts
+from fedquilt_server.status.console import printable
+from fedquilt_server.status.units import duration, traffic
+from fedquilt_server.status.waiting import DASH
+
+COLOURS: dict[RecordedStatus, str] = {"finished": "green", "failed": "red", "damaged": "red", "interrupted": "yellow",
+                                      "stopped": "yellow", "unknown": "yellow", "running": "cyan"}  # fmt: skip
+
+
+def print_line(text: str, style: str = "") -> None:
+    """Print one line without markup; a long one wraps."""
+    Console().print(plain(text, style), highlight=False, soft_wrap=True)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Return a text without markup and without what controls a terminal: boards report some of them."""
+    return Text(printable(text), style)
+
+
+def new_table() -> Table:
+    """Return an empty table in the style of all of them."""
+    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+
+
+def print_runs(runs: Sequence[RecordedRun], folder: Path) -> None:
+    """Print the list of runs, then why some are not finished."""
+    if not runs:
+        print_line(f"{folder}: holds no run. Start one with `fedquilt simulate EXPERIMENT`")
+        return
+    table = new_table()
+    table.add_column("run", overflow="fold", min_width=12, ratio=1)
+    for name in ("status", "rounds", "score", "time", "bytes", "started"):
+        table.add_column(name, justify="left" if name in ("status", "started") else "right", no_wrap=True)
+    for run in runs:
+        table.add_row(*_run_cells(run))
+    Console().print(table)
+    for run in runs:
+        for text in (run.reason, *run.notes):
+            if text:
+                print_line(f"{run.label}: {text}")
+
+
+def _run_cells(run: RecordedRun) -> list[Text]:
+    score = pick_score([run.rounds])
+    seconds, size = total_cost(run, "seconds"), total_cost(run, "bytes")
+    done = f"{len(run.rounds)}/{run.planned}" if run.planned else str(len(run.rounds))
+    cells = [done, _score_text(run, score), duration(seconds), traffic(size)]
+    rest = [plain(cell) for cell in (*cells, _short_time(run.started))]
+    return [plain(run.label), plain(run.status, COLOURS.get(run.status, "")), *rest]
+
+
+def _score_text(run: RecordedRun, score: str | None) -> str:
+    """Return the last score, such as "93.4 %", "R2 0.83" or "loss 0.12"."""
+    value = last_value(run.rounds, score) if score else None
+    if score is None or value is None:
+        return DASH
+    scale = scale_of(QUANTITIES[score].unit, [value])
+    if QUANTITIES[score].unit == "share":
+        return f"{number_text(value, scale)} %"
+    return f"{QUANTITIES[score].heading} {number_text(value, scale)}"
+
+
+def _short_time(at: float | None) -> str:
+    """Return a time in the local zone, without its year."""
+    try:
+        return DASH if at is None else datetime.fromtimestamp(at).astimezone().strftime("%b %d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return DASH
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Print the results side by side, then the settings that differ."""
+    names = [run.label for run in comparison.runs]
+    _print_side_by_side("", names, [row.texts() for row in comparison.rows])
+    if comparison.differences:
+        rows = [[key, *map(str, values)] for key, values in comparison.differences.items()]
+        _print_side_by_side("setting", names, rows)
+    elif not any(run.settings is None for run in comparison.runs):
+        print_line("The experiments are equal.")
+    for note in comparison.notes:
+        print_line(note)
+
+
+def _print_side_by_side(heading: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = new_table()
+    table.add_column(heading, overflow="fold")
+    for name in names:
+        table.add_column(plain(name), overflow="fold", justify="right")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    Console().print(table)
+    print_line("")
+
+
+def print_report_summary(made: WrittenReport) -> None:
+    """Print the scores and where the report is."""
+    for name in ("scores", "target"):
+        if name in made.contents.tables:
+            _print_table(made.contents.tables[name])
+    for line in describe_runs(made.contents)[:2]:
+        print_line(line)
+    for note in made.contents.notes:
+        print_line(f"Note: {note}")
+    if made.files:
+        more = f" and {len(made.files) - 1} files beside it" if len(made.files) > 1 else ""
+        print_line(f"Wrote {made.files[0]}{more}")
+
+
+def _print_table(report: ReportTable) -> None:
+    print_line(report.title, "bold")
+    table = new_table()
+    for column, heading in zip(report.columns, headings(report), strict=True):
+        table.add_column(plain(heading), justify="right" if column.is_number else "left", overflow="fold")
+    for row in texts(report):
+        table.add_row(*map(plain, row))
+    Console().print(table)
+    print_line("")

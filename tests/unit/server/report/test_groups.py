@@ -1,0 +1,118 @@
+"""Groups of runs over seeds, their means and curves, against numbers that were computed by hand."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.recorded_runs import make_experiment, make_round, make_rounds, near, write_run
+
+from fedquilt_server.report.groups import (
+    RunGroup,
+    average_curve,
+    drop_copies,
+    group_runs,
+    pick_target,
+    repeated_seeds,
+)
+from fedquilt_server.report.mean_deviation import MeanDeviation
+from fedquilt_server.report.recorded_run import RecordedRun, name_runs, read_run
+from fedquilt_server.status.results import Result
+
+
+def make_run(accuracies: list[float | None], seed: int = 1, algorithm: str = "fedavg", **settings: Any) -> RecordedRun:
+    name = f"{algorithm}-{seed}"
+    known = {"name": "digits", "run": name, "algorithm": algorithm, "dataset": "digits", "seed": seed}
+    result = Result.model_validate({**known, "status": "finished", "rounds": make_rounds(accuracies)})
+    experiment = make_experiment(algorithm, seed, len(accuracies), **settings)
+    return RecordedRun(Path(name), name, "finished", result=result, settings=experiment)
+
+
+def only_group(*runs: RecordedRun) -> RunGroup:
+    groups = group_runs(runs)
+    assert len(groups) == 1
+    return groups[0]
+
+
+def test_runs_that_differ_in_seed_and_name_only_are_one_group() -> None:
+    runs = [make_run([0.5], 2), make_run([0.7], 1, name="other"), make_run([0.5], 1, "fedprox")]
+    groups = group_runs(runs)
+    assert [(group.name, group.seeds) for group in groups] == [("fedavg", [1, 2]), ("fedprox", [1])]
+
+
+def test_unfinished_runs_are_in_no_group() -> None:
+    whole, part = make_run([0.5], 1), make_run([0.5], 2)
+    failed = RecordedRun(part.folder, "b", "failed", "why", part.result, part.settings)
+    assert only_group(whole, failed).runs == (whole,)
+    assert group_runs([failed]) == []
+
+
+def test_runs_without_settings_are_not_mixed_with_others() -> None:
+    known = make_run([0.5], 1)
+    unknown = RecordedRun(Path("b"), "b", "finished", result=make_run([0.9], 2).result)
+    groups = group_runs([known, unknown])
+    assert [len(group.runs) for group in groups] == [1, 1]
+    assert len({group.name for group in groups}) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.sampled_from([0.1, 0.2])), max_size=12))
+def test_every_finished_run_is_in_exactly_one_group(cases: list[tuple[int, str, float]]) -> None:
+    runs = [make_run([0.5], seed, name, training={"lr": lr}) for seed, name, lr in cases]
+    groups = group_runs(runs)
+    assert sorted(id(run) for group in groups for run in group.runs) == sorted(map(id, runs))
+    assert len(groups) == len({(name, lr) for _, name, lr in cases})
+    assert len({group.name for group in groups}) == len(groups)
+
+
+def test_scores_and_costs_over_the_runs() -> None:
+    group = only_group(make_run([0.5, 0.9, 0.8], 1), make_run([0.4, 0.6, 0.6], 2))
+    deviation = math.sqrt(2 * 0.1**2)
+    assert group.last("accuracy") == MeanDeviation(near(0.7), near(deviation), 2)
+    assert group.best("accuracy") == MeanDeviation(near(0.75), near(1.5 * deviation), 2)
+    assert group.total("seconds") == MeanDeviation(6.0, 0.0, 2)
+    assert group.total("joules") is None
+    assert [found.round for found in group.targets("accuracy", 0.7)] == [2]
+
+
+def test_a_curve_has_a_point_for_each_round_that_all_runs_evaluated() -> None:
+    group = only_group(make_run([0.5, None, 0.8], 1), make_run([0.7, 0.9, 0.8], 2))
+    points = average_curve(group, "accuracy")
+    assert [(point.round, point.score.mean, point.score.n) for point in points] == [(1, 0.6, 2), (3, 0.8, 2)]
+    assert points[0].score.deviation == near(math.sqrt(0.02))
+    assert [point.costs for point in points] == [
+        {"seconds": 2.0, "bytes": 3000.0, "joules": None}, {"seconds": 6.0, "bytes": 9000.0, "joules": None},
+    ]  # fmt: skip
+
+
+def test_costs_of_a_curve_are_means_over_the_runs() -> None:
+    first, second = make_run([0.5, 0.6], 1), make_run([0.5, 0.6], 2)
+    assert second.result is not None
+    slow = second.result.model_copy(update={"rounds": [make_round(n, 0.5, seconds=4.0) for n in (1, 2)]})
+    group = only_group(first, RecordedRun(second.folder, "b", "finished", result=slow, settings=second.settings))
+    assert [point.costs["seconds"] for point in average_curve(group, "accuracy")] == [3.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("best", "target"), [([0.93, 0.71], 0.7), ([0.7, 0.7], 0.7), ([0.05], 0.05), ([0.04], None), ([1.0], 1.0)]
+)
+def test_the_default_target_is_a_step_that_every_run_reached(best: list[float], target: float | None) -> None:
+    runs = [make_run([value, 0.01], seed) for seed, value in enumerate(best)]
+    assert pick_target(group_runs(runs), "accuracy") == target
+
+
+def test_a_repeated_seed_is_noticed() -> None:
+    runs = [make_run([0.5], 1), make_run([0.5], 1), make_run([0.5], 2)]
+    assert {seed: len(several) for seed, several in repeated_seeds(only_group(*runs)).items()} == {1: 2}
+
+
+def test_a_run_that_is_given_twice_or_copied_counts_once(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a")
+    shutil.copytree(folder, tmp_path / "b")
+    runs, copies = drop_copies(name_runs([read_run(tmp_path / name) for name in ("a", "b", "a")]))
+    assert [run.label for run in runs] == ["a"]
+    assert copies == {"b": "a", "a": "a"}

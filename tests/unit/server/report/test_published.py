@@ -1,0 +1,99 @@
+"""Published figures beside the runs' own."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.recorded_runs import make_round, near, write_run
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_server.report.groups import group_runs
+from fedquilt_server.report.mean_deviation import MeanDeviation
+from fedquilt_server.report.published import figure_of, published_tables, read_published
+from fedquilt_server.report.recorded_run import RecordedRun, read_run
+from fedquilt_server.sweep.manifest import PublishedTable
+
+FILE = """
+- source: The FedReb thesis, table 5.5
+  note: means of five runs
+  figures:
+    - case: {algorithm.name: fedavg, data.set: digits}
+      scores: {best_accuracy: 0.83, accuracy: 0.8}
+    - {case: {algorithm.name: fedreb}, scores: {best_accuracy: 0.87}}
+"""
+
+
+def runs(folder: Path) -> list[RecordedRun]:
+    accuracies = {1: (0.5, 0.9, 0.8), 2: (0.5, 0.7, 0.6)}
+    return [read_run(write_run(folder / str(seed), values, seed=seed)) for seed, values in accuracies.items()]
+
+
+def test_each_figure_is_beside_the_mean_of_its_group(tmp_path: Path) -> None:
+    file = tmp_path / "paper.yaml"
+    file.write_text(FILE)
+    table = published_tables(read_published(file), group_runs(runs(tmp_path)))[0]
+    keys = ["best_accuracy_published", "best_accuracy", "best_accuracy_difference",
+            "accuracy_published", "accuracy", "accuracy_difference"]  # fmt: skip
+    assert [column.key for column in table.columns] == ["case", "group", "runs", *keys]
+    first, missing = table.rows
+    deviation = near(math.sqrt(0.02))
+    ours, last = (MeanDeviation(near(mean), deviation, 2) for mean in (0.8, 0.7))
+    assert first == ("fedavg, digits", "fedavg", 2, 0.83, ours, near(-0.03), 0.8, last, near(-0.1))
+    assert missing == ("fedreb", "no run", 0, 0.87, None, None, None, None, None)
+
+
+def test_a_case_can_name_the_label_of_a_sweeps_axis(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "a"))
+    swept = RecordedRun(run.folder, "a", "finished", result=run.result, settings=run.settings, case={"width": "half"})
+    table = PublishedTable.model_validate(
+        {"source": "x", "figures": [{"case": {"width": "half"}, "scores": {"accuracy": 0.5}}]}
+    )
+    assert published_tables([table], group_runs([swept]))[0].rows[0][2] == 1
+
+
+def test_one_table_needs_no_list(tmp_path: Path) -> None:
+    file = tmp_path / "paper.yaml"
+    file.write_text("{source: x, figures: [{case: {a: 1}, scores: {accuracy: 0.5}}]}")
+    assert [table.source for table in read_published(file)] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Input should be a valid list"),
+        ("- {source: x}", "0.figures: Field required"),
+        ("- {source: x, figures: [{case: {a: 1}, scores: {accuracy: high}}]}", "scores.accuracy"),
+        ("- {source: x, figures: [], colour: red}", "colour"),
+        ("- [", "paper.yaml:1"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named_with_its_place(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "paper.yaml"
+    file.write_text(text)
+    with pytest.raises(ExperimentError) as caught:
+        read_published(file)
+    assert str(file) in str(caught.value)
+    assert words in str(caught.value)
+
+
+ROUNDS: list[dict[str, Any]] = [
+    {"accuracy": 0.6, "client_accuracy": {"0": 0.4, "1": 0.8}, "waste_rate": 0.2, "personal_accuracy": 0.9},
+    {"accuracy": 0.5, "client_accuracy": {"0": 0.3, "1": 0.5}, "waste_rate": 0.4, "personal_accuracy": 0.7},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("accuracy", 0.5), ("best_accuracy", 0.6), ("best_personal_accuracy", 0.9), ("client_accuracy", 0.4),
+        ("best_client_accuracy", 0.6), ("waste_rate", 0.3), ("bytes_down", 123.0), ("global_sha256", None),
+        ("nothing", None), ("average_accuracy", None),
+    ],
+)  # fmt: skip
+def test_scores_of_the_published_benchmarks(name: str, value: float | None, tmp_path: Path) -> None:
+    rounds = [make_round(number, row.pop("accuracy"), **row) for number, row in enumerate(map(dict, ROUNDS), 1)]
+    run = read_run(write_run(tmp_path / "a", rounds=rounds, final={"bytes_down": 123, "global_sha256": "ab"}))
+    assert figure_of(run, name) == (None if value is None else near(value))

@@ -1,0 +1,51 @@
+"""Settings as dotted keys: differences and short names."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedquilt_server.report.settings import compared, differing_keys, fingerprint, flatten, short_names
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.text(max_size=3))
+SETTINGS = st.dictionaries(st.sampled_from(["algorithm.name", "data.set", "a.b", "c"]), VALUES, max_size=4)
+
+
+def test_nested_keys_are_dotted_and_lists_of_plain_values_stay_whole() -> None:
+    raw = {"a": {"b": 1, "c": [1, 2]}, "fleet": [{"kind": "x"}, {"kind": "y"}], "e": {}}
+    assert dict(flatten(raw)) == {"a.b": 1, "a.c": [1, 2], "fleet.0.kind": "x", "fleet.1.kind": "y"}
+
+
+def test_seed_and_name_do_not_distinguish_groups() -> None:
+    assert compared({"seed": 1, "name": "x", "rounds": 3}) == {"rounds": 3}
+
+
+def test_numbers_are_compared_as_numbers_and_booleans_are_not_numbers() -> None:
+    assert differing_keys([{"a": 1, "b": 1, "c": None}, {"a": 1.0, "b": True}]) == ["b", "c"]
+    assert fingerprint({"a": 1}) == fingerprint({"a": 1.0})
+
+
+def test_groups_are_named_by_as_few_keys_as_possible() -> None:
+    prox = {"algorithm.name": "fedprox", "algorithm.mu": 0.1, "training.lr": 0.05}
+    avg = {"algorithm.name": "fedavg", "training.lr": 0.05}
+    assert short_names([avg, prox]) == ["fedavg", "fedprox"]
+    assert short_names([avg, {**avg, "training.lr": 0.1}, prox]) == [
+        "fedavg, lr=0.05",
+        "fedavg, lr=0.1",
+        "fedprox, lr=0.05",
+    ]
+    assert short_names([avg]) == ["fedavg"]
+    assert short_names([{}]) == ["all runs"]
+
+
+def test_keys_that_a_sweep_varies_are_named_also_where_fewer_would_do() -> None:
+    several = [{"algorithm.name": "a", "training.lr": 1}, {"algorithm.name": "b", "training.lr": 2}]
+    assert short_names(several, ["training.lr"]) == ["lr=1", "lr=2"]
+
+
+@given(st.lists(SETTINGS, min_size=1, max_size=6, unique_by=fingerprint))
+def test_different_settings_have_different_keys_to_tell_them_apart(several: list[dict[str, object]]) -> None:
+    differ = differing_keys(several)
+    marks = {fingerprint({key: one[key] for key in differ if key in one}) for one in several}
+    assert len(marks) == len(several)
+    assert len(short_names(several)) == len(several)
