@@ -14,13 +14,18 @@ from collections.abc import Callable
 from typing import Final
 
 from fedquilt_client import hardware
+from fedquilt_client.energy import EnergyMeter, EnergyReading
 from fedquilt_client.jobs import Jobs
-from fedquilt_client.reports import failure_message, telemetry_message
+from fedquilt_client.power import PowerSensor
+from fedquilt_client.power_choice import choose_sensor
+from fedquilt_client.power_programs import Stopped
+from fedquilt_client.reports import NoticeLimit, failure_message, notice_message, telemetry_message
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
 from fedquilt_common import __version__
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.client_id import instance_of, keep_suffix
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, EndMessage, RoundMessage, RunMessage
@@ -79,7 +84,12 @@ class Agent:
         self._farewell = AgentPresence(agent=name, online=False, boot=self._boot).encode()
         will = Will(self.topics.presence(name), self._farewell, WILL_DELAY)
         self._transport = make_transport(self._events.put, will)
-        self._jobs = Jobs(settings, self._store, self._transport, self.topics, self._events.put, self._report_failure)
+        self._meter = None if settings.private else EnergyMeter(self._find_sensor)
+        self._jobs = Jobs(
+            settings, self._store, self._transport, self.topics, self._events.put,
+            self._report_failure, self._report_notice, self._meter,
+        )  # fmt: skip
+        self._notices = NoticeLimit()
         self._coordinator_epoch = -1
         self._telemetry_due = self._repair_at = self._failures_due = _AT_ONCE
         self._jobs_seen = 0
@@ -97,6 +107,8 @@ class Agent:
                 state folder cannot be read or written.
         """
         self._transport.connect()
+        if self._meter is not None:
+            self._meter.start()
         try:
             with report_disk_errors(self.settings.state):
                 self._work(should_stop)
@@ -104,7 +116,12 @@ class Agent:
             self._jobs.close()
             farewell = self.topics.presence(self.settings.name), self._farewell
             self._transport.close(farewell, end_session=self._ended and self.settings.once)
+            if self._meter is not None:
+                self._meter.stop()
             self._store.release()
+
+    def _find_sensor(self, stopped: Stopped) -> PowerSensor:
+        return choose_sensor(self.settings.kind, self.settings.power_command, stopped)
 
     def _work(self, should_stop: Callable[[], bool]) -> None:
         while not should_stop() and not (self._ended and self.settings.once):
@@ -175,13 +192,19 @@ class Agent:
         if self._cleared:  # only now: whoever clears it may clear it each time
             self._cleared = False
             self._publish_presence()
-        vitals = hardware.NO_VITALS if self.settings.private else hardware.read_vitals()
-        message = telemetry_message(self.settings.name, self._boot, vitals, self._jobs.progress, interval)
+        vitals = hardware.NO_VITALS if self.settings.private else hardware.read_vitals(self._jobs.processes)
+        energy = EnergyReading() if self._meter is None else self._meter.reading
+        message = telemetry_message(self.settings.name, self._boot, vitals, energy, self._jobs.progress, interval)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
 
     def _report_failure(self, run: str, client: int, exchange: ExchangeId, reason: str) -> None:
         message = failure_message(self.settings.name, run, client, exchange, reason)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
+
+    def _report_notice(self, kind: str, text: str, job: Job, run: str) -> None:
+        if self._notices.allows(time.monotonic()):
+            message = notice_message(self.settings.name, self._boot, kind, text, job, run)
+            self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
 
     # -- what the agent receives ---------------------------------------------------------------
 

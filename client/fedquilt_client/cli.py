@@ -83,6 +83,10 @@ def agent(
             help="open; or private: report the kind of board, not its resources.", show_default=_default("profile")
         ),
     ] = None,
+    power_command: Annotated[
+        str | None,
+        typer.Option(help="Program that prints the board's power in watts.", show_default="the board's sensors"),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -189,6 +193,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         memory=int(config.memory) if config.memory else None,
         budget=int(config.budget) if config.budget else None,
         private=config.profile == "private",
+        power_command=config.power_command,
         allow_import=tuple(config.allow_import),
         once=config.once,
     )

@@ -1,14 +1,16 @@
-"""The board's profile and sensors: memory, cores, GPU, temperature, power."""
+"""The board's profile and sensors: memory, cores, GPU, load, temperature. ``energy`` has its power."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from fedquilt_client.process_memory import resident_bytes
 from fedquilt_common.doctor.pi_firmware import read_throttled
 from fedquilt_common.wire.messages import ProfileMessage
 
@@ -23,18 +25,20 @@ class Vitals:
 
     Attributes:
         memory_used: bytes in use on the board, or in its control group if that has a limit.
+        memory_own: bytes that the agent and its training processes hold.
+        load: processes that run or wait for a processor, as an average over one minute.
         temperature: of the hottest sensor, in degrees Celsius.
-        power: of the board, in watts.
         throttled: bits of a Raspberry Pi's ``get_throttled``.
     """
 
-    memory_used: int | None
-    temperature: float | None
-    power: float | None
+    memory_used: int | None = None
+    memory_own: int | None = None
+    load: float | None = None
+    temperature: float | None = None
     throttled: int | None = None
 
 
-NO_VITALS = Vitals(None, None, None)
+NO_VITALS = Vitals()
 
 
 def board_profile(kind: str, memory: int | None, *, private: bool = False) -> ProfileMessage:
@@ -57,12 +61,24 @@ def board_profile(kind: str, memory: int | None, *, private: bool = False) -> Pr
     )
 
 
-def read_vitals() -> Vitals:
-    """Read the board's sensors."""
+def read_vitals(workers: Iterable[int] = ()) -> Vitals:
+    """Read the board's sensors.
+
+    Args:
+        workers: process ids of the training processes.
+    """
     total = psutil.virtual_memory()
     limit = _first_number(_CGROUP_LIMITS)
     used = _first_number(_CGROUP_USAGE) if limit and limit < total.total else None
-    return Vitals(used or total.total - total.available, _temperature(), _power(), read_throttled())
+    own = resident_bytes((os.getpid(), *workers))
+    return Vitals(used or total.total - total.available, own, _load(), _temperature(), read_throttled())
+
+
+def _load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
 
 
 def _cores() -> int:
@@ -92,12 +108,3 @@ def _temperature() -> float | None:
         return None
     celsius = [entry.current for entries in psutil.sensors_temperatures().values() for entry in entries]
     return max(celsius, default=None)
-
-
-def _power() -> float | None:
-    """Return the power in watts, from the first hwmon sensor that has it (some Jetsons and mini PCs); else None."""
-    for path in sorted(Path("/sys/class/hwmon").glob("hwmon*/power1_input")):
-        microwatts = _first_number((str(path),))
-        if microwatts is not None:
-            return microwatts / 1e6
-    return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedquilt_client.capacity import lower_limit
+from fedquilt_client.current_run import CurrentRun
 from fedquilt_client.downloads import Downloads
+from fedquilt_client.energy import EnergyMeter
 from fedquilt_client.records import StoredReply
-from fedquilt_client.reports import out_of_memory_message, unused_clients_message
+from fedquilt_client.reports import OUT_OF_MEMORY, WORKER_RESTARTED, out_of_memory_message, unused_clients_message
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_client.tasks import (
@@ -34,6 +34,7 @@ from fedquilt_client.worker_pool import (
     JobInputDamaged,
     JobOutOfMemory,
     JobProgress,
+    JobRestarted,
     Post,
     WorkerPool,
 )
@@ -48,32 +49,8 @@ log = logging.getLogger(__name__)
 
 ReportFailure = Callable[[str, int, ExchangeId, str], None]
 """Publishes that a client cannot do its task: (run, client, round and exchange, reason)."""
-
-
-@dataclass
-class _CurrentRun:
-    """The run that this board takes part in.
-
-    Attributes:
-        given_up: tasks that failed since the last manifest, with the reason, or were stopped, without one.
-        damages: how often a patch on disk was damaged since the last manifest, by digest.
-        damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
-        may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier
-            round. A manifest that the broker retained may be older than the restart, so it leaves this as it is.
-    """
-
-    store: RunStore
-    downloads: Downloads
-    uploads: Uploads
-    round: RoundMessage | None = None
-    given_up: dict[TaskId, str] = field(default_factory=dict)
-    damages: Counter[str] = field(default_factory=Counter)
-    damaged_clients: set[int] = field(default_factory=set)
-    may_go_back: bool = True
-
-    @property
-    def id(self) -> str:
-        return self.store.run.run
+ReportNotice = Callable[[str, str, Job, str], None]
+"""Publishes that something happened to a job: (kind, text, job, run)."""
 
 
 class Jobs:
@@ -82,6 +59,8 @@ class Jobs:
     Args:
         post: runs a callable in the agent's thread; all methods of this class run in that thread.
         report_failure: publishes that a task cannot be done.
+        report_notice: publishes what happened to a task that goes on.
+        meter: counts the energy of the tasks; None: it is unknown.
     """
 
     def __init__(
@@ -92,15 +71,18 @@ class Jobs:
         topics: Topics,
         post: Post,
         report_failure: ReportFailure,
+        report_notice: ReportNotice = lambda *_: None,
+        meter: EnergyMeter | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._transport = transport
         self._topics = topics
         self._report_failure = report_failure
+        self._report_notice = report_notice
         self._post = post
-        self._pool = WorkerPool(settings.workers, settings.threads, post, self._take_event)
-        self._run: _CurrentRun | None = None
+        self._pool = WorkerPool(settings.workers, settings.threads, post, self._take_event, meter=meter)
+        self._run: CurrentRun | None = None
         self._early_round: RoundMessage | None = None
         self.started = 0
         """Jobs that were given to the training processes so far."""
@@ -111,6 +93,11 @@ class Jobs:
     def busy(self) -> bool:
         """Whether any task is in training or waits for a free process."""
         return bool(self._pool.jobs)
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the training processes."""
+        return self._pool.processes
 
     @property
     def run(self) -> str | None:
@@ -145,7 +132,7 @@ class Jobs:
             experiment.chunk,
             experiment.speedup,
         )
-        self._run = _CurrentRun(store, downloads, uploads)
+        self._run = CurrentRun(store, downloads, uploads)
         if self._early_round is not None and self._early_round.run == message.run:
             self.open_round(self._early_round, retained=True)
         log.info("run %s: %s on %s", message.run, experiment.algorithm.name, experiment.data.set)
@@ -187,12 +174,12 @@ class Jobs:
         self._review(run, task_ids)
         self.plan()
 
-    def _open_exchange(self, run: _CurrentRun, tasks: list[OpenTask], task_ids: set[TaskId]) -> None:
+    def _open_exchange(self, run: CurrentRun, tasks: list[OpenTask], task_ids: set[TaskId]) -> None:
         self._pool.cancel(lambda job: task_id(job) not in task_ids)
         self.progress = {job.client: self.progress.get(job.client, 0.0) for job in self._pool.jobs}
         run.downloads.want(patch for task in tasks for patch in task.patches)
 
-    def _review(self, run: _CurrentRun, task_ids: set[TaskId]) -> None:
+    def _review(self, run: CurrentRun, task_ids: set[TaskId]) -> None:
         """Retry failed tasks and offer settled replies again: an earlier refusal may not apply to this manifest."""
         run.given_up.clear()
         run.damages.clear()
@@ -218,12 +205,12 @@ class Jobs:
             case StopMessage():
                 self._stop(run, message)
 
-    def _take_receipt(self, run: _CurrentRun, receipt: ReceiptMessage) -> None:
+    def _take_receipt(self, run: CurrentRun, receipt: ReceiptMessage) -> None:
         reply = run.uploads.take_receipt(receipt)
         if reply is not None and receipt.outcome not in ("accepted", "duplicate"):
             log.warning("client %d, round %d: %s: %s", reply.client, reply.round, receipt.outcome, receipt.reason)
 
-    def _stop(self, run: _CurrentRun, stop: StopMessage) -> None:
+    def _stop(self, run: CurrentRun, stop: StopMessage) -> None:
         """Leave the tasks of an exchange that has closed without them."""
         message, clients = run.round, set(stop.clients)
         if message is None or (message.round, message.exchange) != (stop.round, stop.exchange):
@@ -260,7 +247,7 @@ class Jobs:
                 with self._give_up_if_damaged(run, task.id):
                     self._advance(run, task)
 
-    def _advance(self, run: _CurrentRun, task: OpenTask) -> None:
+    def _advance(self, run: CurrentRun, task: OpenTask) -> None:
         message = task.message
         stored = run.store.reply(task.client, message.round, message.exchange, task.fingerprint)
         if stored is not None:
@@ -280,28 +267,34 @@ class Jobs:
                 self._finish(run, event)
             case JobOutOfMemory(_, need):
                 limit = lower_limit(run.store.limit, need)
-                log.warning("%s", out_of_memory_message(job, need, limit))
+                self._notice(run, OUT_OF_MEMORY, out_of_memory_message(job, need, limit), job)
                 self._pool.submit(job)
+            case JobRestarted(_, reason):
+                self._notice(run, WORKER_RESTARTED, f"client {job.client}, round {job.round}: {reason}", job)
             case JobInputDamaged(_, path):
                 self._replace_input(run, job, path)
             case JobFailed(_, reason):
                 self._give_up(run, task_id(job), reason)
 
-    def _finish(self, run: _CurrentRun, event: JobFinished) -> None:
+    def _notice(self, run: CurrentRun, kind: str, text: str, job: Job) -> None:
+        log.warning("%s", text)
+        self._report_notice(kind, text, job, run.id)
+
+    def _finish(self, run: CurrentRun, event: JobFinished) -> None:
         job = event.job
         self.progress.pop(job.client, None)
         with self._give_up_if_damaged(run, task_id(job)):
             run.uploads.offer(_commit(run.store, event), intact=True)
             run.damaged_clients.discard(job.client)
 
-    def _give_up(self, run: _CurrentRun, task: TaskId, reason: str) -> None:
+    def _give_up(self, run: CurrentRun, task: TaskId, reason: str) -> None:
         """Report a failed task of the open exchange; the next manifest retries it."""
         self.progress.pop(task[0], None)
         run.given_up[task] = reason
         log.error("client %d, round %d: %s", task[0], run.round.round if run.round else 0, reason)
         self._report(run, task, reason)
 
-    def _report(self, run: _CurrentRun, task: TaskId, reason: str) -> None:
+    def _report(self, run: CurrentRun, task: TaskId, reason: str) -> None:
         message = run.round
         assert message is not None  # noqa: S101 - a task belongs to a manifest
         self._report_failure(run.id, task[0], (message.round, message.exchange), reason)
@@ -314,7 +307,7 @@ class Jobs:
                     self._report(self._run, task, reason)
 
     @contextmanager
-    def _give_up_if_damaged(self, run: _CurrentRun, task: TaskId) -> Iterator[None]:
+    def _give_up_if_damaged(self, run: CurrentRun, task: TaskId) -> Iterator[None]:
         """Give up a task if the block finds damage that only a person can repair; the other clients work on.
 
         Raises:
@@ -328,7 +321,7 @@ class Jobs:
             if run.damaged_clients >= set(self._settings.clients):
                 raise
 
-    def _replace_input(self, run: _CurrentRun, job: Job, path: Path) -> None:
+    def _replace_input(self, run: CurrentRun, job: Job, path: Path) -> None:
         """Download a damaged patch again, and give up if the disk damages it each time."""
         if job.memory is not None and job.memory.path == path:
             with self._give_up_if_damaged(run, task_id(job)):
@@ -340,7 +333,7 @@ class Jobs:
             self._replace_patch(run, job, path)
         self.plan()  # another job's report may have replaced the patch already
 
-    def _replace_patch(self, run: _CurrentRun, job: Job, path: Path) -> None:
+    def _replace_patch(self, run: CurrentRun, job: Job, path: Path) -> None:
         run.damages[path.name] += 1
         log.warning("%s is damaged: downloading it again", path)
         run.downloads.fetch_again(path.name)
@@ -350,7 +343,7 @@ class Jobs:
     def _replace_reply(self, reply: StoredReply) -> None:
         """Train a reply again whose file is damaged, from the memory that its task names.
 
-        The same arrays and memory come out; only the times in the reply's header differ.
+        The same arrays and memory come out; only the measured numbers in the reply's header differ.
         """
         run, task = self._run, (reply.client, reply.task)
         if run is None or run.round is None or task not in {asked.id for asked in self._open_tasks(run.round)}:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from fedquilt_client.energy import EnergyReading
 from fedquilt_client.hardware import Vitals
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
@@ -12,15 +14,39 @@ from fedquilt_common.wire.messages import FailedMessage, NoticeMessage, Telemetr
 
 _SHOWN: Final = 8
 """Clients that a warning lists."""
+OUT_OF_MEMORY: Final = "out-of-memory"
+"""Kind of the notice that the board trains smaller sub-models from now on."""
+WORKER_RESTARTED: Final = "worker-restarted"
+"""Kind of the notice that a training process died and was started again."""
+MOST_NOTICES: Final = 5
+"""Notices that an agent publishes within ``NOTICE_SECONDS``."""
+NOTICE_SECONDS: Final = 60.0
 
 
-def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int, float], interval: float) -> Telemetry:
+class NoticeLimit:
+    """Limits how many notices an agent publishes, so that one whose training fails in a loop does not flood."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=MOST_NOTICES)
+
+    def allows(self, now: float) -> bool:
+        """Whether one more notice may be published at ``now``, in monotonic seconds; if so, it counts."""
+        if len(self._times) == MOST_NOTICES and now - self._times[0] < NOTICE_SECONDS:
+            return False
+        self._times.append(now)
+        return True
+
+
+def telemetry_message(
+    agent: str, boot: int, now: Vitals, energy: EnergyReading, progress: Mapping[int, float], interval: float
+) -> Telemetry:
     """Return a message with the board's sensors and the progress of its clients.
 
     Args:
         agent: the agent's name.
         boot: number of the agent's start; later starts have larger numbers.
         now: the sensors' readings.
+        energy: the board's power and energy.
         progress: of each client in training, the part that is done, in [0, 1].
         interval: seconds until the next message at the latest.
     """
@@ -28,8 +54,12 @@ def telemetry_message(agent: str, boot: int, now: Vitals, progress: Mapping[int,
         agent=agent,
         boot=boot,
         memory_used=now.memory_used,
+        memory_own=now.memory_own,
+        load=now.load,
         temperature=now.temperature,
-        power=now.power,
+        power=energy.watts,
+        joules=energy.joules,
+        power_source=energy.source,
         throttled=now.throttled,
         training={str(client): value for client, value in progress.items()},
         interval=interval,

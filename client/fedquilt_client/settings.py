@@ -18,6 +18,7 @@ class AgentSettings:
         memory: bytes of memory that the board reports; None reports what it has.
         budget: bytes that training may take; None allows what is free.
         private: report nothing about the board's resources.
+        power_command: the owner's command that prints the board's power in watts; None: the board's own sensors.
         allow_import: packages from which an experiment may import models, algorithms and data sets.
         once: leave when the run has ended.
     """
@@ -32,5 +33,6 @@ class AgentSettings:
     memory: int | None = None
     budget: int | None = None
     private: bool = False
+    power_command: str | None = None
     allow_import: tuple[str, ...] = ()
     once: bool = False

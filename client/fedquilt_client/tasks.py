@@ -110,6 +110,7 @@ def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettin
         budget=settings.budget,
         limit_file=store.limit,
         sharing=settings.workers,
+        measured=not settings.private,
     )
 
 

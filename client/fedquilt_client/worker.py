@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedquilt_client.capacity import free_capacity, read_limit
+from fedquilt_client.process_memory import peak_bytes, reset_peak
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import FedquiltError, SliceError
 from fedquilt_common.experiment.experiment import Experiment
@@ -28,7 +29,7 @@ from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training.out_of_memory import is_out_of_memory
 from fedquilt_common.training_jobs import DISK_FAILURE, Job
 from fedquilt_common.wire.codec import FileArrays, write_arrays
-from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
+from fedquilt_common.wire.messages import MAX_METRICS, REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
 
 PROGRESS_SECONDS = 0.5
 PLENTY = 1 << 30
@@ -53,6 +54,8 @@ class Worker:
         self._run_file: tuple[Path, int] | None = None
         self._intact: set[tuple[Path, int]] = set()
         self.cancelled: set[int] = set()
+        self.energies: queue.SimpleQueue[tuple[int, float | None] | None] = queue.SimpleQueue()
+        """Answers to the event ``trained``: the job's number, and the joules if they are known; None ends them."""
 
     def do(self, job: Job) -> None:
         """Do one job; an error becomes an event with a reason, unless the job is cancelled."""
@@ -82,6 +85,7 @@ class Worker:
         else:
             keep_freed_memory()
         self._check_inputs(job)
+        has_peak = job.measured and reset_peak()
         board = self._board_for(job)
         seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
         ctx = TaskContext(
@@ -103,10 +107,21 @@ class Worker:
         if ctx.memory_changed:
             memory = write_arrays(job.memory_out, ctx.memory).digest
             sync(job.memory_out)
-        header = _header(job, board.run, reply)
+        taken = {"joules": self._ask_energy(job), "memory_peak": peak_bytes() if has_peak else None}
+        header = _header(job, board.run, reply, taken)
         blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, header, labels=job.labels)
         sync(job.reply)
         return {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
+
+    def _ask_energy(self, job: Job) -> float | None:
+        """Ask the agent for the energy of the job up to now; None if it is unknown."""
+        if not job.measured:
+            return None
+        self._emit(job.number, "trained")
+        while (answer := self.energies.get()) is not None:
+            if answer[0] == job.number:  # one to a job that was cancelled may be left
+                return answer[1]
+        return None
 
     def _check_inputs(self, job: Job) -> None:
         """Check the digests of the job's files; a patch that many clients share is read once."""
@@ -202,7 +217,12 @@ def _slice(anatomy: Anatomy, message: SliceMessage) -> Slice:
     return Slice(anatomy, tuple(kept), frozenset(message.absent))
 
 
-def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
+def _header(job: Job, run: RunMessage, reply: Reply, taken: Mapping[str, float | None]) -> Mapping[str, str]:
+    """Return the reply's metadata; the algorithm's own metrics come before what the training has taken."""
+    metrics = {name: float(value) for name, value in reply.metrics.items()}
+    for name, value in taken.items():
+        if value is not None and len(metrics) < MAX_METRICS:
+            metrics.setdefault(name, float(value))
     header = ReplyHeader(
         run=run.run,
         round=job.round,
@@ -210,7 +230,7 @@ def _header(job: Job, run: RunMessage, reply: Reply) -> Mapping[str, str]:
         client=job.client,
         task=job.fingerprint,
         weight=float(reply.weight),
-        metrics={name: float(value) for name, value in reply.metrics.items()},
+        metrics=metrics,
         public=run.public if job.labels else None,
     )
     return {REPLY_KEY: header.model_dump_json()}
@@ -232,21 +252,24 @@ def main() -> None:
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     worker = Worker(out, int(sys.argv[1]) if len(sys.argv) > 1 else 1)
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(sys.stdin, jobs, worker.cancelled), daemon=True).start()
+    threading.Thread(target=_read, args=(sys.stdin, jobs, worker), daemon=True).start()
     while (job := jobs.get()) is not None:
         worker.do(job)
 
 
-def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], cancelled: set[int]) -> None:
-    """Read lines: a line is a job, or ``{"cancel": number}`` about an earlier one; None ends the jobs."""
+def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], worker: Worker) -> None:
+    """Read lines: a line is a job, or it has ``cancel`` or ``energy`` and the number of one; None ends the jobs."""
     for line in lines:
         if not line.endswith("\n"):
             break  # the agent was killed while it wrote
         message = json.loads(line)
         if "cancel" in message:
-            cancelled.add(message["cancel"])
+            worker.cancelled.add(message["cancel"])
+        elif "energy" in message:
+            worker.energies.put((message["energy"], message["joules"]))
         else:
             jobs.put(Job.model_validate_json(line))
+    worker.energies.put(None)
     jobs.put(None)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedquilt_client.capacity import oom_kills
+from fedquilt_client.energy import EnergyMeter
 from fedquilt_common.training_jobs import DISK_FAILURE, Job, worker_command, worker_environment
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,14 @@ class JobFinished:
 
 
 @dataclass(frozen=True)
+class JobRestarted:
+    """A job begins again, because its process died; the reason is a text for people."""
+
+    job: Job
+    reason: str
+
+
+@dataclass(frozen=True)
 class JobFailed:
     """A job cannot be done; the reason is a text for the log and the page."""
 
@@ -78,7 +87,7 @@ class JobInputDamaged:
     path: Path
 
 
-JobEvent = JobProgress | JobFinished | JobFailed | JobOutOfMemory | JobInputDamaged
+JobEvent = JobProgress | JobFinished | JobRestarted | JobFailed | JobOutOfMemory | JobInputDamaged
 Post = Callable[[Callable[[], None]], None]
 """Runs a callable in the agent's thread."""
 
@@ -101,6 +110,7 @@ class WorkerPool:
         post: runs a callable in the agent's thread.
         on_event: receives the progress and the outcome of each job.
         oom_kills: returns the number of processes that the system has killed because it was out of memory.
+        meter: counts the energy of the jobs; None: it is unknown.
     """
 
     def __init__(
@@ -110,8 +120,10 @@ class WorkerPool:
         post: Post,
         on_event: Callable[[JobEvent], None],
         oom_kills: Callable[[], int] = oom_kills,
+        meter: EnergyMeter | None = None,
     ) -> None:
         self._oom_kills = oom_kills
+        self._meter = meter
         self._slots = [_WorkerSlot() for _ in range(workers)]
         self._threads = threads
         self._post = post
@@ -126,6 +138,11 @@ class WorkerPool:
         """The jobs that run or wait, without cancelled ones."""
         running = [slot.job for slot in self._slots if slot.job and slot.leaving_since is None]
         return [*running, *self._waiting, *(job for _, job in self._pausing)]
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the training processes."""
+        return [slot.process.pid for slot in self._slots if slot.process is not None]
 
     def submit(self, job: Job) -> None:
         """Start a job as soon as a process is free."""
@@ -145,7 +162,7 @@ class WorkerPool:
         """Kill workers that have not aborted a cancelled job in time."""
         for slot in self._slots:
             if slot.leaving_since is not None and time.monotonic() - slot.leaving_since >= CANCEL_SECONDS:
-                slot.job = slot.leaving_since = None
+                self._free(slot)
                 self._kill(slot)
         self._end_pauses(time.monotonic())
         self._feed()
@@ -159,8 +176,14 @@ class WorkerPool:
         self._waiting.clear()
         self._pausing.clear()
         for slot in self._slots:
-            slot.job = slot.leaving_since = None
+            self._free(slot)
             self._kill(slot)
+
+    def _free(self, slot: _WorkerSlot) -> None:
+        """Take the job off a process."""
+        if slot.job is not None and self._meter is not None:
+            self._meter.end(slot.job.number)
+        slot.job = slot.leaving_since = None
 
     # -- output and exit of a process, in the agent's thread -----------------------------------
 
@@ -174,6 +197,9 @@ class WorkerPool:
             return
         if message["event"] == "training":
             slot.need = int(message["need"])
+        elif message["event"] == "trained":
+            joules = self._meter.share(slot.job.number) if self._meter is not None else None
+            _write(slot, json.dumps({"energy": slot.job.number, "joules": joules}))
         elif message["event"] != "progress":
             self._end_job(slot, slot.job, message)
         elif slot.leaving_since is None:
@@ -181,7 +207,7 @@ class WorkerPool:
 
     def _end_job(self, slot: _WorkerSlot, job: Job, message: dict[str, Any]) -> None:
         cancelled, need = slot.leaving_since is not None, slot.need
-        slot.job = slot.leaving_since = None
+        self._free(slot)
         waits = not cancelled and message.get("cause") == DISK_FAILURE and self._pause(job, str(message["reason"]))
         self._feed()
         if not (cancelled or waits):
@@ -205,19 +231,20 @@ class WorkerPool:
             return
         _close_stdin(process)
         job = slot.job if slot.leaving_since is None else None
-        slot.process = slot.job = slot.leaving_since = None
+        self._free(slot)
+        slot.process = None
         event = self._event_of_exit(slot, process, job) if job is not None else None
         self._feed()
         if event is not None:
             self._on_event(event)
 
-    def _event_of_exit(self, slot: _WorkerSlot, process: subprocess.Popen[str], job: Job) -> JobEvent | None:
+    def _event_of_exit(self, slot: _WorkerSlot, process: subprocess.Popen[str], job: Job) -> JobEvent:
         if slot.need and self._ran_out_of_memory(slot, process):
             return JobOutOfMemory(job, slot.need)
         self._attempts[job.number] += 1
         if self._attempts[job.number] < ATTEMPTS:
             self._waiting.appendleft(job)
-            return None
+            return JobRestarted(job, f"the training process died with {_describe_exit(process)}; starting it again")
         return JobFailed(job, f"the training process died {ATTEMPTS} times, last with {_describe_exit(process)}")
 
     def _ran_out_of_memory(self, slot: _WorkerSlot, process: subprocess.Popen[str]) -> bool:
@@ -240,6 +267,8 @@ class WorkerPool:
         if slot.process is None:
             slot.process = self._spawn(number)
         slot.need, slot.kills_before = 0, self._oom_kills()
+        if self._meter is not None:
+            self._meter.begin(job.number)
         _write(slot, job.model_dump_json())
 
     def _spawn(self, number: int) -> subprocess.Popen[str]:

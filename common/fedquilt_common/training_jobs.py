@@ -61,6 +61,8 @@ class Job(BaseModel):
         limit_file: holds the bytes that training must stay below after it ran out of memory.
         sharing: training processes that share the free memory.
         fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
+        measured: whether the reply carries what the training took; then the process asks for its energy with the event
+            ``trained``, and waits for ``{"energy": number, "joules": ...}``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -86,6 +88,7 @@ class Job(BaseModel):
     limit_file: Path | None = None
     sharing: int = 1
     fitting: dict[str, tuple[int, ...]] | None = None
+    measured: bool = False
 
 
 def worker_command(threads: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedquilt_common.wire.codec import FileArrays
-from fedquilt_common.wire.messages import AgentPresence, FailedMessage
+from fedquilt_common.wire.messages import AgentPresence, FailedMessage, NoticeMessage, Telemetry
 from fedquilt_common.wire.parsing import parse_telemetry
 
 if TYPE_CHECKING:
@@ -19,8 +19,19 @@ def presences(peer: Peer) -> list[AgentPresence]:
 
 
 def failures(peer: Peer) -> list[FailedMessage]:
-    messages = [parse_telemetry(message.payload, message.topic) for message in peer.messages("telemetry")]
-    return [message for message in messages if isinstance(message, FailedMessage)]
+    return [found for found in _reports(peer) if isinstance(found, FailedMessage)]
+
+
+def telemetry(peer: Peer) -> list[Telemetry]:
+    return [found for found in _reports(peer) if isinstance(found, Telemetry)]
+
+
+def notices(peer: Peer) -> list[NoticeMessage]:
+    return [found for found in _reports(peer) if isinstance(found, NoticeMessage)]
+
+
+def _reports(peer: Peer) -> list[Telemetry | FailedMessage | NoticeMessage]:
+    return [parse_telemetry(message.payload, message.topic) for message in peer.messages("telemetry")]
 
 
 def same(one: Any, other: Any) -> bool:

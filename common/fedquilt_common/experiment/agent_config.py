@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Size
@@ -33,6 +34,7 @@ class AgentConfig(BaseModel):
     memory: Size | None = None
     budget: Size | None = None
     profile: Literal["open", "private"] = "open"
+    power_command: str | None = Field(None, alias="power-command")
     state: Path | None = None
     allow_import: list[str] = Field(default_factory=list, alias="allow-import")
     ca: str = ""
@@ -40,6 +42,17 @@ class AgentConfig(BaseModel):
     key: str = ""
     link: str | None = None
     once: bool = False
+
+    @field_validator("power_command")
+    @classmethod
+    def _check_command(cls, value: str | None) -> str | None:
+        try:
+            words = [""] if value is None else shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"must be a program and its arguments, quoted as in a shell: {error}") from None
+        if not words:
+            raise ValueError("must be a program and its arguments")
+        return value
 
 
 def read_agent_config(path: Path) -> dict[str, Any]:

@@ -348,6 +348,8 @@ class NoticeMessage(WireMessage):
     exchange: Number | None = None
 
 
+MAX_METRICS: Final = 64
+"""Most metrics of a reply."""
 REPLY_KEY: Final = "fedquilt"
 """The only metadata key of a reply's container; its value is a ``ReplyHeader``."""
 
@@ -362,7 +364,9 @@ class ReplyHeader(WireMessage):
         client: whose reply it is.
         task: fingerprint of the task that it answers.
         weight: the client's weight in averages, usually its number of samples.
-        metrics: numbers such as losses and accuracies by name.
+        metrics: numbers such as losses and accuracies by name. The agent adds ``joules``, the board's energy during
+            the task, and ``memory_peak``, the most bytes that the training process held, unless the algorithm has a
+            metric of that name.
         public: digest of the samples that its soft labels belong to.
     """
 
@@ -372,7 +376,9 @@ class ReplyHeader(WireMessage):
     client: Client
     task: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     weight: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
-    metrics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict, max_length=64)
+    metrics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(
+        default_factory=dict, max_length=MAX_METRICS
+    )
     public: Digest | None = None
 
 

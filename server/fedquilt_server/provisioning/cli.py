@@ -210,6 +210,9 @@ def provision(
     profile: Annotated[
         str | None, typer.Option(help="open, or private to publish nothing about the board's resources.")
     ] = None,
+    power_command: Annotated[
+        str | None, typer.Option(help="Program on the board that prints its power in watts; default: its sensors.")
+    ] = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Replace the certificate of a board that already has one.")
     ] = False,
@@ -220,7 +223,9 @@ def provision(
     With --from, each line of the file is a board. The command adds the boards that are new, and changes no other one.
     """
     federation = Federation(folder)
-    options = {"workers": workers, "threads": threads, "profile": profile, "budget": budget}
+    options = {
+        "workers": workers, "threads": threads, "profile": profile, "budget": budget, "power_command": power_command,
+    }  # fmt: skip
     settings = {key: value for key, value in options.items() if value is not None}
     if from_ is not None:
         if board or kind or clients or host or user or renew:

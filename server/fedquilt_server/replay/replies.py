@@ -25,7 +25,7 @@ from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.training import TrainingPool, TrainingProcess
 from fedquilt_server.round.events import Replied
 
-MEASURED: Final = frozenset({"train_seconds"})
+MEASURED: Final = frozenset({"train_seconds", "joules", "memory_peak"})
 """Metrics that a board measures, so another training gives another number."""
 _ALLOWED: Final = ["*"]
 """A replay imports what the experiment names, as the coordinator does."""

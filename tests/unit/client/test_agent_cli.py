@@ -72,10 +72,11 @@ def test_options_reach_the_agent(agent: Callable[..., AgentSettings], tmp_path: 
     found = agent(
         "--broker", "mqtt://lab:1884", "--id", "pi-7", "--clients", "0-3,7", "--federation", "garden",
         "--kind", "pi4", "--workers", "2", "--threads", "3", "--memory", "512MiB", "--state", str(tmp_path),
-        "--allow-import", "mine", "--allow-import", "yours", "--once",
+        "--allow-import", "mine", "--allow-import", "yours", "--once", "--power-command", "meter --watts",
     )  # fmt: skip
     assert found == AgentSettings(
-        "pi-7", (0, 1, 2, 3, 7), tmp_path, "garden", "pi4", 2, 3, 512 << 20, allow_import=("mine", "yours"), once=True
+        "pi-7", (0, 1, 2, 3, 7), tmp_path, "garden", "pi4", 2, 3, 512 << 20, allow_import=("mine", "yours"), once=True,
+        power_command="meter --watts",
     )  # fmt: skip
     assert (Recorded.transport._address.host, Recorded.transport._address.port) == ("lab", 1884)
 
@@ -101,6 +102,7 @@ threads: 3
 memory: 1GiB
 state: {state}
 allow-import: [mine]
+power-command: meter 'of mine'
 once: true
 """
 
@@ -109,7 +111,8 @@ def test_a_configuration_file_has_the_same_keys(agent: Callable[..., AgentSettin
     path = tmp_path / "agent.yaml"
     path.write_text(CONFIG.format(state=tmp_path / "state"))
     from_file = AgentSettings(
-        "pi-1", (4, 5), tmp_path / "state", "garden", "pi4", 2, 3, 1 << 30, allow_import=("mine",), once=True
+        "pi-1", (4, 5), tmp_path / "state", "garden", "pi4", 2, 3, 1 << 30, allow_import=("mine",), once=True,
+        power_command="meter 'of mine'",
     )  # fmt: skip
     assert agent("--config", str(path)) == from_file
     path.write_text(path.read_text().replace("allow-import", "allow_import").replace("4-5", "5"))
@@ -189,6 +192,8 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
         ((*NEEDED, "--config", "torn.yaml"), 4, "torn.yaml"),
         ((*NEEDED, "--clients", "0-999999"), 4, "at most"),
         ((*NEEDED, "--kind", "my board"), 4, "kind"),
+        ((*NEEDED, "--power-command", "meter 'of mine"), 4, "power_command: Value error, must be a program and its"),
+        ((*NEEDED, "--power-command", " "), 4, "must be a program and its arguments"),
         ((*NEEDED, "--id", "a/b"), 4, "id: "),
         ((*NEEDED, "--federation", "#"), 4, "federation: "),
     ],

@@ -21,6 +21,7 @@ from fedquilt_client.worker_pool import (
     JobFinished,
     JobOutOfMemory,
     JobProgress,
+    JobRestarted,
     WorkerPool,
 )
 from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
@@ -124,7 +125,7 @@ class Driver:
             while not self.events:
                 self.posted.get(timeout=40)()
             event = self.events.pop(0)
-            if not isinstance(event, JobProgress):
+            if not isinstance(event, JobProgress | JobRestarted):
                 return event
 
 

@@ -14,7 +14,15 @@ import psutil
 import pytest
 
 from fedquilt_client import worker_pool as pool_module
-from fedquilt_client.worker_pool import ATTEMPTS, JobEvent, JobFailed, JobFinished, JobProgress, WorkerPool
+from fedquilt_client.worker_pool import (
+    ATTEMPTS,
+    JobEvent,
+    JobFailed,
+    JobFinished,
+    JobProgress,
+    JobRestarted,
+    WorkerPool,
+)
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
@@ -33,14 +41,17 @@ class Driver:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.events: list[JobEvent] = []
         self.pool = WorkerPool(workers, 1, self.posted.put, self.events.append)
+        self.restarts: list[JobRestarted] = []
 
     def next(self) -> JobEvent:
-        """The next event that means something, but progress."""
+        """The next event that means something, but progress and restarts, which are kept."""
         while True:
             while not self.events:
                 self.posted.get(timeout=20)()
             event = self.events.pop(0)
-            if not isinstance(event, JobProgress):
+            if isinstance(event, JobRestarted):
+                self.restarts.append(event)
+            elif not isinstance(event, JobProgress):
                 return event
 
     def handle_all(self) -> list[JobEvent]:
@@ -120,6 +131,8 @@ def test_a_killed_process_is_replaced_and_the_job_done(driver: Driver, kit: Kit,
         (JobFinished, behind),
     ]
     assert len(list(seen.iterdir())) == ATTEMPTS + 1
+    died = "the training process died with SIGKILL (out of memory?); starting it again"
+    assert driver.restarts == [JobRestarted(job, died)] * (ATTEMPTS - 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""What an agent holds of the run that it takes part in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fedquilt_client.downloads import Downloads
+from fedquilt_client.store import RunStore
+from fedquilt_client.tasks import TaskId
+from fedquilt_client.uploads import Uploads
+from fedquilt_common.wire.messages import RoundMessage
+
+
+@dataclass
+class CurrentRun:
+    """The run that this board takes part in.
+
+    Attributes:
+        given_up: tasks that failed since the last manifest, with the reason, or were stopped, without one.
+        damages: how often a patch on disk was damaged since the last manifest, by digest.
+        damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
+        may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier
+            round. A manifest that the broker retained may be older than the restart, so it leaves this as it is.
+    """
+
+    store: RunStore
+    downloads: Downloads
+    uploads: Uploads
+    round: RoundMessage | None = None
+    given_up: dict[TaskId, str] = field(default_factory=dict)
+    damages: Counter[str] = field(default_factory=Counter)
+    damaged_clients: set[int] = field(default_factory=set)
+    may_go_back: bool = True
+
+    @property
+    def id(self) -> str:
+        """Identifier of the run."""
+        return self.store.run.run

@@ -1,0 +1,30 @@
+"""Chooses the source of a board's power figure: its owner's meter, else its sensors, else an estimate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedquilt_client.power import PowerSensor
+from fedquilt_client.power_counters import find_rapl
+from fedquilt_client.power_estimate import make_estimate
+from fedquilt_client.power_programs import CommandMeter, Stopped, find_jtop, find_pmic
+from fedquilt_client.power_rails import find_hwmon, find_ina3221
+
+
+def choose_sensor(kind: str, command: str | None, stopped: Stopped, root: Path = Path("/")) -> PowerSensor:
+    """Return the best source of this board's power figure.
+
+    A sensor of the whole board comes before one that measures less of it.
+
+    Args:
+        kind: what the owner names the board.
+        command: the owner's command that prints watts.
+        stopped: a program that runs is killed when it returns True.
+        root: root of the file system that ``proc`` and ``sys`` are read from.
+    """
+    if command is not None:
+        return CommandMeter(command, stopped)
+    for found in (find_ina3221(root), find_hwmon(root)):
+        if found is not None and found.read() is not None:
+            return found
+    return find_jtop() or find_pmic(stopped) or find_rapl(root) or make_estimate(kind, root)

@@ -1,0 +1,63 @@
+"""The memory of the agent's processes: libraries count once, and the peak of a process can begin again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedquilt_client.process_memory import peak_bytes, reset_peak, resident_bytes
+
+MIB = 1 << 20
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def status(proc: Path, pid: int, **kilobytes: int) -> None:
+    (proc / str(pid)).mkdir(parents=True)
+    lines = ["Name:\tpython3", "Threads:\t2", *(f"{name}:\t  {value} kB" for name, value in kilobytes.items())]
+    (proc / str(pid) / "status").write_text("\n".join(lines))
+
+
+def test_pages_of_files_count_once(tmp_path: Path) -> None:
+    status(tmp_path, 1, VmRSS=50, RssAnon=20, RssFile=30, RssShmem=0)
+    status(tmp_path, 2, VmRSS=400, RssAnon=100, RssFile=290, RssShmem=10)
+    status(tmp_path, 3, VmRSS=370, RssAnon=90, RssFile=280, RssShmem=0)
+    assert resident_bytes([1, 2, 3, 99], tmp_path) == (20 + 100 + 10 + 90 + 290) * 1024
+    assert resident_bytes([99], tmp_path) is None
+
+
+def test_a_kernel_without_the_parts(tmp_path: Path) -> None:
+    status(tmp_path, 1, VmRSS=50)
+    assert resident_bytes([1], tmp_path) == 50 * 1024
+
+
+@LINUX
+def test_this_process() -> None:
+    found = resident_bytes([os.getpid()])
+    assert found is not None
+    assert found == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+
+
+@LINUX
+def test_a_peak_begins_again() -> None:
+    if not reset_peak():
+        pytest.skip("this container forbids it")
+    before = peak_bytes()
+    block = bytearray(64 * MIB)
+    during = peak_bytes()
+    del block
+    assert reset_peak()
+    after = peak_bytes()
+    assert before is not None
+    assert during is not None
+    assert after is not None
+    assert during >= before + 60 * MIB
+    assert after <= during - 60 * MIB
+
+
+def test_a_system_that_forbids_it(tmp_path: Path) -> None:
+    assert not reset_peak(tmp_path / "missing")
+    assert peak_bytes(tmp_path / "missing") is None
