@@ -35,6 +35,10 @@ class BoardHealth:
         training: progress of each client in training, in [0, 1].
         reported: whether telemetry has arrived.
         last_seen: Unix time of its last message; None before the first one.
+        power_source: origin of ``power`` and ``joules``: sensor, meter or estimate; empty without a figure.
+        joules: energy since the agent's start.
+        memory_own: bytes that the agent and its training processes hold.
+        load: processes that run or wait for a processor, as an average over one minute.
     """
 
     board: str
@@ -51,6 +55,10 @@ class BoardHealth:
     training: dict[str, float] = field(default_factory=dict)
     reported: bool = False
     last_seen: float | None = None
+    power_source: str = ""
+    joules: float | None = None
+    memory_own: int | None = None
+    load: float | None = None
 
     @property
     def problems(self) -> list[str]:
@@ -112,8 +120,12 @@ def _with_telemetry(board: BoardHealth, message: Telemetry) -> BoardHealth:
     return replace(
         board,
         memory_used=message.memory_used,
+        memory_own=message.memory_own,
+        load=message.load,
         temperature=message.temperature,
         power=message.power,
+        joules=message.joules,
+        power_source=message.power_source,
         throttled=message.throttled,
         training=dict(message.training),
         reported=True,

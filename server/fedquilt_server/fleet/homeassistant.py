@@ -18,12 +18,17 @@ from fedquilt_server.provisioning.board_rows import kind_label
 ONLINE: Final = b"online"
 OFFLINE: Final = b"offline"
 _MIB: Final = 1 << 20
+_JOULES_PER_WATT_HOUR: Final = 3600.0
 _MEASUREMENT: Final = {"platform": "sensor", "state_class": "measurement"}
 _SENSORS: Final[Mapping[str, Mapping[str, Any]]] = {
     "temperature": {
         **_MEASUREMENT, "name": "Temperature", "device_class": "temperature", "unit_of_measurement": "°C",
     },
     "power": {**_MEASUREMENT, "name": "Power", "device_class": "power", "unit_of_measurement": "W"},
+    "energy": {
+        "platform": "sensor", "state_class": "total_increasing", "name": "Energy", "device_class": "energy",
+        "unit_of_measurement": "Wh",
+    },
     "memory": {**_MEASUREMENT, "name": "Memory", "device_class": "data_size", "unit_of_measurement": "MiB"},
     "training": {**_MEASUREMENT, "name": "Training", "unit_of_measurement": "%", "icon": "mdi:school"},
     "problem": {"platform": "binary_sensor", "name": "Power supply and temperature", "device_class": "problem"},
@@ -83,6 +88,7 @@ def _state(board: BoardHealth) -> dict[str, Any]:
     values = {
         "temperature": board.temperature,
         "power": board.power,
+        "energy": None if board.joules is None else round(board.joules / _JOULES_PER_WATT_HOUR, 4),
         "memory": None if board.memory_used is None else round(board.memory_used / _MIB),
         "training": round(100 * sum(parts) / len(parts)) if parts else 0,
         "problem": None if board.throttled is None else "ON" if board.throttled & 0xF else "OFF",

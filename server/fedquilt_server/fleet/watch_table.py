@@ -19,6 +19,8 @@ LEAST_IMPORTANT: Final = ("power", "last seen", "temperature", "memory", "traini
 """The columns that a narrow terminal does not show; the first one goes first."""
 PROBLEMS_WIDTH: Final = 24
 """Characters in which a list of problems can be wrapped and read."""
+ESTIMATE: Final = "estimate"
+"""Origin of a power figure that nothing measures."""
 _FRAME_LINES: Final = 4
 _NONE: Final = "-"
 
@@ -127,7 +129,7 @@ def _cells(board: BoardHealth, now: float) -> dict[str, str]:
         "training": ", ".join(f"{client}: {part:.0%}" for client, part in sorted(board.training.items())) or _NONE,
         "memory": _memory(board),
         "temperature": _NONE if board.temperature is None else f"{board.temperature:.0f} °C",
-        "power": _NONE if board.power is None else f"{board.power:.1f} W",
+        "power": _power(board),
         "problems": "; ".join(board.problems) or _NONE,
         "last seen": _NONE if board.last_seen is None else _age(now - board.last_seen),
     }
@@ -142,6 +144,12 @@ def _memory(board: BoardHealth) -> str:
         return _NONE
     used = f"{board.memory_used / _MIB:.0f}"
     return f"{used} of {board.memory_total / _MIB:.0f} MiB" if board.memory_total else f"{used} MiB"
+
+
+def _power(board: BoardHealth) -> str:
+    if board.power is None:
+        return _NONE
+    return f"{'about ' if board.power_source == ESTIMATE else ''}{board.power:.1f} W"
 
 
 def _age(seconds: float) -> str:

@@ -95,10 +95,12 @@ def test_a_board_becomes_a_device_and_disappears_when_it_is_revoked(federation: 
         assert last(assistant, BRIDGE) == b"online"
         assert next(log).endswith(f"showing 2 boards (desk, kitchen) of lab at {federation.record.url}\n")
         assert last(assistant, KITCHEN["config"]) is None  # it is not known yet which sensors it has
-        report(kitchen, "kitchen", temperature=51.5, memory_used=3 << 20, throttled=4, training={"0": 0.25})
+        report(
+            kitchen, "kitchen", temperature=51.5, memory_used=3 << 20, joules=1800.0, throttled=4, training={"0": 0.25}
+        )
         assistant.wait(lambda: last(assistant, KITCHEN["state"]))
         state = json.loads(last(assistant, KITCHEN["state"]) or b"")
-        assert state == {"temperature": 51.5, "memory": 3, "training": 25, "problem": "ON"}
+        assert state == {"temperature": 51.5, "energy": 0.5, "memory": 3, "training": 25, "problem": "ON"}
         config = json.loads(last(assistant, KITCHEN["config"]) or b"")
         assert set(config["components"]) == set(state)  # no sensor for the power that it does not report
         assert config["device"] == {
@@ -106,6 +108,7 @@ def test_a_board_becomes_a_device_and_disappears_when_it_is_revoked(federation: 
             "model": "Raspberry Pi 4 Model B", "sw_version": "1.2",
         }  # fmt: skip
         assert [each["topic"] for each in config["availability"]] == [BRIDGE, KITCHEN["availability"]]
+        assert config["components"]["energy"]["state_class"] == "total_increasing"  # it restarts with the agent
         assert config["components"]["temperature"]["value_template"] == "{{ value_json.temperature }}"
         report(kitchen, "kitchen", temperature=52.0, memory_used=3 << 20, throttled=0x40000)
         assistant.wait(lambda: b'"problem":"OFF"' in (last(assistant, KITCHEN["state"]) or b""))

@@ -73,6 +73,13 @@ def test_a_column_without_a_value_is_left_out() -> None:
     assert columns(show([BoardHealth("a"), BoardHealth("b", power=4.0)], 80)) == ["board", "state", "power"]
 
 
+def test_an_estimated_power_is_marked() -> None:
+    estimated = BoardHealth("a", power=4.0, power_source="estimate")
+    lines = show([estimated, BoardHealth("b", power=5.0, power_source="sensor")], None)
+    assert cell_text(lines, "a", "power") == "about 4.0 W"
+    assert cell_text(lines, "b", "power") == "5.0 W"
+
+
 def test_a_terminal_that_is_too_narrow_folds_every_value() -> None:
     lines = show([CELLAR], 40)
     assert all(len(line) <= 40 for line in lines)

@@ -142,6 +142,16 @@ def test_a_kind_of_ones_own_is_noted(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert federation.board("third").kind == "pc"
 
 
+def test_a_meter_of_the_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    command = ["provision", "third", "--kind", "pi4", "--folder", str(federation.folder), "--power-command"]
+    assert cli.run([*command, "meter 'half a word"]) == 4
+    assert "power_command: Value error, must be a program and its arguments" in capsys.readouterr().err
+    assert cli.run([*command, "meter --port '/dev/tty 0'"]) == 0
+    text = (federation.board_folder("third") / "agent.yaml").read_text()
+    assert "power-command: meter --port '/dev/tty 0'\n" in text
+
+
 def test_a_budget_that_is_no_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])
     command = ["provision", "third", "--kind", "pi4", "--folder", str(federation.folder), "--budget"]
