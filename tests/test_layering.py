@@ -140,6 +140,7 @@ SERVER = {
     "simulate": "runs status",
     "provisioning": "simulate",
     "fleet": "provisioning",
+    "watch": "fleet runs status",
     "tools": "simulate status",
     "replay": "coordinator experiment_file lab round runs status",
     "sweep": "",

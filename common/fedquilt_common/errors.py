@@ -12,7 +12,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     1: "unforeseen error, or the address of the status page is in use",
     2: "the command line is not valid",
     3: "no broker: it does not answer, it refused the connection or the coordinator's presence, it cannot start or it "
-    "ended, or there is no mosquitto to start",
+    "ended, or there is no mosquitto to start; for `watch`, also: no status page answers",
     4: "the experiment, another file that you wrote, an option or a name is not valid, or the model cannot be cut",
     5: "a data set is missing or damaged",
     6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one); "
@@ -37,6 +37,12 @@ class FedquiltError(Exception):
 
 class BrokerUnreachableError(FedquiltError):
     """No MQTT broker answers at the address, or it refuses the connection or the coordinator's presence."""
+
+    exit_code = 3
+
+
+class PageUnreachableError(FedquiltError):
+    """No status page answers at the address, or it refuses to show the run."""
 
     exit_code = 3
 

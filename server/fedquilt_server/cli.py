@@ -30,6 +30,7 @@ from fedquilt_server.coordinator.coordinator import STALL_SECONDS, Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
+from fedquilt_server.runs.page_address import PageAddress, note_page
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stop_request import StopRequest
 from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run_folder, run_with_progress
@@ -171,6 +172,7 @@ def coordinator(
         with progress, progress.follow(lambda: board.current):
             progress.stage(f"Loading {loaded.data.set} and the model")
             run = ActiveRun(loaded, out or Path("runs") / loaded.name, resume=resume, keep_replies=keep_replies)
+            note_page(run.folder.path, PageAddress(url=url, run=run.folder.run))
             progress.skip_rounds(run.machine.done)
             if run.folder.closed:
                 show_finished(run, board)

@@ -13,7 +13,7 @@ from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC
 from fedquilt_common.wire.mqtt import MqttTransport
-from fedquilt_common.wire.topics import WATCH, Topics
+from fedquilt_common.wire.topics import WATCH, TopicKind, Topics
 from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage
 from fedquilt_server.fleet.health import BoardHealth, known_boards, update_board
 from fedquilt_server.provisioning.federation import Federation
@@ -24,36 +24,30 @@ STORED_SECONDS: Final = 5.0
 """Seconds after a connection for what the broker had stored; a broker that is not Mosquitto does not report its end."""
 
 
-class FleetListener:
-    """The boards of a federation, as the broker reports them.
+class TopicListener:
+    """Receives the messages on some topics of a federation; it publishes nothing.
 
     Args:
-        federation: the federation.
-        url: the broker; empty: the address that the boards use.
+        address: the broker, with the identity to use.
+        topics: the federation's topics.
+        kinds: the kinds of topics to receive, of all agents.
 
     Attributes:
-        boards: the latest state of each board.
         trouble: why there is no connection; empty while there is one.
 
     Raises:
-        ExperimentError: the URL or the identity's files cannot be used.
-        FederationError: there is no federation, or it has no identity ``watch``.
+        ExperimentError: the identity's files cannot be used.
     """
 
-    def __init__(self, federation: Federation, url: str = "") -> None:
-        record = federation.record
-        self.boards: dict[str, BoardHealth] = known_boards(record.boards)
-        self._connected_at, self._stored = 0.0, False
+    def __init__(self, address: BrokerAddress, topics: Topics, *kinds: TopicKind) -> None:
         self.trouble = ""
-        self._topics = Topics(record.name)
-        self._joined = False
+        self._topics, self._kinds = topics, kinds
+        self._connected_at, self._stored, self._joined = 0.0, False, False
         self._events: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
-        client_id = agent_client_id(record.name, WATCH, secrets.token_hex(16))
-        self._transport = MqttTransport(
-            user_address(federation, WATCH, url), client_id, self._events.put, session_expiry=0
-        )
+        client_id = agent_client_id(topics.federation, WATCH, secrets.token_hex(16))
+        self._transport = MqttTransport(address, client_id, self._events.put, session_expiry=0)
 
-    def __enter__(self) -> FleetListener:
+    def __enter__(self) -> TopicListener:
         self._transport.connect()
         return self
 
@@ -65,12 +59,8 @@ class FleetListener:
         """Whether everything that the broker had stored has arrived."""
         return self._stored or (self._joined and time.monotonic() - self._connected_at >= STORED_SECONDS)
 
-    def take(self, timeout: float, now: float) -> BoardHealth | None:
-        """Wait for one event and return the board that it changes; None if it changes none.
-
-        Args:
-            timeout: seconds to wait at most.
-            now: Unix time.
+    def receive(self, timeout: float) -> MqttMessage | None:
+        """Wait for one message, at most ``timeout`` seconds.
 
         Raises:
             BrokerUnreachableError: the first connection failed; later ones are tried again.
@@ -82,12 +72,14 @@ class FleetListener:
         match event:
             case MqttMessage():
                 event.ack()
-                return self._take_message(event, now)
+                if event.topic != VERSION_TOPIC:
+                    return event
+                self._stored = True
             case Connected():
                 self._joined, self._stored, self.trouble = True, False, ""
                 self._connected_at = time.monotonic()
-                self._transport.subscribe(self._topics.filters("presence", "telemetry"))
-                # The broker answers in order: this retained message arrives after all retained presences.
+                self._transport.subscribe(self._topics.filters(*self._kinds))
+                # The broker answers in order: this retained message arrives after all other retained messages.
                 self._transport.subscribe([VERSION_TOPIC])
             case Disconnected():
                 if not self._joined:
@@ -97,9 +89,57 @@ class FleetListener:
                 raise event.error
         return None
 
-    def _take_message(self, message: MqttMessage, now: float) -> BoardHealth | None:
-        if message.topic == VERSION_TOPIC:
-            self._stored = True
+
+class FleetListener:
+    """The boards of a federation, as the broker reports them.
+
+    Args:
+        federation: the federation.
+        url: the broker; empty: the address that the boards use.
+
+    Attributes:
+        boards: the latest state of each board.
+
+    Raises:
+        ExperimentError: the URL or the identity's files cannot be used.
+        FederationError: there is no federation, or it has no identity ``watch``.
+    """
+
+    def __init__(self, federation: Federation, url: str = "") -> None:
+        record = federation.record
+        self.boards: dict[str, BoardHealth] = known_boards(record.boards)
+        self._topics = Topics(record.name)
+        self._listener = TopicListener(user_address(federation, WATCH, url), self._topics, "presence", "telemetry")
+
+    def __enter__(self) -> FleetListener:
+        self._listener.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.__exit__()
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection; empty while there is one."""
+        return self._listener.trouble
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that the broker had stored has arrived."""
+        return self._listener.complete
+
+    def take(self, timeout: float, now: float) -> BoardHealth | None:
+        """Wait for one message and return the board that it changes; None if it changes none.
+
+        Args:
+            timeout: seconds to wait at most.
+            now: Unix time.
+
+        Raises:
+            BrokerUnreachableError: the first connection failed; later ones are tried again.
+        """
+        message = self._listener.receive(timeout)
+        if message is None:
             return None
         try:
             changed = update_board(

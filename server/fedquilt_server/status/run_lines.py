@@ -76,7 +76,7 @@ def join_fitting(parts: Iterable[str], width: int) -> str:
 
 def round_line(snapshot: Snapshot, width: int, *, ascii_only: bool = False) -> Text:
     """Return the round, a bar of the finished rounds, the phase and the replies. The counts are never cut."""
-    finished = snapshot.history[-1].round if snapshot.history else 0
+    finished = _finished_rounds(snapshot)
     current = finished if snapshot.phase in ENDED else max(snapshot.round, 1)
     start, end = f"Round {min(current, snapshot.rounds)}/{snapshot.rounds}", _phase(snapshot)
     end = end.rjust(len(f"evaluating, {snapshot.tasks}/{snapshot.tasks} replies"))
@@ -87,6 +87,12 @@ def round_line(snapshot: Snapshot, width: int, *, ascii_only: bool = False) -> T
     line.append(end, style="")
     line.truncate(width, overflow="ellipsis")
     return line
+
+
+def _finished_rounds(snapshot: Snapshot) -> int:
+    if snapshot.phase == "finished":
+        return snapshot.rounds
+    return snapshot.history[-1].round if snapshot.history else max(snapshot.round - 1, 0)
 
 
 def _phase(snapshot: Snapshot) -> str:

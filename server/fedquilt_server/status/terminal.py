@@ -142,7 +142,7 @@ class ProgressLines:
         if message := self._wait_reporter.check(snapshot, now):
             print_message(message)
         for row in snapshot.history[self.rounds_shown :]:
-            print_message(f"round {row.round}/{snapshot.rounds}: {_score(row)}, {row.seconds:.2f} s")
+            print_message(describe_round(row, snapshot.rounds))
         self.rounds_shown = len(snapshot.history)
         if snapshot.warning and not self._warned:
             print_message(f"Warning: {snapshot.warning}")
@@ -155,6 +155,11 @@ class ProgressLines:
             client = "" if rejection.client is None else f", client {rejection.client}"
             print_message(f"round {rejection.round}: {rejection.agent}{client}: {rejection.reason}")
             self._last_rejection = rejection.at
+
+
+def describe_round(row: RoundResult, rounds: int) -> str:
+    """Return a finished round as one line."""
+    return f"round {row.round}/{rounds}: {_score(row)}, {row.seconds:.2f} s"
 
 
 def _score(row: RoundResult) -> str:

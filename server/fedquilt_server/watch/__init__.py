@@ -1,0 +1,1 @@
+"""`fedquilt watch`: a run in a terminal, from its status page, its broker or its folder."""

@@ -1,0 +1,108 @@
+"""Follow a run through its folder: through the page whose address it holds, and through its files without a page."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Final
+
+from fedquilt_common.errors import FedquiltError, PageUnreachableError, RunFolderError
+from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_server.runs.page_address import PageAddress, read_page
+from fedquilt_server.runs.result_files import RESULT, read_result
+from fedquilt_server.status.results import Result, RunStatus
+from fedquilt_server.status.snapshot import ENDED, RunPhase, Snapshot
+from fedquilt_server.watch.page_source import PageReader
+from fedquilt_server.watch.polling import PolledSource
+from fedquilt_server.watch.state import WatchState
+
+UNKNOWN: Final = "No page answers; result.json may lag and lists no boards"
+_PHASES: Final[dict[RunStatus, RunPhase]] = {"finished": "finished", "failed": "failed", "stopped": "stopped"}
+
+
+def folder_source(folder: Path, token: str = "") -> PolledSource:
+    """Return a source of the states of a folder's run.
+
+    Args:
+        folder: the run folder.
+        token: token of the page; empty without one.
+
+    Raises:
+        RunFolderError: the folder holds no run.
+    """
+    if not (folder / RESULT).is_file() and read_page(folder) is None:
+        raise RunFolderError(f"{folder} holds no {RESULT}, so there is no run to watch; name a run folder")
+    return PolledSource(FolderReader(folder, token).fetch)
+
+
+class FolderReader:
+    """Asks the run's page; if it does not answer, reads ``result.json``.
+
+    Args:
+        folder: the run folder.
+        token: token of the page; empty without one.
+    """
+
+    def __init__(self, folder: Path, token: str) -> None:
+        self._folder, self._token = folder, token
+        self._reader: PageReader | None = None
+        self._address: PageAddress | None = None
+
+    def fetch(self, _: WatchState | None = None) -> WatchState:
+        """Return the state now.
+
+        Raises:
+            RunFolderError: the result file is damaged.
+        """
+        return self._from_page() or self._from_files()
+
+    def _from_page(self) -> WatchState | None:
+        """Return what the page reports; None if there is no page, or it is that of another run."""
+        if (address := read_page(self._folder)) is None:
+            return None
+        if address != self._address or self._reader is None:
+            self._address, self._reader = address, PageReader(address.url, self._token)
+        with contextlib.suppress(PageUnreachableError):
+            snapshot = self._reader.fetch()
+            return WatchState(snapshot, address.url) if snapshot.run == address.run else None
+        return None
+
+    def _from_files(self) -> WatchState:
+        result = read_result(self._folder)
+        snapshot = folder_snapshot(result, self._rounds())
+        return WatchState(snapshot, str(self._folder), unknown="" if snapshot.phase in ENDED else UNKNOWN)
+
+    def _rounds(self) -> int:
+        """Return the number of rounds of the experiment; 0 if the file does not hold it."""
+        value: Any = None
+        with contextlib.suppress(OSError, FedquiltError):
+            found = load_yaml(read_text(self._folder / "experiment.yaml"), "experiment.yaml")
+            value = found.get("rounds") if isinstance(found, dict) else None
+        return value if isinstance(value, int) else 0
+
+
+def folder_snapshot(result: Result, rounds: int) -> Snapshot:
+    """Return what ``result.json`` holds, as a snapshot.
+
+    Args:
+        result: the file.
+        rounds: number of rounds of the experiment.
+    """
+    done = result.rounds[-1].round if result.rounds else 0
+    return Snapshot(
+        version=done,
+        name=result.name,
+        run=result.run,
+        algorithm=result.algorithm,
+        dataset=result.dataset,
+        phase=_PHASES.get(result.status, "training"),
+        message=result.reason,
+        broker_connected=True,
+        round=done,
+        rounds=max(rounds, done),
+        history=result.rounds,
+        accepted=sum(row.replies for row in result.rounds),
+        late=sum(row.late for row in result.rounds),
+        rejected=sum(row.rejected for row in result.rounds),
+        duplicates=sum(row.duplicates for row in result.rounds),
+    )
