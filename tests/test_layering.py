@@ -143,7 +143,7 @@ SERVER = {
     "watch": "fleet runs status",
     "tools": "simulate status",
     "replay": "coordinator experiment_file lab round runs status",
-    "sweep": "",
+    "sweep": "experiment_file runs simulate status",
     "report": "runs status sweep",
     "cli": "coordinator experiment_file provisioning runs simulate status web",
 }

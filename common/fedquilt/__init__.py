@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedquilt.reporting import report
     from fedquilt.run import Run, load_run
     from fedquilt.simulation import load_experiment, simulate
+    from fedquilt.sweeps import Sweep, SweepRun, load_sweep, sweep
     from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate, mean
     from fedquilt_common.aggregation.client_evaluation import EVALUATE, evaluate_on_clients, evaluation_reply
     from fedquilt_common.algorithm_api import (
@@ -96,6 +97,7 @@ __all__ = [
     "__version__",
     # run an experiment, read its results
     "simulate", "load_run", "Run", "load_experiment", "Experiment", "report",
+    "sweep", "load_sweep", "Sweep", "SweepRun",
     # what an algorithm is made of
     "Algorithm", "ServerContext", "ClientContext", "Task", "Reply", "State", "Declaration",
     "Learner", "TrainingPhase", "TrainingResult", "Loss", "Penalty",
@@ -117,6 +119,7 @@ _NAMES = {
     "fedquilt.reporting": "report",
     "fedquilt.run": "Run load_run",
     "fedquilt.simulation": "load_experiment simulate",
+    "fedquilt.sweeps": "Sweep SweepRun load_sweep sweep",
     "fedquilt_common.aggregation.averages": "SubModelUpdate aggregate mean",
     "fedquilt_common.aggregation.client_evaluation": "EVALUATE evaluate_on_clients evaluation_reply",
     "fedquilt_common.algorithm_api": "Algorithm ClientContext Declaration Learner Loss Penalty Reply ServerContext "

@@ -46,7 +46,7 @@ def simulate(
     """
     loaded = load_experiment(experiment, set=set, **keys)
     folder = new_run_folder(loaded.name) if out is None else Path(out)
-    plan = make_plan(loaded, folder, python_path=tuple(_import_path()))
+    plan = make_plan(loaded, folder, python_path=tuple(import_path()))
     if progress:
         run_with_progress(plan)
     else:
@@ -75,6 +75,6 @@ def load_experiment(
     return make_experiment(load_yaml(read_text(path), str(path)), str(path), overrides)
 
 
-def _import_path() -> Iterator[str]:
-    """Where this process finds packages; "" stands for the current folder."""
+def import_path() -> Iterator[str]:
+    """Return where this process finds packages; "" stands for the current folder."""
     return (path or str(Path.cwd()) for path in sys.path)

@@ -15,6 +15,8 @@ import yaml
 
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_server.sweep.plan import plan_sweep
+from fedquilt_server.sweep.sweep_file import parse_source
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import reference
@@ -119,6 +121,12 @@ def unknown_keys(value: Any, schema: Mapping[str, Any], defs: Mapping[str, Any],
                 yield f"{path}{key}"
 
 
+def read_sweep(block: str) -> None:
+    """Check a sweep file whose paths are relative to the root of the project."""
+    source = parse_source(block, ROOT / "sweep.yaml")
+    assert plan_sweep(source).runs
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_keys_in_yaml_exist(path: Path) -> None:
     schema = Experiment.model_json_schema()
@@ -127,14 +135,20 @@ def test_keys_in_yaml_exist(path: Path) -> None:
         found = yaml.safe_load(block)
         if any(word in block for word in EXAMPLES_OF_ERRORS) or not isinstance(found, dict) or set(found) <= agent_keys:
             continue
-        if set(found) & set(schema["properties"]):
+        if "vary" in found:
+            read_sweep(block)
+        elif set(found) & set(schema["properties"]):
             assert not list(unknown_keys(found, schema, schema["$defs"])), block
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_keys_that_are_set_exist(path: Path) -> None:
     schema = Experiment.model_json_schema()
-    runs = [one for one in commands_in(path.read_text(encoding="utf-8")) if re.match("(simulate|coordinator) ", one)]
+    runs = [
+        one
+        for one in commands_in(path.read_text(encoding="utf-8"))
+        if re.match("(simulate|coordinator|sweep deploy/) ?", one)
+    ]
     for key in re.findall(r"--set [\"']?([\w.]+)=", "\n".join(runs)):
         value: Any = 0
         for part in reversed(key.split(".")):

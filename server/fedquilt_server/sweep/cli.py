@@ -1,0 +1,152 @@
+"""The command ``fedquilt sweep``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedquilt_common.errors import ExperimentError, RunFailedError
+from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
+from fedquilt_server.experiment_file import parse_override
+from fedquilt_server.status.console import print_message, print_whole
+from fedquilt_server.sweep.manifest import SweepManifest
+from fedquilt_server.sweep.plan import SweepPlan, plan_sweep
+from fedquilt_server.sweep.progress import SweepProgress, shorten
+from fedquilt_server.sweep.run_process import BoardsBroker, RunHost
+from fedquilt_server.sweep.scores import group_cases, make_table, manifest_with_scores
+from fedquilt_server.sweep.sweep_file import parse_axes, read_source, vary
+from fedquilt_server.sweep.sweeper import default_jobs, run_sweep
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def group() -> None:
+    """Group the command, so that typer keeps its name."""
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help="Sweep file or experiment file (YAML).")],
+    vary_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="KEY=VALUE,VALUE",
+            help="Vary a key, such as seed=1,2,3, or choose labels of an axis of the sweep file; repeatable.",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key in every run, such as training.lr=0.05; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the sweep; default runs/NAME, or runs/NAME-sweep for an experiment file."),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Runs at once; default: as many as have a processor core for each training process, at least one.",
+        ),
+    ] = None,
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of the boards' broker: run only coordinators, one after another, and simulate no board."
+        ),
+    ] = None,
+    federation: Annotated[str, typer.Option(help="Name space at the broker.")] = "default",
+    ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
+    cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
+    key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
+    inventory: Annotated[
+        Path | None,
+        typer.Option(
+            help="Inventory that assigns clients to boards.",
+            show_default="inventory.yml of the federation that --cert belongs to",
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of each run's status page; 0 chooses a free one.")
+    ] = 0,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print sweep.json with final scores; progress goes to stderr.")
+    ] = False,
+) -> None:
+    """Run an experiment in many variations, each in a folder of its own below the sweep's folder.
+
+    Run the same command again to skip what is finished, resume what was interrupted and retry what failed.
+    """
+    plan = _make_plan(file, vary_ or (), set_ or (), out)
+    host = RunHost(_boards_broker(broker, federation, ca, cert, key, inventory), port)
+    at_once = _check_jobs(jobs, plan, host)
+    stop = StopSignal()
+    manifest = run_sweep(plan, host, at_once, SweepProgress(name_pages=broker is not None), stop)
+    if json_:
+        typer.echo(json.dumps(manifest_with_scores(plan.folder, manifest), indent=2))
+    else:
+        print_whole(make_table(manifest, group_cases(plan.folder, manifest)))
+    _leave(plan, manifest, stop)
+
+
+def _make_plan(file: Path, axes: list[str] | tuple[()], changes: list[str] | tuple[()], out: Path | None) -> SweepPlan:
+    source = vary(read_source(file), parse_axes(axes), "--vary ")
+    return plan_sweep(source, [parse_override(text) for text in changes], out)
+
+
+def _boards_broker(
+    url: str | None, federation: str, ca: str, cert: str, key: str, inventory: Path | None
+) -> BoardsBroker | None:
+    if url is None:
+        if ca or cert or key or inventory or federation != "default":
+            raise ExperimentError("--federation, --ca, --cert, --key and --inventory need --broker: add it")
+        return None
+    address = parse_broker_url(url).with_files(ca, cert, key).with_password(os.environ.get(BROKER_PASSWORD, ""))
+    return BoardsBroker(address, federation, inventory)
+
+
+def _check_jobs(jobs: int | None, plan: SweepPlan, host: RunHost) -> int:
+    """Return the number of runs at once.
+
+    Raises:
+        ExperimentError: runs at once would share the boards, or the port of the status page.
+    """
+    alone = "--broker" if host.boards else "--port" if host.port else ""
+    if not alone:
+        return jobs or default_jobs([run.experiment for run in plan.runs])
+    if jobs is not None and jobs > 1:
+        why = "boards take part in one run at a time" if host.boards else "two pages cannot share a port"
+        raise ExperimentError(f"--jobs {jobs} with {alone}: {why}; leave one of the two out")
+    return 1
+
+
+def _leave(plan: SweepPlan, manifest: SweepManifest, stop: StopSignal) -> None:
+    """Print where the runs are; exit with an error if some are not finished."""
+    open_ = [run for run in manifest.runs if run.status != "finished"]
+    if stop() and open_:
+        count = len(manifest.runs) - len(open_)
+        print_message(
+            f"Interrupted after {count} of {len(manifest.runs)} runs. Run the same command again to resume; "
+            f"the folder is {plan.folder}"
+        )
+        raise typer.Exit(stop.exit_code)
+    if open_:
+        lines = [f"  {run.label}: {shorten(run.reason)} (folder {plan.folder / run.folder})" for run in open_]
+        raise RunFailedError(
+            f"{len(open_)} of {len(manifest.runs)} runs failed. Repair the cause and run the same command again, which "
+            "retries only these:\n" + "\n".join(lines)
+        )
+    print_message(f"{len(manifest.runs)} runs. The folder is {plan.folder}")
+
+
+def run(arguments: list[str]) -> None:
+    """Run ``fedquilt sweep`` with these arguments."""
+    app(arguments, prog_name="fedquilt")
