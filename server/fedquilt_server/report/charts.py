@@ -131,7 +131,7 @@ def draw_curves(curves: Mapping[str, Sequence[CurvePoint]], axis: str, score: st
     for number, (name, points) in enumerate(curves.items()):
         if name in drawn:
             xs = [x * (x_scale.factor if x_scale else 1) for x in drawn[name]]
-            _draw_curve(axes, xs, points, y_scale.factor, shorten(name), look(number))
+            _draw_curve(axes, xs, points, QUANTITIES[score], shorten(name), look(number))
     symbol = x_scale.symbol if x_scale else ""
     axes.set_xlabel(f"{_axis_name(axis)}{f' [{symbol}]' if symbol else ''}")
     axes.set_ylabel(f"{QUANTITIES[score].heading}{f' [{y_scale.symbol}]' if y_scale.symbol else ''}")
@@ -156,15 +156,18 @@ def _axis_name(axis: str) -> str:
 
 
 def _draw_curve(
-    axes: Axes, xs: Sequence[float], points: Sequence[CurvePoint], factor: float, name: str, style: dict[str, Any]
+    axes: Axes, xs: Sequence[float], points: Sequence[CurvePoint], quantity: Quantity, name: str, style: dict[str, Any]
 ) -> None:
+    """Draw the mean, and a band of one deviation on each side within the possible values."""
+    factor = scale_of(quantity.unit, []).factor
     ys = [point.score.mean * factor for point in points]
     bands = [(point.score.deviation or 0.0) * factor for point in points]
     every = max(1, len(xs) // 8)
-    axes.plot(xs, ys, label=name, linewidth=1.8, markersize=5, markevery=every, **style)
+    label = f"{name} (n = {points[0].score.n})"
+    axes.plot(xs, ys, label=label, linewidth=1.8, markersize=5, markevery=every, **style)
     if any(bands):
-        low = [y - band for y, band in zip(ys, bands, strict=True)]
-        high = [y + band for y, band in zip(ys, bands, strict=True)]
+        low = [max(y - band, quantity.low * factor) for y, band in zip(ys, bands, strict=True)]
+        high = [min(y + band, quantity.high * factor) for y, band in zip(ys, bands, strict=True)]
         axes.fill_between(xs, low, high, color=style["color"], alpha=0.16, linewidth=0)
 
 
@@ -228,16 +231,20 @@ def _draw_bars(
 ) -> None:
     place = {board: number for number, board in enumerate(boards)}
     for number, (_, colour, hatch) in enumerate(PHASES):
-        for agent, _, phases in replies:
-            edges = (phases.opened, phases.training, phases.sending, phases.arrived, phases.closed)
-            if agent in place:
-                span = (edges[number] - start, edges[number + 1] - edges[number])
-                axes.broken_barh([span], (place[agent] - 0.32, 0.64), facecolor=colour, hatch=hatch,
-                                 edgecolor=PAPER, linewidth=0)  # fmt: skip
+        for board in boards:
+            spans = [_span(phases, number, start) for agent, _, phases in replies if agent == board]
+            axes.broken_barh(spans, (place[board] - 0.32, 0.64), facecolor=colour, hatch=hatch, edgecolor=PAPER,
+                             linewidth=0)  # fmt: skip
     lost = [(phases.arrived - start, place[agent]) for agent, outcome, phases in replies
             if outcome != "accepted" and agent in place]  # fmt: skip
     if lost:
         axes.plot(*zip(*lost, strict=True), linestyle="", marker="x", color=INK, markersize=6)
+
+
+def _span(phases: ReplyPhases, number: int, start: float) -> tuple[float, float]:
+    """Return begin and length of a phase, in seconds since ``start``."""
+    edges = (phases.opened, phases.training, phases.sending, phases.arrived, phases.closed)
+    return edges[number] - start, edges[number + 1] - edges[number]
 
 
 def add_phases_legend(figure: Figure) -> None:

@@ -87,7 +87,7 @@ def _name(settings: Settings, keys: Sequence[str]) -> str:
 
 
 def _word(key: str, value: Any) -> str:
-    speaks_for_itself = key in FIRST_KEYS or key in ("algorithm", "data", "model")
+    speaks_for_itself = key in FIRST_KEYS or (isinstance(value, str) and "." not in key)  # such as a sweep's label
     return str(value) if speaks_for_itself else f"{key.rpartition('.')[2]}={show_value(value)}"
 
 

@@ -53,4 +53,5 @@ def _save(figure: Figure, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     with rc_context(_SETTINGS):
         figure.savefig(buffer, format=kind, facecolor=PAPER, **options)
+    figure.set_layout_engine("none")  # keeps the places that the first drawing has computed
     return buffer.getvalue()

@@ -86,6 +86,8 @@ def scale_of(kind: CellKind, values: Sequence[float]) -> Scale:
     """Return the unit and the decimals with which a column of these values is easy to read."""
     if kind not in _STEPS:
         return Scale()
+    if kind != "share" and not any(map(math.isfinite, values)):
+        return Scale()
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     factor, symbol = next((factor, symbol) for start, factor, symbol in _STEPS[kind] if largest >= start)
     if kind == "share":

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -113,9 +113,11 @@ def _print_side_by_side(heading: str, names: Sequence[str], rows: Sequence[Seque
 
 def print_report_summary(made: WrittenReport) -> None:
     """Print the scores and where the report is."""
-    for name in ("scores", "target"):
-        if name in made.contents.tables:
-            _print_table(made.contents.tables[name])
+    tables, score = made.contents.tables, made.contents.score
+    if "scores" in tables:
+        _print_table(tables["scores"], ("group", "runs", f"final_{score}", f"best_{score}"))
+    if "target" in tables:
+        _print_table(tables["target"], ("group", "runs", "reached", "rounds", "seconds", "bytes", "joules"))
     for line in describe_runs(made.contents)[:2]:
         print_line(line)
     for note in made.contents.notes:
@@ -125,12 +127,15 @@ def print_report_summary(made: WrittenReport) -> None:
         print_line(f"Wrote {made.files[0]}{more}")
 
 
-def _print_table(report: ReportTable) -> None:
+def _print_table(report: ReportTable, keys: Sequence[str]) -> None:
+    """Print some columns of a table: all of them would not fit a terminal."""
     print_line(report.title, "bold")
+    places = [index for index, column in enumerate(report.columns) if column.key in keys]
     table = new_table()
-    for column, heading in zip(report.columns, headings(report), strict=True):
-        table.add_column(plain(heading), justify="right" if column.is_number else "left", overflow="fold")
+    for index in places:
+        justify: JustifyMethod = "right" if report.columns[index].is_number else "left"
+        table.add_column(plain(headings(report)[index]), justify=justify, overflow="fold")
     for row in texts(report):
-        table.add_row(*map(plain, row))
+        table.add_row(*(plain(row[index]) for index in places))
     Console().print(table)
     print_line("")

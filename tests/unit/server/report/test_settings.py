@@ -43,6 +43,11 @@ def test_keys_that_a_sweep_varies_are_named_also_where_fewer_would_do() -> None:
     assert short_names(several, ["training.lr"]) == ["lr=1", "lr=2"]
 
 
+def test_labels_of_a_sweep_speak_for_themselves() -> None:
+    several = [{"method": "a", "lr": 1, "data.set": "x"}, {"method": "b", "lr": 1, "data.set": "y"}]
+    assert short_names(several, ["data.set", "method"]) == ["x, a", "y, b"]
+
+
 @given(st.lists(SETTINGS, min_size=1, max_size=6, unique_by=fingerprint))
 def test_different_settings_have_different_keys_to_tell_them_apart(several: list[dict[str, object]]) -> None:
     differ = differing_keys(several)

@@ -1,0 +1,47 @@
+"""From ``fq.simulate`` to reports in each format, as a user makes them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedquilt as fq
+from fedquilt_common.cli import run as fedquilt
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: use make test")
+SMALL: dict[str, Any] = {
+    "name": "tiny", "rounds": 2, "data": {"set": "digits", "clients": 2}, "model": {"name": "mlp"},
+    "algorithm": {"name": "heterofl", "widths": {"half": 0.5}},
+    "training": {"epochs": 1}, "fleet": [{"kind": "half", "agents": 1, "clients": 2}],
+}  # fmt: skip
+
+
+def test_runs_of_two_seeds_become_a_report_in_each_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [fq.simulate(SMALL, out=tmp_path / f"seed-{seed}", progress=False, seed=seed) for seed in (1, 2)]
+    made = fq.report(runs, out=tmp_path / "report")
+    group = made.contents.groups[0]
+    final = [run.result.final["accuracy"] for run in runs]
+    mean = group.last("accuracy")
+    assert (group.seeds, mean and mean.n) == ([1, 2], 2)
+    assert mean is not None
+    assert mean.mean == pytest.approx(statistics.mean(map(float, final)))
+    assert mean.deviation == pytest.approx(statistics.stdev(map(float, final)))
+    assert made.contents.notes == ()
+    assert {"scores", "costs", "curves", "boards", "coverage", "runs"} <= set(made.contents.tables)
+    boards = made.contents.tables["boards"].rows
+    assert [(row[2], row[3]) for row in boards] == [("half-0", 4)]
+    names = {file.name for file in made.files}
+    assert {"report.html", "report-curve-seconds.png", "report-timeline-1.png", "report-coverage-1.png"} <= names
+    for kind in ("md", "latex", "csv"):
+        assert fq.report(tmp_path, out=tmp_path / kind, format=kind).files
+    capsys.readouterr()
+    assert fedquilt(["runs", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(row["status"], row["rounds"], row["final"]) for row in listed] == [("finished", 2, one) for one in final]
+    assert all(row["started"] > 1e9 for row in listed)
+    assert fedquilt(["compare", *(str(run.folder) for run in runs), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == {"seed": ["1", "2"]}
