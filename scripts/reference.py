@@ -25,6 +25,8 @@ from fedquilt_common.user_imports import resolve
 from fedquilt_common.wire import messages
 from fedquilt_common.wire.topics import NAME_PATTERN, ROOT, TOPIC_RULES
 from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable, SweepManifest, SweptRun
+from fedquilt_server.sweep.sweep_file import SweepFile
 from fedquilt_server.web.metrics import SnapshotCollector
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -96,6 +98,8 @@ _FORMATS: Final = {"integer": "whole number", "number": "number", "boolean": "tr
 
 def type_words(schema: Schema) -> str:
     """Return the type that a JSON schema describes, in plain words."""
+    if {one.get("type") for one in schema.get("anyOf", ())} == {*_FORMATS, "null"}:
+        return "value"  # of an axis
     if "enum" in schema or "const" in schema:
         return ", ".join(map(code, schema.get("enum", [schema.get("const")])))
     if "$ref" in schema:
@@ -128,6 +132,7 @@ _LIMITS: Final = {
 }  # fmt: skip
 _PATTERNS: Final = {
     f"^{NAME_PATTERN}$": "1 to 64 of letters, digits, `.`, `_`, `-`; begins with a letter or digit",
+    r"^[^/\\.][^/\\]*$": "one part of a path, does not begin with a dot",
     "^[0-9a-f]{64}$": "64 hexadecimal digits",
     "^[0-9a-f]{16}$": "16 hexadecimal digits",
 }
@@ -277,6 +282,19 @@ def _inherited(kind: Kind, name: str) -> dict[str, str]:
     return found
 
 
+# Sweeps
+
+
+def sweeps_page() -> Iterator[str]:
+    """Yield the page of sweep files and ``sweep.json``."""
+    yield from ("# Sweep files and sweep.json", "")
+    yield "The keys of [a sweep file](../sweeps.md#the-sweep-file), and the fields of `sweep.json` in the folder of a"
+    yield "sweep. An axis is what varies; its value is one number, text, `true`, `false` or `null`."
+    yield from _model_section(SweepFile, "##")
+    for kind in (SweepManifest, SweptRun, PublishedTable, PublishedFigure):
+        yield from _model_section(kind, "##")
+
+
 # Exit codes, messages, topics, metrics
 
 
@@ -314,9 +332,16 @@ def _model_section(kind: type[BaseModel], heading: str) -> Iterator[str]:
     schema = kind.model_json_schema()
     words, meanings = read_docstring(kind.__doc__ or "")
     yield from ("", f"{heading} {kind.__name__}", "", words)
+    names = {field.alias or name: name for name, field in kind.model_fields.items()}
     rows = [
-        [f"`{name}`", type_words(one), _default(name, one, schema), limits_words(one), sentence(meanings.get(name, ""))]
-        for name, one in schema["properties"].items()
+        [
+            f"`{key}`",
+            type_words(one),
+            _default(key, one, schema),
+            limits_words(one),
+            sentence(meanings.get(names[key], "")),
+        ]
+        for key, one in schema["properties"].items()
     ]
     yield from table(("field", "type", "default", "limits", "meaning"), rows)
 
@@ -348,6 +373,7 @@ def _labels(metric: Any) -> Sequence[str]:
 PAGES: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "cli.md": cli_page,
     "experiment.md": experiment_page,
+    "sweeps.md": sweeps_page,
     "algorithms.md": lambda: _catalogue_page("Algorithms", "algorithm"),
     "models.md": lambda: _catalogue_page("Models", "model"),
     "datasets.md": lambda: _catalogue_page("Data sets", "data set"),

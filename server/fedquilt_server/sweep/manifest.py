@@ -76,9 +76,10 @@ class SweptRun(ManifestRecord):
         folder: name of the run folder in the sweep's.
         settings: the value of each axis; its label if the axis has labels.
         label: the settings as text, for people.
-        status: `pending` until it starts. `stopped`: interrupted, and resumed by the same command.
+        status: `pending` until it starts. `stopped`: interrupted, and resumed by the same command. `running` stays if
+            the sweep is killed.
         reason: why it failed or was stopped.
-        exit_code: exit code of its process; None before its end.
+        exit_code: exit code of its process, of which the negative ones name a signal; null before its end.
     """
 
     folder: Annotated[str, Field(pattern=r"^[^/\\.][^/\\]*$")]
