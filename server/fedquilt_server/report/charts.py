@@ -35,6 +35,7 @@ PHASES: Final = (("receive", "#1f5fbf", "///"), ("train", "#117a55", ""), ("send
 WIDTH: Final = 5.0
 MOST_BOARDS: Final = 60
 MOST_LAYERS: Final = 80
+MOST_POINTS: Final = 600
 _BINS: Final = 64
 _LONGEST_NAME: Final = 44
 
@@ -120,6 +121,7 @@ def draw_curves(curves: Mapping[str, Sequence[CurvePoint]], axis: str, score: st
     Returns:
         The figure; None if no group has the cost.
     """
+    curves = {name: thin_out(points) for name, points in curves.items()}
     places = {name: [_place(point, axis) for point in points] for name, points in curves.items()}
     shown = {name: [x for x in found if x is not None] for name, found in places.items()}
     drawn = {name: xs for name, xs in shown.items() if xs and len(xs) == len(places[name])}
@@ -139,6 +141,12 @@ def draw_curves(curves: Mapping[str, Sequence[CurvePoint]], axis: str, score: st
         _whole_numbers(axes)
     add_legend(figure, len(drawn))
     return figure
+
+
+def thin_out(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
+    """Return every k-th point and the last one, at most ``MOST_POINTS`` and one: more would not be seen."""
+    step = -(-len(points) // MOST_POINTS)
+    return points if step <= 1 else [*points[:-1:step], points[-1]]
 
 
 def _whole_numbers(axes: Axes) -> None:

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.recorded_runs import make_experiment, make_round, make_rounds, near, write_run
 
+from fedquilt_server.report.charts import MOST_POINTS, thin_out
 from fedquilt_server.report.groups import (
+    CurvePoint,
     RunGroup,
     average_curve,
     drop_copies,
@@ -116,3 +118,12 @@ def test_a_run_that_is_given_twice_or_copied_counts_once(tmp_path: Path) -> None
     runs, copies = drop_copies(name_runs([read_run(tmp_path / name) for name in ("a", "b", "a")]))
     assert [run.label for run in runs] == ["a"]
     assert copies == {"b": "a", "a": "a"}
+
+
+@pytest.mark.parametrize("length", [1, MOST_POINTS, MOST_POINTS + 1, 7 * MOST_POINTS + 3])
+def test_a_long_curve_is_drawn_with_fewer_points(length: int) -> None:
+    points = [CurvePoint(number, {}, MeanDeviation(0.5, None, 1)) for number in range(length)]
+    drawn = [point.round for point in thin_out(points)]
+    assert (drawn[0], drawn[-1]) == (0, length - 1)
+    assert len(drawn) <= MOST_POINTS + 1
+    assert drawn == sorted(set(drawn))
