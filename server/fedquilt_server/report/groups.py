@@ -75,7 +75,7 @@ def group_runs(runs: Sequence[RecordedRun], preferred: Sequence[str] = ()) -> li
     for run in runs:
         if run.counts:
             found[_key(run)].append(run)
-    settings = [_settings(members[0]) for members in found.values()]
+    settings = [settings_of(members[0]) for members in found.values()]
     names = _distinct(short_names(settings, preferred))
     return [
         RunGroup(name, one, tuple(sorted(members, key=lambda run: run.seed or 0)))
@@ -83,7 +83,8 @@ def group_runs(runs: Sequence[RecordedRun], preferred: Sequence[str] = ()) -> li
     ]
 
 
-def _settings(run: RecordedRun) -> Settings:
+def settings_of(run: RecordedRun) -> Settings:
+    """Return the settings that tell a run from those of other groups, with the labels of its sweep."""
     if run.settings is not None:
         return {**compared(run.settings), **run.case}
     known = run.result
@@ -92,7 +93,7 @@ def _settings(run: RecordedRun) -> Settings:
 
 def _key(run: RecordedRun) -> str:
     name = run.result.name if run.settings is None and run.result else None
-    return fingerprint({"": name, **_settings(run)})
+    return fingerprint({"": name, **settings_of(run)})
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

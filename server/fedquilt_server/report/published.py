@@ -6,21 +6,23 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_server.report.groups import RunGroup
+from fedquilt_server.report.groups import RunGroup, settings_of
 from fedquilt_server.report.mean_deviation import mean_deviation
 from fedquilt_server.report.quantities import QUANTITIES, best_value, last_value
 from fedquilt_server.report.recorded_run import RecordedRun
-from fedquilt_server.report.settings import MISSING, same_value
+from fedquilt_server.report.settings import MISSING, Settings, same_value
 from fedquilt_server.report.table import Cell, CellKind, Column, ReportTable
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable
 
 _TABLES = TypeAdapter(list[PublishedTable])
+GAIN: Final = "gain_"
+"""Prefix of a score that is measured against the baseline of its table."""
 _FORM = "write a list of `source`, `note` and `figures`, each figure with `case` and `scores`; see docs/reports.md"
 
 
@@ -60,6 +62,20 @@ def figure_of(run: RecordedRun, name: str) -> float | None:
     return _finite(run.result.final.get(name) if run.result else None)
 
 
+def gain_of(run: RecordedRun, score: str, baselines: Sequence[RecordedRun]) -> float | None:
+    """Return a run's score less that of its baseline: the most similar one with the same seed; None without one."""
+    same_seed = [one for one in baselines if one.seed == run.seed]
+    if not same_seed:
+        return None
+    base = max(same_seed, key=lambda one: _count_equal(settings_of(run), settings_of(one)))
+    own, other = figure_of(run, score), figure_of(base, score)
+    return None if own is None or other is None else own - other
+
+
+def _count_equal(a: Settings, b: Settings) -> int:
+    return sum(same_value(value, b.get(key, MISSING)) for key, value in a.items())
+
+
 def _finite(value: Any) -> float | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and math.isfinite(value) else None
@@ -79,7 +95,8 @@ def _beside(table: PublishedTable, groups: Sequence[RunGroup], name: str) -> Rep
     names = list(dict.fromkeys(score for figure in table.figures for score in figure.scores))
     columns = (Column("case", "case"), Column("group", "group"), Column("runs", "runs", "count"),
                *(column for score in names for column in _columns(score)))  # fmt: skip
-    rows = [_row(figure, group, names) for figure in table.figures for group in _matching(figure, groups)]
+    baselines = [run for group in groups for run in group.runs if table.baseline and matches(group, table.baseline)]
+    rows = [_row(figure, group, names, baselines) for figure in table.figures for group in _matching(figure, groups)]
     meaning = "Published figures beside ours: mean \N{PLUS-MINUS SIGN} sample standard deviation over our runs."
     return ReportTable(name, f"Published: {table.source}", f"{meaning} {table.note}".strip(), columns, tuple(rows))
 
@@ -89,10 +106,14 @@ def _matching(figure: PublishedFigure, groups: Sequence[RunGroup]) -> Sequence[R
     return [group for group in groups if matches(group, figure.case)] or [None]
 
 
+def _own_figure(run: RecordedRun, name: str, baselines: Sequence[RecordedRun]) -> float | None:
+    return gain_of(run, name[len(GAIN) :], baselines) if name.startswith(GAIN) else figure_of(run, name)
+
+
 def _columns(score: str) -> tuple[Column, Column, Column]:
-    quantity = QUANTITIES.get(score.removeprefix("best_"))
-    shares = ("client_accuracy", "waste_rate")
-    share = score.removeprefix("best_") in shares or score.startswith(("accuracy_", "average_accuracy"))
+    plain = score.removeprefix(GAIN).removeprefix("best_")
+    quantity = QUANTITIES.get(plain)
+    share = plain in ("client_accuracy", "waste_rate") or plain.startswith("accuracy_")
     kind: CellKind = quantity.unit if quantity else "share" if share else "number"
     heading = score.replace("_", " ")
     return (
@@ -102,11 +123,13 @@ def _columns(score: str) -> tuple[Column, Column, Column]:
     )
 
 
-def _row(figure: PublishedFigure, group: RunGroup | None, names: Sequence[str]) -> tuple[Cell, ...]:
+def _row(
+    figure: PublishedFigure, group: RunGroup | None, names: Sequence[str], baselines: Sequence[RecordedRun]
+) -> tuple[Cell, ...]:
     case = ", ".join(str(value) for value in figure.case.values())
     cells = list[Cell]()
     for score in names:
         published = figure.scores.get(score)
-        ours = mean_deviation(figure_of(run, score) for run in group.runs) if group else None
+        ours = mean_deviation(_own_figure(run, score, baselines) for run in group.runs) if group else None
         cells += [published, ours, None if ours is None or published is None else ours.mean - published]
     return (case, group.name if group else "no run", len(group.runs) if group else 0, *cells)

@@ -61,11 +61,14 @@ class PublishedTable(ManifestRecord):
     Args:
         source: the paper and its table.
         note: what a reader must hold beside them, such as the number of runs.
+        baseline: the value or label of some axes; a score `gain_accuracy` is the accuracy less that of the most similar
+            run that has them and the same seed.
         figures: the scores, case by case.
     """
 
     source: Annotated[str, Field(min_length=1)]
     note: str = ""
+    baseline: dict[str, AxisValue] = Field(default_factory=dict)
     figures: list[PublishedFigure]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,21 @@ def test_scores_of_the_published_benchmarks(name: str, value: float | None, tmp_
     rounds = [make_round(number, row.pop("accuracy"), **row) for number, row in enumerate(map(dict, ROUNDS), 1)]
     run = read_run(write_run(tmp_path / "a", rounds=rounds, final={"bytes_down": 123, "global_sha256": "ab"}))
     assert figure_of(run, name) == (None if value is None else near(value))
+
+
+def test_a_gain_is_measured_against_the_most_similar_run_with_the_same_seed(tmp_path: Path) -> None:
+    cases = [("alone", "iid", "mse", 1, 0.5), ("alone", "noniid", "mse", 1, 0.4), ("alone", "iid", "mse", 2, 0.6),
+             ("fedmd", "iid", "kl", 1, 0.8), ("fedmd", "iid", "kl", 2, 0.7), ("fedmd", "noniid", "kl", 1, 0.45),
+             ("fedmd", "noniid", "kl", 3, 0.9)]  # fmt: skip
+    swept = []
+    for number, (method, shares, loss, seed, accuracy) in enumerate(cases):
+        run = read_run(write_run(tmp_path / str(number), [accuracy], algorithm=method, seed=seed))
+        swept.append(replace(run, case={"method": method, "shares": shares, "loss": loss}))
+    figures = [{"case": {"method": "fedmd", "shares": shares}, "scores": {"gain_accuracy": 0.2}}
+               for shares in ("iid", "noniid")]  # fmt: skip
+    table = PublishedTable.model_validate({"source": "x", "baseline": {"method": "alone"}, "figures": figures})
+    found = published_tables([table], group_runs(swept))[0]
+    assert [row[4] for row in found.rows] == [
+        MeanDeviation(near(0.2), near(math.sqrt(0.02)), 2), MeanDeviation(near(0.05), None, 1),
+    ]  # fmt: skip
+    assert [column.kind for column in found.columns[3:]] == ["share"] * 3
