@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,11 +35,13 @@ from fedquilt_server.runs.page_address import PageAddress, note_page
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stop_request import StopRequest
 from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run_folder, run_with_progress
-from fedquilt_server.status.console import print_message
+from fedquilt_server.status.console import STANDARD_ERROR, print_message
+from fedquilt_server.status.control import ControlRequest
 from fedquilt_server.status.results import Ending
-from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.status.summary import print_summary
 from fedquilt_server.status.terminal import ProgressDisplay
+from fedquilt_server.web.access import Access, choose_access
 from fedquilt_server.web.connections import connection_limit
 from fedquilt_server.web.hosts import host_name
 from fedquilt_server.web.server import PageServer
@@ -47,6 +50,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 
 LINGER_STEP = 0.2
 DEMO_LINGER = 20.0
+_STOPPED_BY_PERSON = "somebody has stopped the run; the same command resumes it. It ended after round"
 _STOPPED = "a signal stopped the coordinator; run the same command again to resume"
 
 ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
@@ -113,6 +117,7 @@ def simulate(
 
 def _simulate(plan: SimulationPlan, as_json: bool) -> None:
     stop = StopSignal()
+    _print_control(plan.page_url, choose_access("127.0.0.1", plan.folder, public=False))
     done = run_with_progress(plan, stop)
     if done is None:
         print_message(f"Interrupted. Run the same command again to resume; the run folder is {plan.folder}")
@@ -138,6 +143,9 @@ def coordinator(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 8080,
     allow_host: AllowHost = None,
     page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
+    public_page: Annotated[
+        bool, typer.Option("--public-page", help="Let everybody who reaches the page read it without the page's token.")
+    ] = False,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     patience: Annotated[
         float, typer.Option(min=1.0, help="Seconds without progress after which failing clients end the run.")
@@ -157,28 +165,33 @@ def coordinator(
 ) -> None:
     """Run the coordinator of an experiment against a broker; agents join from their boards.
 
-    The broker's password may be given in FEDQUILT_BROKER_PASSWORD instead of the URL.
+    The broker's password may be given in FEDQUILT_BROKER_PASSWORD instead of the URL. FEDQUILT_PAGE_TOKEN is the token
+    with which people control the run on the page; other machines need it to read the page, too.
     """
     address = parse_broker_url(broker).with_files(ca, cert, key)
     address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
     loaded = load_experiment(experiment, set_ or ())
     read_assignments = _assignments_of(inventory or find_inventory(cert), federation)
     return_freed_memory()
-    board = StatusStore()
+    folder = out or Path("runs") / loaded.name
+    board = StatusStore(Snapshot(connect=_agent_options(address, federation)))
     stop = StopSignal()
-    with _serve_page(board, host, port, allow_host or (), serve=page) as url:
+    requests: queue.SimpleQueue[ControlRequest] = queue.SimpleQueue()
+    access = choose_access(host, folder, public=public_page) if page else None
+    with _serve_page(board, host, port, allow_host or (), access, requests) as url:
+        _print_control(url, access)
         shown_for = linger if url else 0.0
         progress = ProgressDisplay(url, loaded.rounds, shown_for, stop)
         with progress, progress.follow(lambda: board.current):
             progress.stage(f"Loading {loaded.data.set} and the model")
-            run = ActiveRun(loaded, out or Path("runs") / loaded.name, resume=resume, keep_replies=keep_replies)
+            run = ActiveRun(loaded, folder, resume=resume, keep_replies=keep_replies)
             note_page(run.folder.path, PageAddress(url=url, run=run.folder.run))
             progress.skip_rounds(run.machine.done)
             if run.folder.closed:
                 show_finished(run, board)
             else:
                 make_transport = _transport_maker(address, federation, run.folder.path)
-                work = Coordinator(run, federation, make_transport, board, read_assignments, patience)
+                work = Coordinator(run, federation, make_transport, board, read_assignments, patience, requests)
                 _work(work, board, stop, shown_for)
         if run.folder.finished:
             _print_finished(run, json_)
@@ -205,11 +218,14 @@ def _work(work: Coordinator, board: StatusStore, stop: StopSignal, linger: float
         _end(run, board, Ending(status="failed", reason=f"{type(error).__name__}: {error}", exit_code=1))
         raise
     if run.folder.finished:
-        return
+        return None
+    if work.was_stopped:
+        _end(run, board, Ending(status="stopped", reason=f"{_STOPPED_BY_PERSON} {run.machine.done}", exit_code=0))
+        return _linger(linger, stop)
     _end(run, board, request.ending or Ending(status="stopped", reason=_STOPPED, exit_code=stop.exit_code))
     if request.ending is not None:
         _linger(linger, stop)
-    request.drop()
+    return request.drop()
 
 
 def _end(run: ActiveRun, board: StatusStore, ending: Ending) -> None:
@@ -220,18 +236,36 @@ def _end(run: ActiveRun, board: StatusStore, ending: Ending) -> None:
 
 
 @contextmanager
-def _serve_page(board: StatusStore, host: str, port: int, names: Sequence[str], *, serve: bool) -> Iterator[str]:
-    """Serve the status page until the block ends; yields its address, empty if it is not served."""
+def _serve_page(
+    board: StatusStore,
+    host: str,
+    port: int,
+    names: Sequence[str],
+    access: Access | None,
+    requests: queue.SimpleQueue[ControlRequest],
+) -> Iterator[str]:
+    """Serve the status page until the block ends; yields its address, empty if it is not served (no ``access``)."""
     connections = connection_limit(raise_file_limit())
-    if not serve:
+    if access is None:
         yield ""
         return
-    server = PageServer(board, host, port, names, connections)
+    server = PageServer(board, host, port, names, connections, access, requests.put)
     server.start()
     try:
         yield server.url
     finally:
         server.stop()
+
+
+def _print_control(url: str, access: Access | None) -> None:
+    """Print the address with the token in a terminal; a log keeps no secret."""
+    if access is not None and STANDARD_ERROR.isatty():
+        print_message(f"To control the run, open {url}?token={access.token}")
+
+
+def _agent_options(address: BrokerAddress, federation: str) -> str:
+    """Return the options with which an agent finds the broker and the federation."""
+    return f"--broker {address.without_password()} --federation {federation}"
 
 
 def _assignments_of(inventory: Path | None, federation: str) -> Callable[[], Assignments]:

@@ -23,10 +23,12 @@ from fedquilt_common.types import Arrays, ClientId, Profile
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.round.events import (
     Checkpoint,
+    Continued,
     Event,
     Finish,
     Joined,
     Left,
+    Paused,
     Receipt,
     Rejected,
     Replied,
@@ -131,7 +133,7 @@ def view(book: Book) -> dict[str, object]:
         "replies": exchange and exchange.replies,
         "kept": machine.snapshot(),
         "claims": (list(machine.agents), machine.host_of),
-        "counts": (machine._counts.outcomes, machine._counts._train_seconds),
+        "counts": (machine._counts.outcomes, machine._counts._train_seconds, machine._counts.missing),
         "tallies": book.tallies,
     }
 
@@ -217,6 +219,14 @@ class Federation(RuleBasedStateMachine):
     def tick(self, seconds: float) -> None:
         self.now += seconds
         self._both(Ticked(self.now))
+
+    @rule(pauses=st.booleans())
+    def pause_or_continue(self, pauses: bool) -> None:
+        """The open exchange stays as it is, and while the run is paused no round opens."""
+        machine, before = self.steady.machine, self.steady.machine.exchange
+        self._both(Paused(self.now) if pauses else Continued(self.now))
+        assert machine.paused == pauses
+        assert machine.exchange is before or (before is None and not pauses)
 
     @precondition(lambda self: self.steady.machine.exchange is not None)
     @rule()

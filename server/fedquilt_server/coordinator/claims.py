@@ -94,6 +94,7 @@ class Claims:
         self._turned_away: set[str] = set()
         self._claims: dict[str, _Claim] = {}
         self._postponed: set[str] = set()
+        self._dropped: set[str] = set()
         self._same_id = SameId(lambda agent, reason: self._refuse(agent, None, reason))
         self._listened = self._next_check = 0.0
         self._looked_at = clock.now()
@@ -109,6 +110,20 @@ class Claims:
             joined = Joined(now, name, agent.boot, agent.clients, agent.workers, agent.profile)
             self._claims[name] = _Claim(joined, self._listened, live=True)
         self._judge_again()
+
+    def drop(self, agent: str) -> None:
+        """Treat an agent as gone, whatever it publishes, until it is readmitted."""
+        self._dropped.add(agent)
+        if agent in self._machine.agents:
+            self._leave(agent)
+
+    def readmit(self, agent: str) -> None:
+        """Let an agent that was dropped join again: now if it is there, else with its next message."""
+        self._dropped.discard(agent)
+        claim = self._claims.get(agent)
+        if claim is not None and not claim.departed and not self._is_silent(agent):
+            self._prove(claim)
+            self._join(claim)
 
     # -- messages of agents --------------------------------------------------------------------
 
@@ -234,6 +249,8 @@ class Claims:
 
     def _join(self, claim: _Claim) -> None:
         """Report the claims without effect, and join the agent with the others; postpone this beyond its limit."""
+        if claim.joined.agent in self._dropped:
+            return
         if not self._limit.may_join(claim.joined.agent):
             self._postponed.add(claim.joined.agent)
         else:
@@ -256,7 +273,7 @@ class Claims:
 
     def _differs(self, claim: _Claim) -> bool:
         """Whether the machine holds something else of this agent."""
-        return self._machine.agents.get(claim.joined.agent) != self._machine.agent_of(self._allowed_part(claim))
+        return self._machine.agents.get(claim.joined.agent) != self._machine.policy.agent_of(self._allowed_part(claim))
 
     def _allowed_part(self, claim: _Claim) -> Joined:
         return replace(claim.joined, at=clock.now(), clients=self._allowed(claim.joined))
@@ -266,6 +283,8 @@ class Claims:
 
     def _allowed(self, joined: Joined) -> tuple[ClientId, ...]:
         owners = self._assignments.owners
+        if joined.agent in self._dropped:
+            return ()
         return tuple(c for c in joined.clients if owners.get(c, joined.agent) == joined.agent)
 
     def _reread_assignments(self) -> None:

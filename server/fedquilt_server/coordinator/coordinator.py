@@ -37,6 +37,7 @@ from fedquilt_common.wire.transport import (
 from fedquilt_server.coordinator.admission import UNKNOWN, Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
 from fedquilt_server.coordinator.claims import Claims, all_free
+from fedquilt_server.coordinator.controls import Controls
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
@@ -51,6 +52,7 @@ from fedquilt_server.round.events import Event, Joined, Left, Rejected, Ticked
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
+from fedquilt_server.status.control import ControlRequest
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.status.stall import StallDetector
 
@@ -78,6 +80,7 @@ class Coordinator:
         store: where the page reads the status.
         read_assignments: returns what the inventory decides: which board may host a client, and which are revoked.
         patience: seconds without progress after which failing clients end the run.
+        requests: what people ask of the run.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Coordinator:
         store: StatusStore,
         read_assignments: Callable[[], Assignments] = all_free,
         patience: float | None = None,
+        requests: queue.SimpleQueue[ControlRequest] | None = None,
     ) -> None:
         self.run = run
         self._read_assignments = read_assignments
@@ -95,6 +99,7 @@ class Coordinator:
         self._store = store
         self._topics = Topics(federation)
         self._inbox: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+        self._requests = requests or queue.SimpleQueue()
         folder = run.folder
         self._farewell = CoordinatorPresence(online=False, epoch=folder.epoch, run=folder.run).encode()
         self._transport = make_transport(self._deliver, Will(self._topics.coordinator, self._farewell))
@@ -124,6 +129,7 @@ class Coordinator:
         self._agent_messages = AgentMessages(
             folder.run, run.history, self.machine, self._agents, self._store, self._claims, self._refusals, limit
         )
+        self._controls = Controls(run, self._claims, record, self._downlink.publish_again, self._store)
         self._driver = Driver(
             run, transport, self._downlink, self._uplink, receipts, self._display, limit, self._ledger
         )
@@ -135,6 +141,11 @@ class Coordinator:
             self._admission.add(event.agent)
         if isinstance(event, Joined | Left):
             self._ledger.make_room(event.agent)
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a person has stopped the run after a round."""
+        return self._controls.wants_end
 
     # -- the life of a run ---------------------------------------------------------------------
 
@@ -150,6 +161,7 @@ class Coordinator:
         run = self.run
         run.watch_socket(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
         self._display.start(run)
+        self._display.expect_boards(boards_of(self._read_assignments()))
         self._transport.connect()
         is_rejected = False
         connected = self._await_broker(should_stop)
@@ -178,7 +190,8 @@ class Coordinator:
         run.result_files.write(self._display.boards)  # a run that goes on is no longer one that failed
         self._admission.start(self.machine.agents)
         self._claims.restore()
-        while not self.machine.finished and not should_stop():
+        self._controls.restore()
+        while not (self.machine.finished or self._controls.wants_end or should_stop()):
             self._step()
         while self.machine.finished and not run.folder.closed and not should_stop():
             self._publish_end()
@@ -228,6 +241,8 @@ class Coordinator:
 
     def _step(self) -> None:
         """Handle the next message, or wait for the next deadline."""
+        with contextlib.suppress(queue.Empty):
+            self._controls.take(self._requests.get_nowait())
         wake = self.machine.wake_at
         self._take_next(STEP_SECONDS if wake is None else min(STEP_SECONDS, max(0.0, wake - clock.now())))
         if self._connected:
@@ -342,3 +357,12 @@ class Coordinator:
                 log.warning("ignored: %s", error)
                 return
             self._refusals.add(agent, client, self.machine.round, str(error))
+
+
+def boards_of(assignments: Assignments) -> dict[str, list[ClientId]]:
+    """Return the clients that an inventory assigns to each board that is not revoked."""
+    boards: dict[str, list[ClientId]] = {}
+    for client, board in sorted(assignments.owners.items()):
+        if board not in assignments.revoked:
+            boards.setdefault(board, []).append(client)
+    return boards

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Resumed, RoundRestarted
+from fedquilt_server.round.events import (
+    Continued,
+    Event,
+    Joined,
+    Left,
+    Paused,
+    Rejected,
+    Replied,
+    Resumed,
+    RoundRestarted,
+)
 from fedquilt_server.status.health import BoardFacts
 from fedquilt_server.status.run_event import LEVELS, EventKind, RunEvent
 from fedquilt_server.status.waiting import ranges
@@ -18,6 +28,7 @@ class BoardCounts:
         accepted: replies that count; ``late`` and ``rejected`` ones do not.
         restarts: how often its agent started again.
         restarted_at: Unix time in seconds of the last restart; None before the first.
+        is_dropped: whether a person has dropped it from the run.
         is_late: whether its last reply was late.
         out_of_memory_at: Unix time in seconds at which it last reported that training ran out of memory.
     """
@@ -27,6 +38,7 @@ class BoardCounts:
     rejected: int = 0
     restarts: int = 0
     restarted_at: float | None = None
+    is_dropped: bool = False
     is_late: bool = False
     out_of_memory_at: float | None = None
 
@@ -61,7 +73,13 @@ class EventBook:
                 return self.make(kind, event.at, text, seq=seq, board=event.agent)
             case Left() if event.agent in self._present:
                 self._present.discard(event.agent)
-                return self.make("left", event.at, "disconnected", seq=seq, board=event.agent)
+                return self.make(
+                    "left",
+                    event.at,
+                    "no longer takes part; its clients are free for other agents",
+                    seq=seq,
+                    board=event.agent,
+                )
             case Replied():
                 counts = self.counts_of(event.agent)
                 counts.accepted, counts.is_late = counts.accepted + 1, False
@@ -69,6 +87,10 @@ class EventBook:
                 return self._refuse(seq, event)
             case Resumed():
                 return self.make("recovered", event.at, "The coordinator restarted and resumed the run", seq=seq)
+            case Paused():
+                return self.make("paused", event.at, "Paused: no further round opens", seq=seq)
+            case Continued():
+                return self.make("continued", event.at, "The run goes on", seq=seq)
             case RoundRestarted():
                 text = f"Round {event.round} started again: {event.reason}"
                 return self.make("round restarted", event.at, text, seq=seq)

@@ -19,7 +19,6 @@ from fedquilt_server.report.detail import (
 )
 from fedquilt_server.report.group_tables import cost_table, curve_table, score_table, target_table
 from fedquilt_server.report.groups import RunGroup, drop_copies, group_runs, pick_target
-from fedquilt_server.report.incidents import incident_table
 from fedquilt_server.report.published import published_tables
 from fedquilt_server.report.quantities import QUANTITIES, is_possible, pick_score
 from fedquilt_server.report.recorded_run import RecordedRun
@@ -96,7 +95,6 @@ def make_contents(
         *_group_tables(groups, score, target),
         *published_tables([*sources.published, *published], groups),
         client_table(clients), board_table(shown), coverage_table(shown), share_table(shown),
-        incident_table([(detail.group, detail.run.seed, detail.incidents) for detail in details]),
         run_table(runs, groups, score), excluded_table(runs), settings_table(groups),
     ]  # fmt: skip
     return ReportContents(

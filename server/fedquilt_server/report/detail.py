@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fedquilt_server.report.board_totals import BoardHistory, read_boards
 from fedquilt_server.report.groups import RunGroup
-from fedquilt_server.report.incidents import Incidents, read_incidents
 from fedquilt_server.report.mean_deviation import mean_deviation, quantiles
 from fedquilt_server.report.quantities import is_possible
 from fedquilt_server.report.recorded_run import RecordedRun
@@ -26,22 +25,19 @@ class RunDetail:
         run: the run.
         history: what is recorded about its boards and replies.
         coverage: how often each part of the model was trained; None if it is not recorded.
-        incidents: its warnings and errors.
     """
 
     group: str
     run: RecordedRun
     history: BoardHistory
     coverage: Coverage | None
-    incidents: Sequence[Incidents] = ()
 
 
 def read_detail(group: RunGroup, run: RecordedRun, notes: list[str]) -> RunDetail:
     """Read the optional files of a run; ``notes`` gets what is wrong with them."""
     history = read_boards(run.folder)
     notes += history.notes
-    coverage = read_coverage(run.folder / COVERAGE, notes)
-    return RunDetail(group.name, run, history, coverage, read_incidents(run.folder, notes))
+    return RunDetail(group.name, run, history, read_coverage(run.folder / COVERAGE, notes))
 
 
 @dataclass(frozen=True)

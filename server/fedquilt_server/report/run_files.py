@@ -6,7 +6,6 @@ import csv
 import json
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,12 +14,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
-from fedquilt_server.status.run_event import RunEvent
 
 REPLIES: Final = "replies.csv"
 TELEMETRY: Final = "telemetry.csv"
 COVERAGE: Final = "coverage.json"
-EVENTS: Final = "events.jsonl"
 MOST_NOTES: Final = 3
 """Damaged rows of one file that are named; the others are counted."""
 MOST_DAMAGED: Final = 1000
@@ -67,22 +64,6 @@ def iterate_rows(path: Path, kind: type[Row], notes: list[str]) -> Iterator[Row]
                 wrong.append(f"{path}, line {line}: {_first_problem(error)}; the line is left out")
                 del wrong[MOST_DAMAGED:]
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        wrong.insert(0, f"{path}: cannot be read to its end: {error}; its other lines are left out")
-    notes += _shorten(wrong, path)
-
-
-def iterate_events(path: Path, notes: list[str]) -> Iterator[RunEvent]:
-    """Yield the events of a file with one JSON object a line; the arguments are those of ``iterate_rows``."""
-    wrong = list[str]()
-    try:
-        with path.open("rb") if path.is_file() else nullcontext(()) as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    yield RunEvent.model_validate_json(line)
-                except ValidationError as error:
-                    wrong.append(f"{path}, line {number}: {_first_problem(error)}; the line is left out")
-                    del wrong[MOST_DAMAGED:]
-    except OSError as error:
         wrong.insert(0, f"{path}: cannot be read to its end: {error}; its other lines are left out")
     notes += _shorten(wrong, path)
 

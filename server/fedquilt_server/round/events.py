@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from fedquilt_common.algorithm_api import State, Task
 from fedquilt_common.types import ClientId, ExchangeId, Profile
@@ -92,6 +92,20 @@ class Ticked:
 
 
 @dataclass(frozen=True)
+class Paused:
+    """A person has paused the run: the open round goes on, and no other one opens."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A person lets a paused run go on."""
+
+    at: float
+
+
+@dataclass(frozen=True)
 class RoundRestarted:
     """An accepted reply of the open round is damaged or missing: the round starts again, with no reply accepted.
 
@@ -113,10 +127,8 @@ class RoundRestarted:
     outcomes: Mapping[str, int]
 
 
-Event = Joined | Left | Replied | Rejected | Resumed | Ticked | RoundRestarted
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Joined, Left, Replied, Rejected, Resumed, Ticked, RoundRestarted)
-}
+Event = Joined | Left | Replied | Rejected | Resumed | Ticked | RoundRestarted | Paused | Continued
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def encode_event(event: Event) -> tuple[str, str]:

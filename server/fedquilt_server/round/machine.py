@@ -6,19 +6,21 @@ recovery needs only the journal of events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from fedquilt_common.algorithm_api import Algorithm, Reply, Round, ServerContext, State, Task
-from fedquilt_common.types import Arrays, ClientId, ExchangeId, Profile
+from fedquilt_common.algorithm_api import Algorithm, Reply, Round, State, Task
+from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_common.wire.messages import Outcome
 from fedquilt_server.round.events import (
     Checkpoint,
     Command,
+    Continued,
     Event,
     Finish,
     Joined,
     Left,
+    Paused,
     Receipt,
     Rejected,
     Replied,
@@ -30,14 +32,10 @@ from fedquilt_server.round.events import (
 )
 from fedquilt_server.round.invariants import MachineView, validate
 from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, move_clients, same_task
+from fedquilt_server.round.ports import ContextFactory, Load
 from fedquilt_server.round.round_counts import RoundCounts
 from fedquilt_server.round.snapshots import MachineSnapshot, ReplyId
 from fedquilt_server.round.states import PROCEED, IllegalTransitionError, RunState, check_transition
-
-ContextFactory = Callable[[int, Mapping[ClientId, Profile]], ServerContext]
-"""Makes the context of a round from its number and the connected clients."""
-Load = Callable[[Replied], Arrays]
-"""Returns the arrays of an accepted reply."""
 
 
 class Machine:
@@ -57,6 +55,7 @@ class Machine:
         host_of: the agent that hosts each connected client: the first one that claimed it.
         exchange: the open exchange.
         finished: whether all rounds are done.
+        paused: whether no further round opens.
     """
 
     def __init__(
@@ -77,6 +76,7 @@ class Machine:
         self.host_of: dict[ClientId, str] = {}
         self.exchange: Exchange | None = None
         self.finished = done >= policy.rounds
+        self.paused = False
         self._validates = validates
         self._closed = False
         self._algorithm = algorithm
@@ -119,18 +119,12 @@ class Machine:
     @property
     def wake_at(self) -> float | None:
         """Unix time in seconds at which a ``Ticked`` is due; None if time changes nothing."""
-        if self.finished:
-            return None
         if self.exchange is not None:
             return self.exchange.deadline
-        if self.done or self._waited or self._first_joined is None or self.policy.deadline is None:
+        starts_alone = not (self.finished or self.paused or self.done or self._waited)
+        if not starts_alone or self._first_joined is None or self.policy.deadline is None:
             return None
         return self._first_joined + self.policy.deadline
-
-    def agent_of(self, event: Joined) -> KnownAgent:
-        """Return the machine's record of an agent after this event."""
-        clients = tuple(c for c in event.clients if c < self.policy.clients)
-        return KnownAgent(event.boot, clients, event.workers, event.profile)
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Return the algorithm's scores of a state."""
@@ -144,15 +138,15 @@ class Machine:
     def snapshot(self) -> str:
         """Return as JSON what a checkpoint must keep besides the state; see ``restore``."""
         accepted = frozenset(key for key in self._accepted if key[1] >= self.done)
-        kept = MachineSnapshot(self.agents, self.host_of, frozenset(self._silent), accepted, self._counted)
-        return kept.encode()
+        silent = frozenset(self._silent)
+        return MachineSnapshot(self.agents, self.host_of, silent, accepted, self._counted, self.paused).encode()
 
     def restore(self, snapshot: str, at: float) -> list[Command]:
         """Continue from a snapshot taken at a checkpoint, as ``proceed`` did with the same ``at``."""
         kept = MachineSnapshot.decode(snapshot)
         self.agents, self.host_of = dict(kept.agents), dict(kept.host_of)
         self._silent, self._accepted, self._counted = set(kept.silent), set(kept.accepted), dict(kept.counted)
-        self._closed = True
+        self._closed, self.paused = True, kept.paused
         return self._leave_checkpoint(at)
 
     def proceed(self, state: State, at: float) -> list[Command]:
@@ -217,9 +211,12 @@ class Machine:
                 return self._tick(event.at)
             case RoundRestarted():
                 return self._start_over(event)
+            case Paused() | Continued():
+                self.paused = isinstance(event, Paused)
+                return self._start_if_ready(event.at)
 
     def _join(self, event: Joined) -> None:
-        agent = self.agents[event.agent] = self.agent_of(event)
+        agent = self.agents[event.agent] = self.policy.agent_of(event)
         move_clients(event.agent, agent.clients, self.host_of, self.agents)
         for client in agent.clients:
             self.host_of.setdefault(client, event.agent)
@@ -235,7 +232,7 @@ class Machine:
 
     def _start_if_ready(self, at: float) -> list[Command]:
         """Open a round: round 1 needs every client, or a quorum after the deadline; later rounds need a quorum."""
-        if self.exchange is not None or self.finished:
+        if self.exchange is not None or self.finished or self.paused:
             return []
         self._waited = self._waited or self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
         enough = self.policy.quorum if self._waited else self.policy.clients
@@ -333,7 +330,7 @@ class Machine:
 
     def _close(self, exchange: Exchange, at: float) -> list[Command]:
         assert self._round is not None  # noqa: S101 - an exchange is open
-        replies = {c: self._read(exchange.replies[c]) for c in sorted(exchange.replies)}
+        replies = {c: self._read(reply) for c, reply in sorted(exchange.replies.items())}
         stop = self._stop_the_others(exchange)
         self._since |= dict.fromkeys(replies, (self.round, exchange.number))
         if exchange.number == 0:

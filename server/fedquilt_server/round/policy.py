@@ -8,7 +8,17 @@ from typing import Literal
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.types import ClientId, Profile
-from fedquilt_server.round.events import Replied
+from fedquilt_server.round.events import Joined, Replied
+
+
+@dataclass(frozen=True)
+class KnownAgent:
+    """An agent that is connected; ``boot`` grows with each of its starts."""
+
+    boot: int
+    clients: tuple[ClientId, ...]
+    workers: int
+    profile: Profile
 
 
 @dataclass(frozen=True)
@@ -29,15 +39,10 @@ class Policy:
     deadline: float | None = None
     shortfall: Literal["wait", "replace"] = "wait"
 
-
-@dataclass(frozen=True)
-class KnownAgent:
-    """An agent that is connected; ``boot`` grows with each of its starts."""
-
-    boot: int
-    clients: tuple[ClientId, ...]
-    workers: int
-    profile: Profile
+    def agent_of(self, event: Joined) -> KnownAgent:
+        """Return the record of an agent after this event; clients that the experiment does not have are left out."""
+        clients = tuple(client for client in event.clients if client < self.clients)
+        return KnownAgent(event.boot, clients, event.workers, event.profile)
 
 
 @dataclass

@@ -23,6 +23,7 @@ class MachineSnapshot:
         silent: clients that are not asked until they show a sign of life.
         accepted: replies that count, of this round.
         counted: each client's last reply that counts.
+        paused: whether no further round opens.
     """
 
     agents: Mapping[str, KnownAgent] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class MachineSnapshot:
     silent: frozenset[ClientId] = frozenset()
     accepted: frozenset[ReplyId] = frozenset()
     counted: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
+    paused: bool = False
 
     def encode(self) -> str:
         """Return the snapshot as JSON."""
@@ -40,6 +42,7 @@ class MachineSnapshot:
             "silent": sorted(self.silent),
             "accepted": sorted(self.accepted),
             "counted": [(client, *exchange) for client, exchange in self.counted.items()],
+            "paused": self.paused,
         })  # fmt: skip
 
     @classmethod
@@ -56,4 +59,5 @@ class MachineSnapshot:
             frozenset(saved["silent"]),
             frozenset((client, number, exchange) for client, number, exchange in saved["accepted"]),
             {client: (number, exchange) for client, number, exchange in saved.get("counted", [])},
+            bool(saved.get("paused")),
         )

@@ -37,11 +37,11 @@ class Transition:
     commands: tuple[str, ...]
 
 
-_LIFE: Final = ("Joined", "Rejected", "Ticked")
+_LIFE: Final = ("Joined", "Rejected", "Ticked", "Continued")
 PROCEED: Final = "proceed"
 """The driver's call once the checkpoint of a round is durable; also ``restore``, which continues from one."""
 TRANSITIONS: Final = (
-    Transition(RunState.WAITING, RunState.OPEN, _LIFE, "enough clients are connected", ("Send",)),
+    Transition(RunState.WAITING, RunState.OPEN, _LIFE, "enough clients are connected, not paused", ("Send",)),
     Transition(RunState.OPEN, RunState.OPEN, ("Replied",), "replies are missing", ("Receipt",)),
     Transition(
         RunState.OPEN,
@@ -59,8 +59,8 @@ TRANSITIONS: Final = (
     Transition(
         RunState.OPEN, RunState.CLOSED, ("Replied", "Ticked"), "complete, the round is over", ("Stop", "Checkpoint")
     ),
-    Transition(RunState.CLOSED, RunState.OPEN, (PROCEED,), "a quorum is connected", ("Send",)),
-    Transition(RunState.CLOSED, RunState.WAITING, (PROCEED,), "too few clients are connected", ()),
+    Transition(RunState.CLOSED, RunState.OPEN, (PROCEED,), "a quorum is connected, not paused", ("Send",)),
+    Transition(RunState.CLOSED, RunState.WAITING, (PROCEED,), "too few clients are connected, or paused", ()),
     Transition(RunState.CLOSED, RunState.FINISHED, (PROCEED,), "no round is left", ("Finish",)),
 )
 

@@ -26,6 +26,7 @@ class BoardFacts(NamedTuple):
         silence: seconds in which the coordinator listened and no message of the board arrived.
         accepted: its replies that count; ``late`` and ``rejected`` ones do not.
         restarts: restarts of its agent during the run.
+        is_dropped: whether a person has dropped the board.
         is_late: whether its last reply was late.
         restarted_at: Unix time in seconds of its last restart.
         out_of_memory_at: Unix time in seconds at which its training last ran out of memory.
@@ -36,6 +37,7 @@ class BoardFacts(NamedTuple):
     late: int = 0
     rejected: int = 0
     restarts: int = 0
+    is_dropped: bool = False
     is_late: bool = False
     restarted_at: float | None = None
     out_of_memory_at: float | None = None
@@ -53,6 +55,8 @@ def judge_health(board: BoardStatus, facts: BoardFacts, now: float) -> tuple[Hea
         facts: what the coordinator has counted.
         now: Unix time in seconds.
     """
+    if facts.is_dropped:
+        return "dropped", "somebody has dropped it from the run; readmit it to use it again"
     if not board.online:
         return "offline", "the broker lost its connection"
     if facts.silence >= max(SHORTEST_SILENCE, SILENT_AFTER * board.interval):

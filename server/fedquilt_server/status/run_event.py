@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 EventKind = Literal[
     "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "out of memory", "notice",
-    "recovered", "round restarted", "deadline", "diverged", "paused", "unpaused", "dropped", "finished", "failed",
-    "stopped",
+    "recovered", "round restarted", "deadline", "diverged", "paused", "continued", "dropped", "readmitted",
+    "finished", "failed", "stopped",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
 
@@ -29,8 +29,9 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "deadline": "warning",
     "diverged": "error",
     "paused": "info",
-    "unpaused": "info",
+    "continued": "info",
     "dropped": "warning",
+    "readmitted": "info",
     "finished": "info",
     "failed": "error",
     "stopped": "warning",

@@ -22,7 +22,7 @@ CLIENT_FAILED: Final = "the client failed: "
 
 
 HealthState = Literal[
-    "online", "restarted", "late", "hot", "throttled", "out of memory", "silent", "offline", "never seen"
+    "online", "restarted", "late", "hot", "throttled", "out of memory", "silent", "offline", "dropped", "never seen"
 ]
 
 
@@ -105,6 +105,8 @@ class Snapshot(BaseModel):
     duplicates: int = 0
     rejected: int = 0
     rejections: list[RejectedReply] = Field(default_factory=list, description="the latest rejections, newest first")
+    paused: bool = Field(default=False, description="whether a person has paused the run: no further round opens")
+    stopping: bool = Field(default=False, description="whether the run ends after the open round")
     warning: str = Field(default="", description="the training has diverged, and how")
     opened_at: float | None = Field(default=None, description="Unix time at which the exchange opened")
     events: list[RunEvent] = Field(default_factory=list, description="the latest events, newest first")

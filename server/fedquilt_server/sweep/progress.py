@@ -17,7 +17,6 @@ from fedquilt_server.runs.begun_mark import read_mark
 from fedquilt_server.status.console import ERROR_CONSOLE
 from fedquilt_server.status.run_lines import whole_duration
 from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.status.terminal import is_live
 from fedquilt_server.status.wait_reporter import WaitReporter
 from fedquilt_server.status.waiting import describe_waiting
 from fedquilt_server.sweep.manifest import SweptRun, SweptStatus
@@ -35,22 +34,13 @@ class SweepProgress:
     Args:
         enabled: whether to show anything.
         console: where to.
-        live: whether to draw a live block; None: if standard error is a terminal.
         name_pages: whether to name the status page of each run.
     """
 
-    def __init__(
-        self,
-        *,
-        enabled: bool = True,
-        console: Console = ERROR_CONSOLE,
-        live: bool | None = None,
-        name_pages: bool = False,
-    ) -> None:
+    def __init__(self, *, enabled: bool = True, console: Console = ERROR_CONSOLE, name_pages: bool = False) -> None:
         self._console = console
-        self._draws = enabled and (is_live() if live is None else live)
         self._enabled, self._name_pages = enabled, name_pages
-        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._waits: dict[int, WaitReporter] = {}
         self._started: dict[int, float] = {}
         self._rounds = SweepRounds([], [])
@@ -58,7 +48,7 @@ class SweepProgress:
         self._stopping = False
 
     def __enter__(self) -> SweepProgress:
-        if self._draws:
+        if self._enabled and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live.start()
         return self
 

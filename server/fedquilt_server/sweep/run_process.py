@@ -141,9 +141,10 @@ class RunProcess:
         """Its process id."""
         return self._process.pid
 
-    def refresh(self) -> None:
-        """Fetch the newest ``snapshot`` of the run; it stays None before there is one."""
+    def refresh(self) -> Snapshot | None:
+        """Return the newest snapshot of the run; None before there is one."""
         self.snapshot = self._poll.fetch() or self.snapshot
+        return self.snapshot
 
     def poll(self) -> RunEnd | None:
         """Return how the process ended; None while it runs."""

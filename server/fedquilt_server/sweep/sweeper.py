@@ -21,7 +21,6 @@ from fedquilt_server.sweep.run_process import STOP_SECONDS, RunEnd, RunHost, Run
 
 POLL_SECONDS: Final = 0.1
 REFRESH_SECONDS: Final = 0.5
-"""How often a run's status is fetched at most."""
 _STOPPED: Final = "the sweep was interrupted; run the same command again to resume"
 
 
@@ -80,7 +79,7 @@ class _Sweeper:
         self._states = list(states)
         self._waiting = deque(index for index, state in enumerate(states) if state.status != "finished")
         self._active: dict[int, RunProcess] = {}
-        self._refreshed: dict[int, float] = {}
+        self._next_refresh = 0.0
 
     def execute(self, jobs: int, should_stop: Callable[[], bool]) -> SweepManifest:
         """Run the sweep to its end, or until ``should_stop`` returns True."""
@@ -123,12 +122,9 @@ class _Sweeper:
         self._progress.note_end(index, self._states[index])
 
     def _show(self) -> None:
-        """Fetch the status that is oldest, and show all. One at a time: a busy run may take seconds to answer."""
-        index = min(self._active, key=lambda index: self._refreshed.get(index, 0.0), default=None)
-        if index is not None and time.monotonic() >= self._refreshed.get(index, 0.0) + REFRESH_SECONDS:
-            self._active[index].refresh()
-            self._refreshed[index] = time.monotonic()
-            self._progress.show({index: process.snapshot for index, process in self._active.items()})
+        if time.monotonic() >= self._next_refresh:
+            self._next_refresh = time.monotonic() + REFRESH_SECONDS
+            self._progress.show({index: process.refresh() for index, process in self._active.items()})
 
     def _stop(self) -> None:
         """Stop the runs that are not finished. A second Ctrl-C kills them at once."""

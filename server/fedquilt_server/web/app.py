@@ -19,14 +19,16 @@ from fedquilt_common import __version__
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web import view
+from fedquilt_server.web.access import Access, AccessCheck
 from fedquilt_server.web.connections import MOST_CONNECTIONS
+from fedquilt_server.web.control import RequestControl, control_routes
 from fedquilt_server.web.fragments import Renderer
 from fedquilt_server.web.headers import SecurityHeaders
 from fedquilt_server.web.hosts import HostCheck, HostNames
 from fedquilt_server.web.metrics import create_registry
 from fedquilt_server.web.stream import BoundedEventStream, EventStreams, stream_updates
 
-DESCRIPTION = "The state of a fedquilt run. Each response comes from one snapshot. No request changes the run."
+DESCRIPTION = "The state of a fedquilt run. Each response comes from one snapshot. Only POST requests change the run."
 
 Since = Annotated[int, Query(ge=0, description="Return only the rounds after this one.")]
 _ROUNDS = TypeAdapter(list[RoundResult])
@@ -39,13 +41,21 @@ class HealthReport(BaseModel):
     broker: bool = Field(description="whether the coordinator is connected to the broker")
 
 
-def create_app(store: StatusStore, hosts: Container[str] | None = None, connections: int = MOST_CONNECTIONS) -> FastAPI:
+def create_app(
+    store: StatusStore,
+    hosts: Container[str] | None = None,
+    connections: int = MOST_CONNECTIONS,
+    access: Access | None = None,
+    request_control: RequestControl | None = None,
+) -> FastAPI:
     """Create the application for one run. Set the event ``app.state.closing`` to end its event streams.
 
     Args:
         store: where the coordinator writes the snapshots.
         hosts: names with a dot to which the page answers; None for this machine's own.
         connections: how many connections the server holds; half of them may be event streams.
+        access: who may read and control; None lets everybody read and nobody control.
+        request_control: passes control requests to the coordinator; None for a page without control.
     """
     app = FastAPI(
         title="fedquilt coordinator",
@@ -56,11 +66,15 @@ def create_app(store: StatusStore, hosts: Container[str] | None = None, connecti
         redoc_url=None,
     )
     app.state.closing = threading.Event()
+    if access is not None:
+        app.add_middleware(AccessCheck, access=access)
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
     app.include_router(_page_routes(store, app.state.closing, EventStreams(connections // 2)))
     app.include_router(_api_routes(store))
     app.include_router(_monitoring_routes(store))
+    if access is not None and request_control is not None:
+        app.include_router(control_routes(store, request_control))
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     return app
 

@@ -41,6 +41,11 @@ def is_address(name: str) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address to listen on: a loopback address or ``localhost``."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
 def is_trusted(name: str, allowed: Container[str]) -> bool:
     """Return whether the page answers to ``name``.
 

@@ -13,8 +13,10 @@ import uvicorn
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.web.access import Access
 from fedquilt_server.web.app import create_app
 from fedquilt_server.web.connections import MOST_CONNECTIONS, PageConnection, accept_backlog
+from fedquilt_server.web.control import RequestControl
 from fedquilt_server.web.hosts import HostNames
 
 START_SECONDS = 10.0
@@ -43,6 +45,8 @@ class PageServer:
         port: the port to listen on; 0 for any free one.
         allowed_hosts: more names under which visitors may reach the page, see ``is_trusted``.
         connections: how many connections the page may hold, see ``connection_limit``.
+        access: who may read and control, see ``create_app``.
+        request_control: passes control requests to the coordinator.
 
     Attributes:
         url: the address for a browser on this machine; empty before ``start``.
@@ -55,11 +59,13 @@ class PageServer:
         port: int = 0,
         allowed_hosts: Iterable[str] = (),
         connections: int = MOST_CONNECTIONS,
+        access: Access | None = None,
+        request_control: RequestControl | None = None,
     ) -> None:
         self.url = ""
         self._host, self._port = host, port
         self._names = HostNames(allowed_hosts)
-        self._app = create_app(store, self._names, connections)
+        self._app = create_app(store, self._names, connections, access, request_control)
         self._server = uvicorn.Server(_config(self._app, connections))
         self._thread: threading.Thread | None = None
 

@@ -10,7 +10,6 @@ import pytest
 from tests.support.recorded_runs import START, reply, write_table
 
 from fedquilt_server.report.board_totals import LATEST_ROUNDS, read_boards
-from fedquilt_server.report.incidents import read_incidents
 from fedquilt_server.report.run_files import ReplyPhases, iterate_rows, read_coverage, reply_phases
 from fedquilt_server.status.reply_row import ReplyRow
 
@@ -139,20 +138,3 @@ def test_coverage_needs_no_counts_of_the_last_round(tmp_path: Path) -> None:
     found = read_coverage(path, [])
     assert found is not None
     assert (found.layers[0].counts, found.layers[0].boards) == ([2, 0], {"a": 0.5})
-
-
-def test_warnings_are_counted_by_kind(tmp_path: Path) -> None:
-    events = [
-        {"at": 1, "kind": "joined", "level": "info", "board": "a", "text": "joined"},
-        {"at": 2, "kind": "late", "level": "warning", "board": "a", "text": "first"},
-        {"at": 3, "kind": "diverged", "level": "error", "text": "the loss"},
-        {"at": 4, "kind": "late", "level": "warning", "board": "b", "text": "last"},
-    ]
-    lines = [*map(json.dumps, events), "{", '{"at": 5, "kind": "eaten", "text": "x"}']
-    (tmp_path / "events.jsonl").write_text("\n".join(lines))
-    notes = list[str]()
-    late, diverged = read_incidents(tmp_path, notes)
-    assert (late.number, late.boards, late.last) == (2, {"a", "b"}, "last")
-    assert (diverged.kind, diverged.number, diverged.boards) == ("diverged", 1, set())
-    assert [note.split(": ")[0] for note in notes] == [f"{tmp_path / 'events.jsonl'}, line {n}" for n in (5, 6)]
-    assert read_incidents(tmp_path / "nowhere", []) == []

@@ -17,9 +17,11 @@ from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.round.events import (
     Checkpoint,
     Command,
+    Continued,
     Event,
     Joined,
     Left,
+    Paused,
     Receipt,
     Rejected,
     Replied,
@@ -28,8 +30,10 @@ from fedquilt_server.round.events import (
     Stop,
     Ticked,
 )
-from fedquilt_server.round.machine import ContextFactory, Machine
+from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.policy import Policy, same_task
+from fedquilt_server.round.ports import ContextFactory
+from fedquilt_server.round.snapshots import MachineSnapshot
 
 
 def no_model() -> Any:
@@ -105,6 +109,21 @@ def test_the_first_round_waits_for_every_client() -> None:
     assert kinds(driver.join(5, 2, agent="jetson")) == ["Send"]
     assert asked(driver) == [0, 1, 2]
     assert driver.machine.wake_at == 65
+
+
+def test_a_paused_run_finishes_its_round_and_opens_no_other_one() -> None:
+    driver = Driver(WAIT)
+    driver.do(Paused(0))
+    assert driver.join(1, 0, 1, 2) == []
+    assert driver.machine.wake_at is None  # no tick is due, or the journal would fill up
+    assert kinds(driver.do(Continued(2))) == ["Send"]
+    assert driver.do(Paused(3)) == []
+    for client in range(3):
+        driver.reply(4 + client, client)
+    assert (driver.machine.done, driver.machine.exchange) == (1, None)
+    assert MachineSnapshot.decode(driver.checkpoints[0].snapshot).paused
+    assert kinds(driver.do(Continued(9))) == ["Send"]
+    assert asked(driver) == [0, 1, 2]
 
 
 def test_after_the_deadline_the_first_round_starts_with_a_quorum() -> None:

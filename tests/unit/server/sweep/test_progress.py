@@ -45,7 +45,7 @@ def shown(folder: Path, *, terminal: bool, color: bool = True) -> str:
     )
     made = plan(folder)
     states = first_states(made)
-    with SweepProgress(console=console, live=terminal) as progress:
+    with SweepProgress(console=console) as progress:
         progress.begin(made, states)
         for index in (0, 1):
             progress.note_start(index, "http://127.0.0.1:1/")

@@ -1,0 +1,14 @@
+"""What the machine calls outside of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fedquilt_common.algorithm_api import ServerContext
+from fedquilt_common.types import Arrays, ClientId, Profile
+from fedquilt_server.round.events import Replied
+
+ContextFactory = Callable[[int, Mapping[ClientId, Profile]], ServerContext]
+"""Makes the context of a round from its number and the connected clients."""
+Load = Callable[[Replied], Arrays]
+"""Returns the arrays of an accepted reply."""
