@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         ImageError,
         NoGlobalModelError,
         PackageMissingError,
+        PageUnreachableError,
         PayloadError,
         ProtocolError,
         ProtocolVersionError,
@@ -110,9 +111,10 @@ __all__ = [
     # errors
     "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
     "DataUnavailableError", "ExperimentError", "FederationError", "FederationInUseError", "FolderInUseError",
-    "ForbiddenImportError", "ImageError", "NoGlobalModelError", "PackageMissingError", "PayloadError", "ProtocolError",
-    "ProtocolVersionError", "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError",
-    "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError", "UpgradeFailedError",
+    "ForbiddenImportError", "ImageError", "NoGlobalModelError", "PackageMissingError", "PageUnreachableError",
+    "PayloadError", "ProtocolError", "ProtocolVersionError", "RunFailedError", "RunFolderError", "SliceError",
+    "TrainingDivergedError", "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError",
+    "UpgradeFailedError",
 ]  # fmt: skip
 
 _NAMES = {
@@ -149,9 +151,9 @@ _NAMES = {
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
     "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
     "DataUnavailableError ExperimentError FederationError FederationInUseError FedquiltError FolderInUseError "
-    "ForbiddenImportError ImageError NoGlobalModelError PackageMissingError PayloadError ProtocolError "
-    "ProtocolVersionError RunFailedError RunFolderError SliceError TrainingDivergedError UncuttableModelError "
-    "UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
+    "ForbiddenImportError ImageError NoGlobalModelError PackageMissingError PageUnreachableError PayloadError "
+    "ProtocolError ProtocolVersionError RunFailedError RunFolderError SliceError TrainingDivergedError "
+    "UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",
