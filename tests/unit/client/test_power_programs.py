@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ from fedquilt_client.power_programs import (
     run_program,
 )
 
+Wait = Callable[..., Any]
 PMIC = (RECORDED / "raspberry-pi-5-pmic.txt").read_text(encoding="utf-8")
 
 
@@ -103,24 +103,41 @@ def test_a_command_that_works_again_may_be_logged_again(
     assert len(caplog.messages) == 2
 
 
-@pytest.mark.parametrize("lines", ["sleep 60", "sleep 60 & echo 4.2", "exec >&-; sleep 60"])
-def test_a_command_that_hangs_is_killed_with_its_children(lines: str, program: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("lines", ["wait", "echo 4.2", "exec >&-; wait"])
+def test_a_command_that_hangs_is_killed_with_its_children(
+    lines: str, program: Callable[[str], str], tmp_path: Path, wait_for: Wait
+) -> None:
+    """The child holds the output open, or the command itself waits for it."""
     with pytest.raises(ProgramError, match="does not end in time"):
-        run_program([program(lines)], seconds=0.3)
-    end = time.monotonic() + 20
-    while children():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+        run_program([program(f"sleep 600 & echo $! >{tmp_path}/child; {lines}")], seconds=0.5)
+    child = int((tmp_path / "child").read_text())
+    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    assert children() == []
 
 
-def test_a_command_ends_when_the_agent_stops(program: Callable[[str], str], caplog: pytest.LogCaptureFixture) -> None:
-    stopped = threading.Event()
-    meter = CommandMeter(program("sleep 60"), stopped.is_set)
-    reader = threading.Thread(target=meter.read)
+def test_a_command_ends_when_the_agent_stops(program: Callable[[str], str], wait_for: Wait, tmp_path: Path) -> None:
+    stopped, errors = threading.Event(), list[ProgramError]()
+    hanging = program(f": >{tmp_path}/runs; sleep 600")
+
+    def run() -> None:
+        try:
+            run_program([hanging], stopped.is_set, seconds=600)
+        except ProgramError as error:
+            errors.append(error)
+
+    reader = threading.Thread(target=run, daemon=True)
     reader.start()
+    wait_for((tmp_path / "runs").exists)
     stopped.set()
     reader.join(20)
     assert not reader.is_alive()
+    assert len(errors) == 1
+
+
+def test_the_end_of_the_agent_is_no_failure_of_the_command(
+    program: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert CommandMeter(program("sleep 600"), lambda: True).read() is None
     assert caplog.messages == []
 
 
