@@ -32,6 +32,8 @@ GRID: Final = "#d9dce5"
 PAPER: Final = "#fefefe"
 PHASES: Final = (("receive", "#1f5fbf", "///"), ("train", "#117a55", ""), ("send", "#b3540c", "\\\\\\"),
                  ("wait", "#d9dce5", ""))  # fmt: skip
+_ORDER: Final = (3, 0, 2, 1)
+"""Phases from the lowest layer to the top: of a board with several clients, one may train while others wait."""
 WIDTH: Final = 5.0
 MOST_BOARDS: Final = 60
 MOST_LAYERS: Final = 80
@@ -139,6 +141,8 @@ def draw_curves(curves: Mapping[str, Sequence[CurvePoint]], axis: str, score: st
     axes.set_ylabel(f"{QUANTITIES[score].heading}{f' [{y_scale.symbol}]' if y_scale.symbol else ''}")
     if axis == "round":
         _whole_numbers(axes)
+    else:
+        axes.set_xlim(left=0)
     add_legend(figure, len(drawn))
     return figure
 
@@ -238,7 +242,8 @@ def _draw_bars(
     axes: Axes, boards: Sequence[str], start: float, replies: Sequence[tuple[str, str, ReplyPhases]]
 ) -> None:
     place = {board: number for number, board in enumerate(boards)}
-    for number, (_, colour, hatch) in enumerate(PHASES):
+    for number in _ORDER:
+        _, colour, hatch = PHASES[number]
         for board in boards:
             spans = [_span(phases, number, start) for agent, _, phases in replies if agent == board]
             axes.broken_barh(spans, (place[board] - 0.32, 0.64), facecolor=colour, hatch=hatch, edgecolor=PAPER,

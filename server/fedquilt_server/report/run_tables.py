@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,6 +16,9 @@ from fedquilt_server.report.recorded_run import RecordedRun
 from fedquilt_server.report.run_files import iterate_rows
 from fedquilt_server.report.settings import MISSING, differing_keys, show_value
 from fedquilt_server.report.table import Column, ReportTable
+
+MOST_NAMED: Final = 5
+"""Runs that one sentence names; the others are counted."""
 
 
 class BoardColumns(BaseModel):
@@ -109,4 +112,12 @@ def notes_of(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], copies: Ma
             notes.append(f"{group.name}: {len(several)} runs have seed {seed} ({names}): each of them counts")
         if any(run.settings is None for run in group.runs):
             notes.append(f"{group.name}: the settings are not recorded, so the runs may differ in more than the seed")
-    return notes + [f"{run.label}: {note}" for run in runs for note in run.notes]
+    return notes + list(_merge([(run.label, note) for run in runs for note in run.notes]))
+
+
+def _merge(notes: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield each note once, with the runs that it is about."""
+    for note in dict.fromkeys(note for _, note in notes):
+        labels = [label for label, other in notes if other == note]
+        more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
+        yield f"{', '.join(labels[:MOST_NAMED])}{more}: {note}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedquilt_common import __version__
 from fedquilt_server.report.contents import ReportContents
 from fedquilt_server.report.quantities import QUANTITIES
+from fedquilt_server.report.run_tables import MOST_NAMED
 
 
 def describe_runs(contents: ReportContents) -> list[str]:
@@ -24,9 +25,6 @@ def describe_runs(contents: ReportContents) -> list[str]:
             f"Runs are compared by {QUANTITIES[contents.score].heading}: {QUANTITIES[contents.score].meaning}."
         )
     return [*lines, f"Made by fedquilt {__version__}."]
-
-
-MOST_NAMED = 5
 
 
 def _name_excluded(contents: ReportContents) -> str:

@@ -15,6 +15,8 @@ Cell: TypeAlias = str | int | float | MeanDeviation | None
 """None is an unknown value, which is shown as a dash and never as 0."""
 CellKind: TypeAlias = Unit | Literal["text", "count"]
 PLUS_MINUS: Final = "\N{PLUS-MINUS SIGN}"
+DIGITS: Final = 3
+"""Significant digits of the largest number of a column."""
 _MOST_DIGITS: Final = 6
 _FIXED_LIMIT: Final = 1e15
 """Numbers from here on are written with an exponent."""
@@ -93,7 +95,7 @@ def scale_of(kind: CellKind, values: Sequence[float]) -> Scale:
     if kind == "share":
         return Scale(factor, symbol, 2)
     shown = largest * factor
-    digits = 3 - math.floor(math.log10(shown)) if shown > 0 else 1
+    digits = DIGITS - 1 - math.floor(math.log10(shown)) if shown > 0 else 0
     return Scale(factor, symbol, min(max(digits, 0), _MOST_DIGITS))
 
 

@@ -166,6 +166,14 @@ def test_runs_of_the_same_name_have_labels_of_their_own(tmp_path: Path) -> None:
     assert made.contents.notes == ("fedavg: 2 runs have seed 1 (x/run, y/run): each of them counts",)
 
 
+def test_a_note_about_several_runs_is_one_note(tmp_path: Path) -> None:
+    for seed in range(1, 8):
+        rounds = [make_round(1, 0.5, joules=3.0, joules_estimated=True)]
+        write_run(tmp_path / "a" / str(seed), rounds=rounds, seed=seed)
+    made = make_report([tmp_path / "a"], ReportSettings(tmp_path / "out", "csv"))
+    assert made.contents.notes == ("1, 2, 3, 4, 5 and 2 more: a part of the energy is estimated, not measured",)
+
+
 @pytest.mark.parametrize("huge", [1e12, 1e299])
 def test_huge_numbers_are_drawn_and_written(huge: float, tmp_path: Path) -> None:
     for seed in (1, 2):
