@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def summary_lines(result: Result, folder: Path, restarts: Mapping[str, int]) -> 
     if restarted := {name: count for name, count in restarts.items() if count}:
         yield "restarts", ", ".join(f"{name} {count}" for name, count in restarted.items())
     yield "run folder", str(folder)
+    if rows:
+        yield "more", f"fedquilt report {shlex.quote(str(folder))}"
 
 
 def _scores(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:

@@ -57,11 +57,11 @@ def display(columns: int, rows: int, **environment: str) -> Any:
 def test_one_block_that_fits(columns: int, rows: int) -> None:
     with display(columns, rows) as screen:
         type_in(screen, "Starting a broker")
-        screen.wait_for(lambda text: "Starting a broker (0 s)" in text)
+        screen.wait_for(lambda text: "Starting a broker (" in text)
         type_in(screen, NOW.model_copy(update={"replies": 7}).model_dump_json())
         screen.wait_for(lambda text: " 7/80 replies" in text)
         type_in(screen, NOW.model_dump_json())
-        screen.wait_for(lambda text: "33/80 replies" in text)
+        screen.wait_for(lambda text: "33/80 replies" in text and text.endswith("to reply"))
         page, title, *block = screen.lines
         assert (page, title) == ("Status page: http://127.0.0.1:8080/", "digits: fedavg on digits")
         assert len(block) == 5
@@ -79,7 +79,7 @@ def test_one_block_that_fits(columns: int, rows: int) -> None:
 def test_a_low_terminal_shows_what_matters_most() -> None:
     with display(60, 4) as screen:
         type_in(screen, NOW.model_dump_json())
-        screen.wait_for(lambda text: "33/80 replies" in text)
+        screen.wait_for(lambda text: "33/80 replies" in text and "Warning" in text)
         assert [line.split()[0] for line in screen.lines][-3:] == ["Round", "accuracy", "Warning:"]
 
 
@@ -96,7 +96,7 @@ def test_what_agents_report_cannot_control_the_terminal() -> None:
     shown = NOW.model_copy(update={"rejections": [rejection], "boards": [board]})
     with display(80, 24) as screen:
         type_in(screen, shown.model_dump_json())
-        screen.wait_for(lambda text: "Warning: pi-1 is silent:" in text)
+        screen.wait_for(lambda text: "Warning: pi-1 is silent:" in text and text.endswith("to reply"))
         assert "round 2: pi-1, client 3:  [2J ]0;title" in screen.text
         assert not {b"\x1b[2J", b"\x1b]0"} & set(re.findall(rb"\x1b\[2J|\x1b\]0", screen.raw))
 

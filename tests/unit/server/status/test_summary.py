@@ -42,6 +42,7 @@ def test_it_is_short_and_a_narrow_terminal_loses_nothing(
         "  replies     7 accepted, 1 late",
         "  restarts    pi 2",
         "  run folder  runs/a-long-name",
+        "  more        fedquilt report runs/a-long-name",
     ]
 
 
