@@ -141,11 +141,12 @@ SERVER = {
     "provisioning": "simulate",
     "fleet": "provisioning",
     "watch": "fleet runs status",
+    "sinks": "report status",
     "tools": "simulate status",
     "replay": "coordinator experiment_file lab round runs status",
     "sweep": "experiment_file runs simulate status",
     "report": "runs status sweep",
-    "cli": "coordinator experiment_file provisioning runs simulate status web",
+    "cli": "coordinator experiment_file provisioning runs simulate sinks status web",
 }
 
 

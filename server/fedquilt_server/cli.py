@@ -32,11 +32,14 @@ from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.experiment_file import load_experiment, parse_experiment
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
 from fedquilt_server.runs.page_address import PageAddress, note_page
+from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stop_request import StopRequest
 from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run_folder, run_with_progress
+from fedquilt_server.sinks.opening import Mlflow, Sinks, TensorBoard, open_sinks
 from fedquilt_server.status.console import STANDARD_ERROR, print_message
 from fedquilt_server.status.control import ControlRequest
+from fedquilt_server.status.recorded import recorded_snapshot
 from fedquilt_server.status.results import Ending
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.status.summary import print_summary
@@ -92,7 +95,7 @@ def demo(
     text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
     experiment = parse_experiment(text, "demo.yaml")
     linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # in a terminal, a person may open the page
-    _simulate(make_plan(experiment, out or new_run_folder("demo"), broker, port, linger), json_)
+    _simulate(make_plan(experiment, out or new_run_folder("demo"), broker, port, linger), json_, Sinks())
 
 
 @app.command()
@@ -104,6 +107,8 @@ def simulate(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     keep_replies: KeepReplies = False,
+    tensorboard: TensorBoard = None,
+    mlflow: Mlflow = None,
     json_: JsonResult = False,
 ) -> None:
     """Run an experiment on this machine: broker, coordinator and agents as processes that restart if they die.
@@ -112,13 +117,18 @@ def simulate(
     """
     loaded = load_experiment(experiment, set_ or ())
     plan = make_plan(loaded, out or Path("runs") / loaded.name, broker, port, linger)
-    _simulate(replace(plan, keep_replies=keep_replies), json_)
+    with open_sinks(tensorboard, mlflow, loaded) as sinks:
+        _simulate(replace(plan, keep_replies=keep_replies), json_, sinks)
 
 
-def _simulate(plan: SimulationPlan, as_json: bool) -> None:
+def _simulate(plan: SimulationPlan, as_json: bool, sinks: Sinks) -> None:
     stop = StopSignal()
     _print_control(plan.page_url, choose_access("127.0.0.1", plan.folder, public=False))
-    done = run_with_progress(plan, stop)
+    try:
+        done = run_with_progress(plan, stop, sinks.show)
+    finally:
+        with contextlib.suppress(RunFolderError):  # there is no result yet
+            sinks.show(recorded_snapshot(read_result(plan.folder), plan.experiment.rounds))
     if done is None:
         print_message(f"Interrupted. Run the same command again to resume; the run folder is {plan.folder}")
         raise typer.Exit(stop.exit_code)
@@ -151,6 +161,8 @@ def coordinator(
         float, typer.Option(min=1.0, help="Seconds without progress after which failing clients end the run.")
     ] = STALL_SECONDS,
     keep_replies: KeepReplies = False,
+    tensorboard: TensorBoard = None,
+    mlflow: Mlflow = None,
     ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
     cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
     key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
@@ -178,11 +190,14 @@ def coordinator(
     stop = StopSignal()
     requests: queue.SimpleQueue[ControlRequest] = queue.SimpleQueue()
     access = choose_access(host, folder, public=public_page) if page else None
-    with _serve_page(board, host, port, allow_host or (), access, requests) as url:
+    with (
+        open_sinks(tensorboard, mlflow, loaded) as sinks,
+        _serve_page(board, host, port, allow_host or (), access, requests) as url,
+    ):
         _print_control(url, access)
         shown_for = linger if url else 0.0
         progress = ProgressDisplay(url, loaded.rounds, shown_for, stop)
-        with progress, progress.follow(lambda: board.current):
+        with progress, progress.follow(sinks.pass_on(lambda: board.current)):
             progress.stage(f"Loading {loaded.data.set} and the model")
             run = ActiveRun(loaded, folder, resume=resume, keep_replies=keep_replies)
             note_page(run.folder.path, PageAddress(url=url, run=run.folder.run))

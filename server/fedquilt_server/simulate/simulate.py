@@ -143,10 +143,25 @@ def make_plan(
     return SimulationPlan(experiment, folder, port or free_port(), broker, free_port(), linger, python_path)
 
 
-def run_with_progress(plan: SimulationPlan, should_stop: Callable[[], bool] = lambda: False) -> SimulationResult | None:
-    """Run a simulation as ``run_simulation`` does, with live progress on standard error."""
+def run_with_progress(
+    plan: SimulationPlan,
+    should_stop: Callable[[], bool] = lambda: False,
+    also: Callable[[Snapshot], None] = lambda _: None,
+) -> SimulationResult | None:
+    """Run a simulation as ``run_simulation`` does, with live progress on standard error.
+
+    Args:
+        plan: what to run, and where.
+        should_stop: as in ``run_simulation``.
+        also: called with each new snapshot of the run, too.
+    """
+
+    def show(snapshot: Snapshot) -> None:
+        progress.show(snapshot)
+        also(snapshot)
+
     with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger, should_stop) as progress:
-        done = run_simulation(plan, progress.show, should_stop, print_message, progress.stage)
+        done = run_simulation(plan, show, should_stop, print_message, progress.stage)
         if done is not None:
             progress.finish(done.result.rounds)
     return done

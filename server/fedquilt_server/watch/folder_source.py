@@ -10,14 +10,13 @@ from fedquilt_common.errors import FedquiltError, PageUnreachableError, RunFolde
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_server.runs.page_address import PageAddress, read_page
 from fedquilt_server.runs.result_files import RESULT, read_result
-from fedquilt_server.status.results import Result, RunStatus
-from fedquilt_server.status.snapshot import ENDED, RunPhase, Snapshot
+from fedquilt_server.status.recorded import recorded_snapshot
+from fedquilt_server.status.snapshot import ENDED
 from fedquilt_server.watch.page_source import PageReader
 from fedquilt_server.watch.polling import PolledSource
 from fedquilt_server.watch.state import WatchState
 
 UNKNOWN: Final = "No page answers; result.json may lag and lists no boards"
-_PHASES: Final[dict[RunStatus, RunPhase]] = {"finished": "finished", "failed": "failed", "stopped": "stopped"}
 
 
 def folder_source(folder: Path, token: str = "") -> PolledSource:
@@ -69,7 +68,7 @@ class FolderReader:
 
     def _from_files(self) -> WatchState:
         result = read_result(self._folder)
-        snapshot = folder_snapshot(result, self._rounds())
+        snapshot = recorded_snapshot(result, self._rounds())
         return WatchState(snapshot, str(self._folder), unknown="" if snapshot.phase in ENDED else UNKNOWN)
 
     def _rounds(self) -> int:
@@ -79,30 +78,3 @@ class FolderReader:
             found = load_yaml(read_text(self._folder / "experiment.yaml"), "experiment.yaml")
             value = found.get("rounds") if isinstance(found, dict) else None
         return value if isinstance(value, int) else 0
-
-
-def folder_snapshot(result: Result, rounds: int) -> Snapshot:
-    """Return what ``result.json`` holds, as a snapshot.
-
-    Args:
-        result: the file.
-        rounds: number of rounds of the experiment.
-    """
-    done = result.rounds[-1].round if result.rounds else 0
-    return Snapshot(
-        version=done,
-        name=result.name,
-        run=result.run,
-        algorithm=result.algorithm,
-        dataset=result.dataset,
-        phase=_PHASES.get(result.status, "training"),
-        message=result.reason,
-        broker_connected=True,
-        round=done,
-        rounds=max(rounds, done),
-        history=result.rounds,
-        accepted=sum(row.replies for row in result.rounds),
-        late=sum(row.late for row in result.rounds),
-        rejected=sum(row.rejected for row in result.rounds),
-        duplicates=sum(row.duplicates for row in result.rounds),
-    )
