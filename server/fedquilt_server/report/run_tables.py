@@ -112,12 +112,13 @@ def notes_of(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], copies: Ma
             notes.append(f"{group.name}: {len(several)} runs have seed {seed} ({names}): each of them counts")
         if any(run.settings is None for run in group.runs):
             notes.append(f"{group.name}: the settings are not recorded, so the runs may differ in more than the seed")
-    return notes + list(_merge([(run.label, note) for run in runs for note in run.notes]))
+    return notes + list(merge_notes([(run.label, note) for run in runs for note in run.notes], len(runs)))
 
 
-def _merge(notes: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield each note once, with the runs that it is about."""
+def merge_notes(notes: Sequence[tuple[str, str]], runs: int) -> Iterator[str]:
+    """Yield each note once, with the labels of the runs that it is about; their number if it is about all ``runs``."""
     for note in dict.fromkeys(note for _, note in notes):
         labels = [label for label, other in notes if other == note]
         more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
-        yield f"{', '.join(labels[:MOST_NAMED])}{more}: {note}"
+        who = f"all {runs} runs" if len(labels) == runs > 1 else ", ".join(labels[:MOST_NAMED]) + more
+        yield f"{who}: {note}"

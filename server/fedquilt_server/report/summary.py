@@ -11,10 +11,9 @@ from fedquilt_server.report.run_tables import MOST_NAMED
 def describe_runs(contents: ReportContents) -> list[str]:
     """Return what the report is made of, in sentences."""
     given, counted = len(contents.runs), contents.counted
-    lines = [f"{counted} of {given} {_plural(given, 'run')} averaged, in {len(contents.groups)} "
-             f"{_plural(len(contents.groups), 'group')}."]  # fmt: skip
+    lines = [f"{counted} of {_runs(given)} averaged, in {_count(len(contents.groups), 'group')}."]
     if counted < given:
-        lines.append(f"{given - counted} {_plural(given - counted, 'run')} not averaged: {_name_excluded(contents)}.")
+        lines.append(f"{_runs(given - counted)} not averaged: {_name_excluded(contents)}.")
     if contents.groups:
         lines.append("Runs with equal settings, except for the seed, form a group. Deviations are sample standard "
                      "deviations over the runs of a group (divisor n - 1).")  # fmt: skip
@@ -34,5 +33,9 @@ def _name_excluded(contents: ReportContents) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
-def _plural(number: int, word: str) -> str:
-    return word if number == 1 else f"{word}s"
+def _runs(number: int) -> str:
+    return f"{_count(number, 'run')} {'is' if number == 1 else 'are'}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

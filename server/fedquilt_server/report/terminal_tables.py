@@ -15,7 +15,7 @@ from fedquilt_server.report.comparison import Comparison
 from fedquilt_server.report.make_report import WrittenReport
 from fedquilt_server.report.quantities import QUANTITIES, last_value, pick_score
 from fedquilt_server.report.recorded_run import RecordedRun, RecordedStatus
-from fedquilt_server.report.run_tables import total_cost
+from fedquilt_server.report.run_tables import merge_notes, total_cost
 from fedquilt_server.report.summary import describe_runs
 from fedquilt_server.report.table import ReportTable, headings, number_text, scale_of, texts
 from fedquilt_server.status.console import printable
@@ -53,10 +53,9 @@ def print_runs(runs: Sequence[RecordedRun], folder: Path) -> None:
     for run in runs:
         table.add_row(*_run_cells(run))
     Console().print(table)
-    for run in runs:
-        for text in (run.reason, *run.notes):
-            if text:
-                print_line(f"{run.label}: {text}")
+    notes = [(run.label, text) for run in runs for text in (run.reason, *run.notes) if text]
+    for line in merge_notes(notes, len(runs)):
+        print_line(line)
 
 
 def _run_cells(run: RecordedRun) -> list[Text]:

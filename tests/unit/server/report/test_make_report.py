@@ -101,7 +101,7 @@ def test_the_page_is_one_file_without_scripts_and_with_unique_identifiers(tmp_pa
     assert page.loads == []
     assert "<script>" not in page.source
     assert len(page.ids) == len(set(page.ids))
-    for words in ("3 of 5 runs averaged, in 2 groups.", f"no data: {HOSTILE}", "Published: A paper", "weak-10"):
+    for words in ("3 of 5 runs are averaged, in 2 groups.", f"no data: {HOSTILE}", "Published: A paper", "weak-10"):
         assert words in page.text
     assert page.text.index("weak-2") < page.text.index("weak-10")
     beside = {file.name for file in made.files[1:]}
@@ -139,7 +139,7 @@ def test_a_report_of_failed_runs_only_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", status="failed", reason="no broker", exit_code=3)
     made = make_report([folder], ReportSettings(tmp_path / "out"))
     page = Page(made.files[0])
-    assert "0 of 1 run averaged, in 0 groups." in page.text
+    assert "0 of 1 run is averaged, in 0 groups." in page.text
     assert "no broker (exit code 3)" in page.text
     assert set(made.contents.tables) == {"runs", "not-averaged"}
 
@@ -170,8 +170,12 @@ def test_a_note_about_several_runs_is_one_note(tmp_path: Path) -> None:
     for seed in range(1, 8):
         rounds = [make_round(1, 0.5, joules=3.0, joules_estimated=True)]
         write_run(tmp_path / "a" / str(seed), rounds=rounds, seed=seed)
+    words = "a part of the energy is estimated, not measured"
     made = make_report([tmp_path / "a"], ReportSettings(tmp_path / "out", "csv"))
-    assert made.contents.notes == ("1, 2, 3, 4, 5 and 2 more: a part of the energy is estimated, not measured",)
+    assert made.contents.notes == (f"all 7 runs: {words}",)
+    write_run(tmp_path / "a" / "8", [0.5], seed=8)
+    made = make_report([tmp_path / "a"], ReportSettings(tmp_path / "out", "csv"))
+    assert made.contents.notes == (f"1, 2, 3, 4, 5 and 2 more: {words}",)
 
 
 @pytest.mark.parametrize("huge", [1e12, 1e299])

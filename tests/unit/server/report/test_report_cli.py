@@ -102,7 +102,7 @@ def test_wrong_words_are_refused_with_a_message(
 def test_report_prints_where_it_is_and_what_is_not_averaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", str(folder), "--format", "md"]) == 0
     out = capsys.readouterr().out
-    assert "2 of 4 runs averaged, in 2 groups." in out
+    assert "2 of 4 runs are averaged, in 2 groups." in out
     assert "failed (failed), torn (damaged)" in out
     assert "Wrote report/report.md" in out
     assert Path("report/report.md").is_file()
