@@ -40,7 +40,7 @@ from fedquilt_server.sinks.opening import Mlflow, Sinks, TensorBoard, open_sinks
 from fedquilt_server.status.console import STANDARD_ERROR, print_message
 from fedquilt_server.status.control import ControlRequest
 from fedquilt_server.status.recorded import recorded_snapshot
-from fedquilt_server.status.results import Ending
+from fedquilt_server.status.results import Ending, Result
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.status.summary import print_summary
 from fedquilt_server.status.terminal import ProgressDisplay
@@ -137,6 +137,7 @@ def _simulate(plan: SimulationPlan, as_json: bool, sinks: Sinks) -> None:
         typer.echo(json.dumps(shown, indent=2))
         rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
         print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {plan.folder}")
+        _print_warnings(done.result)
     else:
         print_summary(done.result, plan.folder, done.restarts)
 
@@ -303,8 +304,15 @@ def _print_finished(run: ActiveRun, as_json: bool) -> None:
     if as_json:
         typer.echo(run.result().model_dump_json(indent=2))
         print_message(f"The run folder is {run.folder.path}")
+        _print_warnings(run.result())
     else:
         print_summary(run.result(), run.folder.path, {})
+
+
+def _print_warnings(result: Result) -> None:
+    """Print what the summary would warn of, for somebody who prints JSON to a file."""
+    for warning in result.warnings:
+        print_message(f"Warning: {warning}")
 
 
 def _linger(seconds: float, stop: Callable[[], bool]) -> None:

@@ -26,6 +26,7 @@ def recorded_snapshot(result: Result, rounds: int) -> Snapshot:
         dataset=result.dataset,
         phase=_PHASES.get(result.status, "training"),
         message=result.reason,
+        warning=result.warnings[0] if result.warnings else "",
         broker_connected=True,
         round=done,
         rounds=max(rounds, done),

@@ -45,9 +45,18 @@ def run_lines(snapshot: Snapshot, now: float, elapsed: float | None, width: int,
         "time": fit(join_fitting(time_parts(snapshot, now, elapsed), width), width),
         "scores": fit(join_fitting(score_parts(snapshot), width), width),
         "problem": fit(f"Warning: {problem}" if problem and snapshot.phase != "failed" else problem, width, "yellow"),
-        "waiting": fit(describe_waiting(snapshot, width), width),
+        "waiting": fit(_control(snapshot) or describe_waiting(snapshot, width), width),
     }
     return {name: line for name, line in lines.items() if line.plain}
+
+
+def _control(snapshot: Snapshot) -> str:
+    """Return what a person has asked of the run; empty if nobody has."""
+    if snapshot.phase in ENDED:
+        return ""
+    if snapshot.stopping:
+        return "Somebody has stopped the run: it ends after this round"
+    return "Paused: no further round opens until somebody continues the run" if snapshot.paused else ""
 
 
 def choose_lines(lines: Lines, height: int) -> list[Text]:

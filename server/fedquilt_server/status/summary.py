@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.run_lines import show_loss
 from fedquilt_server.status.scores import Score, choose_measure, measured_scores, median_or_none
 from fedquilt_server.status.units import duration, traffic
 
@@ -29,6 +30,8 @@ def print_summary(result: Result, folder: Path, restarts: Mapping[str, int]) -> 
     print_line(console, f"{result.name}: {result.algorithm} on {result.dataset}{seed}: {result.status}", "bold")
     for name, text in summary_lines(result, folder, restarts):
         print_line(console, f"  {name:<{LABEL_WIDTH}} {text}")
+    for warning in result.warnings:
+        print_line(console, f"Warning: {warning}", "yellow")
     if result.note:
         print_line(console, f"Note: {result.note}")
 
@@ -65,15 +68,13 @@ def _scores(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:
     if average:
         yield "sub-models", f"{average[-1][1]:.4f} on average over the levels"
     if losses := measured_scores(rows, "loss"):
-        yield "loss", f"{losses[-1][1]:.4f} (lowest {_describe(min(losses, key=_value))})"
+        lowest = min(losses, key=_value)
+        yield "loss", f"{show_loss(losses[-1][1])} (lowest {show_loss(lowest[1])} in round {lowest[0]})"
 
 
 def _with_best(scores: Sequence[Score]) -> str:
-    return f"{scores[-1][1]:.4f} (best {_describe(max(scores, key=_value))})"
-
-
-def _describe(score: Score) -> str:
-    return f"{score[1]:.4f} in round {score[0]}"
+    best = max(scores, key=_value)
+    return f"{scores[-1][1]:.4f} (best {best[1]:.4f} in round {best[0]})"
 
 
 def _value(score: Score) -> float:

@@ -75,6 +75,19 @@ def test_the_worst_problem(changes: dict[str, object], words: str) -> None:
     assert worst_problem(run.model_copy(update=changes)) == words
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "Waiting for client 3 to reply"),
+        ({"paused": True}, "Paused: no further round opens until somebody continues the run"),
+        ({"stopping": True}, "Somebody has stopped the run: it ends after this round"),
+    ],
+)
+def test_what_a_person_has_asked_of_the_run(changes: dict[str, object], words: str) -> None:
+    run = Snapshot(name="n", phase="training", broker_connected=True, awaited=[3]).model_copy(update=changes)
+    assert run_lines(run, 0.0, None, 80)["waiting"].plain == words
+
+
 def test_boards_are_in_natural_order() -> None:
     assert sorted(["weak-10", "weak-2", "a", "7", "weak"], key=natural_key) == ["7", "a", "weak", "weak-2", "weak-10"]
 

@@ -57,6 +57,13 @@ def test_what_must_be_known_of_the_data_stands_last(capsys: pytest.CaptureFixtur
     assert lines[-1] == "Note: the test persons are not the official ones"
 
 
+def test_divergence_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    given = result({"accuracy": 0.1, "loss": 1.8e9}).model_copy(update={"warnings": ["the training has diverged"]})
+    lines = printed(given, capsys)
+    assert "  loss        1.800e+09 (lowest 1.800e+09 in round 1)" in lines
+    assert lines[-1] == "Warning: the training has diverged"
+
+
 def test_bytes_of_labels_stand_beside_all_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"bytes_down": 9000, "bytes_up": 1000, "label_bytes_down": 6480, "label_bytes_up": 648}
     assert "  traffic     9.0 kB down, 1.0 kB up (soft labels 6.5 kB down, 648 B up)" in printed(result(row), capsys)
