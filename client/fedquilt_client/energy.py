@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_client.power import MOST_WATTS, EnergySample, PowerReading, PowerSample, PowerSensor
-from fedquilt_client.power_programs import Stopped
+from fedquilt_client.power_programs import PROGRAM_SECONDS, Stopped
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class EnergyMeter:
             self._stopped = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(PROGRAM_SECONDS)  # a driver that hangs must not keep the agent
 
     @property
     def reading(self) -> EnergyReading:
