@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fedquilt_common.doctor.pi_firmware import describe_throttling
 from fedquilt_common.wire.messages import AgentPresence, Telemetry
@@ -13,6 +13,8 @@ from fedquilt_common.wire.topics import Topics
 from fedquilt_server.provisioning.board_rows import identity_state
 from fedquilt_server.provisioning.record import BoardRecord
 
+DEFAULT_INTERVAL: Final = 30.0
+"""Seconds between two messages of an agent of an earlier version."""
 BoardState = Literal["not joined", "joined", "left"]
 
 
@@ -39,6 +41,7 @@ class BoardHealth:
         joules: energy since the agent's start.
         memory_own: bytes that the agent and its training processes hold.
         load: processes that run or wait for a processor, as an average over one minute.
+        interval: seconds until its next message at the latest.
     """
 
     board: str
@@ -59,6 +62,7 @@ class BoardHealth:
     joules: float | None = None
     memory_own: int | None = None
     load: float | None = None
+    interval: float = DEFAULT_INTERVAL
 
     @property
     def problems(self) -> list[str]:
@@ -128,6 +132,7 @@ def _with_telemetry(board: BoardHealth, message: Telemetry) -> BoardHealth:
         power_source=message.power_source,
         throttled=message.throttled,
         training=dict(message.training),
+        interval=message.interval or DEFAULT_INTERVAL,
         reported=True,
     )
 

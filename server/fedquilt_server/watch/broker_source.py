@@ -60,11 +60,13 @@ class BrokerSource:
         while message is not None:
             self._take(message)
             message = self._listener.receive(0.0) if time.monotonic() < end else None
-        now = self._state.changes, self._listener.trouble, self.complete
+        snapshot = self._state.snapshot(time.time())
+        health = tuple(board.health for board in snapshot.boards)  # a board also becomes silent without a message
+        now = snapshot.version, self._listener.trouble, self.complete, health
         if now == self._shown or not (self.complete or self._listener.trouble):
             return None
         self._shown = now
-        return WatchState(self._state.snapshot(), self._name, self._listener.trouble, UNKNOWN)
+        return WatchState(snapshot, self._name, self._listener.trouble, UNKNOWN)
 
     def _take(self, message: MqttMessage) -> None:
         try:

@@ -16,10 +16,15 @@ from fedquilt_common.wire.messages import (
 from fedquilt_common.wire.parsing import parse, parse_inbox
 from fedquilt_common.wire.topics import TopicKind, Topics
 from fedquilt_server.fleet.health import BoardHealth, update_board
-from fedquilt_server.status.snapshot import BoardStatus, HealthState, Snapshot
+from fedquilt_server.status.health import BoardFacts, judge_health
+from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 
 KINDS: Final[tuple[TopicKind, ...]] = ("coordinator", "run", "round", "end", "presence", "telemetry", "inbox")
 """The topics that the state is made from. Models and replies are not among them: they are large."""
+_REPORTED: Final = (
+    "memory_used", "memory_own", "temperature", "power", "power_source", "joules", "load", "throttled", "interval",
+)  # fmt: skip
+"""What both kinds of records call by the same name."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,12 @@ class FederationState:
             return {"counts": counts, "replied": self.replied | {message.client}}
         return {"counts": counts}
 
-    def snapshot(self) -> Snapshot:
-        """Return the state as a snapshot; what the messages do not hold has its default."""
+    def snapshot(self, now: float) -> Snapshot:
+        """Return the state as a snapshot; what the messages do not hold has its default.
+
+        Args:
+            now: Unix time.
+        """
         experiment = self.run.experiment if self.run else {}
         ended = self.end is not None and (self.run is None or self.end.run == self.run.run)
         asked = {client for task in (self.round.tasks if self.round else ()) for client in task.clients}
@@ -119,7 +128,7 @@ class FederationState:
             awaited=[] if ended else sorted(awaited),
             deadline=self.round.deadline if self.round else None,
             opened_at=self.opened_at,
-            boards=[board_status(board) for board in self.boards.values()],
+            boards=[board_status(board, now) for board in self.boards.values()],
             accepted=self.counts.get("accepted", 0),
             late=self.counts.get("late", 0),
             rejected=self.counts.get("rejected", 0),
@@ -154,20 +163,23 @@ def _number(experiment: Mapping[str, Any], *keys: str) -> int:
     return value if isinstance(value, int) and 0 <= value < 1_000_000 else 0
 
 
-def board_status(board: BoardHealth) -> BoardStatus:
-    """Return a board as the snapshot lists it."""
-    health: HealthState = "offline" if board.state != "joined" else "throttled" if board.problems else "online"
-    return BoardStatus(
+def board_status(board: BoardHealth, now: float) -> BoardStatus:
+    """Return a board as the snapshot lists it.
+
+    Args:
+        board: what it reported last.
+        now: Unix time, for a board that has become silent.
+    """
+    seen = BoardStatus(
         agent=board.board,
         kind=board.kind,
         online=board.state == "joined",
-        health=health,
-        reason="; ".join(board.problems) if health == "throttled" else "",
         clients=board.clients,
         memory_total=board.memory_total,
-        memory_used=board.memory_used,
-        temperature=board.temperature,
-        power=board.power,
         training={int(client): part for client, part in board.training.items()},
         last_seen=board.last_seen or 0.0,
+        **{name: getattr(board, name) for name in _REPORTED},
     )
+    silence = max(now - board.last_seen, 0.0) if board.last_seen else 0.0
+    health, reason = judge_health(seen, BoardFacts(silence=silence), now)
+    return seen.model_copy(update={"health": health, "reason": reason})

@@ -39,11 +39,11 @@ def take(state: FederationState, topic: str, message: WireMessage | None, now: f
 
 def test_from_the_first_presence_to_the_end() -> None:
     state = FederationState(TOPICS)
-    assert (state.snapshot().name, state.snapshot().broker_connected) == ("", False)
+    assert (state.snapshot(8.0).name, state.snapshot(8.0).broker_connected) == ("", False)
     state = take(state, TOPICS.coordinator, CoordinatorPresence(online=True, epoch=1, run="x-1"))
     state = take(state, TOPICS.run, RUN)
     state = take(state, TOPICS.presence("pi"), AgentPresence(agent="pi", online=True, boot=1, clients=[0, 1]))
-    waiting = state.snapshot()
+    waiting = state.snapshot(8.0)
     assert (waiting.name, waiting.algorithm, waiting.dataset, waiting.rounds) == ("x", "fedavg", "digits", 9)
     assert (waiting.phase, waiting.awaited, waiting.waits) == ("waiting", [2, 3], True)
 
@@ -52,27 +52,36 @@ def test_from_the_first_presence_to_the_end() -> None:
     state = take(state, TOPICS.inbox("pi"), receipt(0, 1, "late"))
     state = take(state, TOPICS.inbox("pi"), receipt(0, 7))
     state = take(state, TOPICS.telemetry("pi"), Telemetry(agent="pi", boot=1, temperature=50.0, training={"0": 0.5}))
-    training = state.snapshot()
+    training = state.snapshot(8.0)
     assert (training.phase, training.round, training.tasks, training.replies) == ("training", 1, 3, 1)
     assert (training.awaited, training.opened_at, training.late, training.accepted) == ([0, 3], 7.0, 1, 2)
     assert (training.boards[0].temperature, training.boards[0].training) == (50.0, {0: 0.5})
 
     again = take(state, TOPICS.round, open_exchange(1), now=9.0)  # published again after a restart
-    assert (again.snapshot().replies, again.snapshot().opened_at) == (1, 7.0)
+    assert (again.snapshot(8.0).replies, again.snapshot(8.0).opened_at) == (1, 7.0)
     state = take(state, TOPICS.round, open_exchange(2))
-    assert state.snapshot().awaited == [0, 1, 3]
+    assert state.snapshot(8.0).awaited == [0, 1, 3]
 
     state = take(state, TOPICS.presence("pi"), AgentPresence(agent="pi", online=False, boot=1))
-    assert [board.health for board in state.snapshot().boards] == ["offline"]
+    assert [board.health for board in state.snapshot(8.0).boards] == ["offline"]
     for topic in (TOPICS.round, TOPICS.run):
         state = take(state, topic, None)
     state = take(state, TOPICS.end, EndMessage(run="x-1", reason="all rounds are done"))
-    ended = state.snapshot()
+    ended = state.snapshot(8.0)
     assert (ended.phase, ended.round, ended.awaited, ended.name) == ("finished", 9, [], "x")
-    assert take(state, TOPICS.run, RunMessage(run="x-2", experiment=EXPERIMENT)).snapshot().phase == "waiting"
+    assert take(state, TOPICS.run, RunMessage(run="x-2", experiment=EXPERIMENT)).snapshot(8.0).phase == "waiting"
+
+
+def test_a_board_that_hangs_becomes_silent() -> None:
+    state = take(
+        FederationState(TOPICS), TOPICS.presence("pi"), AgentPresence(agent="pi", online=True, boot=1), now=5.0
+    )
+    state = take(state, TOPICS.telemetry("pi"), Telemetry(agent="pi", boot=1, interval=5.0, power=4.0), now=6.0)
+    shown = [state.snapshot(now).boards[0] for now in (12.0, 60.0)]
+    assert [(board.health, board.power) for board in shown] == [("online", 4.0), ("silent", 4.0)]
 
 
 def test_an_experiment_of_another_version_breaks_nothing() -> None:
     odd = RunMessage(run="x-1", experiment={"name": 3, "rounds": "many", "data": [1], "algorithm": None})
-    snapshot = take(FederationState(TOPICS), TOPICS.run, odd).snapshot()
+    snapshot = take(FederationState(TOPICS), TOPICS.run, odd).snapshot(8.0)
     assert (snapshot.name, snapshot.rounds, snapshot.awaited) == ("", 0, [])

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.peers import peer, running
+from tests.support.peers import bare_broker, peer, running
 from tests.support.screens import on_screen
 
-from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, EndMessage, RunMessage
+from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, EndMessage, ReceiptMessage, RunMessage
 from fedquilt_common.wire.topics import Topics
+from fedquilt_server.provisioning.federation import make_federation
 from fedquilt_server.runs.page_address import PageAddress, note_page
 from fedquilt_server.simulate.mosquitto import broker_command, free_port
 from fedquilt_server.status.results import Result, RoundResult
@@ -178,6 +179,24 @@ def test_over_a_broker(tmp_path: Path) -> None:
             client.publish(topics.end, EndMessage(run="x-1", reason="all rounds are done").encode(), retain=True)
             assert json.loads(next(lines))["phase"] == "finished"
             assert process.wait(30) == 0
+
+
+def test_the_identity_watch_has_the_rights_for_it(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "federation", "lab", ["localhost"], free_port())
+    federation.provision("pi", "pi4")
+    port, topics, own = federation.record.port, Topics("lab"), federation.folder / "watch"
+    receipt = ReceiptMessage(run="x-1", client=0, round=1, exchange=0, digest="0" * 64, outcome="late")
+    files = ["--ca", f"{own}/ca.crt", "--cert", f"{own}/tls.crt", "--key", f"{own}/tls.key"]
+    with (
+        bare_broker(federation.folder, port),
+        peer(port, "test-coordinator", certs=federation.folder / "coordinator") as client,
+    ):
+        presence = CoordinatorPresence(online=True, epoch=1, run="x-1")
+        client.publish(topics.coordinator, presence.encode(), retain=True)
+        with watching("--broker", f"mqtts://localhost:{port}", "--federation", "lab", *files, "--json") as (_, lines):
+            assert json.loads(next(lines))["broker_connected"] is True
+            client.publish(topics.inbox("pi"), receipt.encode())
+            assert json.loads(next(lines))["late"] == 1
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (60, 20)])
