@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -17,6 +18,9 @@ from fedquilt_common.wire.messages import ProfileMessage
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _CGROUP_USAGE = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
 _MODEL = Path("/proc/device-tree/model")
+COLDEST: Final = -100.0
+HOTTEST: Final = 200.0
+"""Sensors that are not connected report temperatures outside of this range, in degrees Celsius."""
 
 
 @dataclass(frozen=True)
@@ -107,4 +111,4 @@ def _temperature() -> float | None:
     if not hasattr(psutil, "sensors_temperatures"):  # macOS
         return None
     celsius = [entry.current for entries in psutil.sensors_temperatures().values() for entry in entries]
-    return max(celsius, default=None)
+    return max((value for value in celsius if COLDEST <= value <= HOTTEST), default=None)

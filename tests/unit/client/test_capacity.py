@@ -6,6 +6,7 @@ import os
 import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -13,7 +14,8 @@ import pytest
 
 from fedquilt_client import hardware
 from fedquilt_client.capacity import LOWERED, RESERVE, free_capacity, lower_limit, oom_kills, read_limit
-from fedquilt_client.reports import out_of_memory_message
+from fedquilt_client.energy import EnergyReading
+from fedquilt_client.reports import out_of_memory_message, telemetry_message
 from fedquilt_client.store import RunStore
 from fedquilt_client.worker_pool import (
     JobEvent,
@@ -96,6 +98,20 @@ def test_a_private_board_says_nothing_of_its_resources() -> None:
     assert profile.kind == "pi4"
     assert (profile.memory, profile.cores, profile.gpu, profile.machine) == (0, 0, "", "")
     assert set(vars(hardware.NO_VITALS).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("celsius", "hottest"),
+    [([48.3, 51.5], 51.5), ([51.5, 9.2e15, float("nan")], 51.5), ([-273.2, 65261.8], None), ([], None)],
+)
+def test_a_sensor_that_is_not_connected_is_no_temperature(
+    celsius: list[float], hottest: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"chip": [SimpleNamespace(current=value) for value in celsius]}
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: found, raising=False)
+    vitals = hardware.read_vitals()
+    assert vitals.temperature == hottest
+    assert telemetry_message("pi", 1, vitals, EnergyReading(), {}, 5.0).temperature == hottest
 
 
 def test_a_limit_is_kept_and_only_ever_lowered(kit: Kit) -> None:
