@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 from tests.fuzz.engine import CORPUS
 from tests.fuzz.messages import MODELS
+from tests.fuzz.reports import FILES
 from tests.fuzz.texts import PLAIN
+from tests.support.recorded_runs import write_boards, write_run
 
 from fedquilt_client.records import COMMITTED, ClientRecord, StoredMemory, StoredReply, write_record
 from fedquilt_common.types import Arrays
@@ -60,6 +62,7 @@ def inputs() -> Iterator[tuple[str, bytes]]:
     """Yield valid inputs, each with its target."""
     with tempfile.TemporaryDirectory() as name:
         yield from _files(Path(name))
+        yield from _run_folders(Path(name) / "run")
     yield from _messages()
     yield from _texts()
     for line in ("/", "/api/status", "/api/rounds\nsince=2\naccept: text/html", "/healthz", "/metrics", "/static/x.js"):
@@ -167,6 +170,16 @@ def _payloads() -> dict[int, bytes]:
         for number, model in enumerate(MODELS)
         if model.__name__ in fields
     }
+
+
+def _run_folders(folder: Path) -> Iterator[tuple[str, bytes]]:
+    write_boards(write_run(folder, (0.5, None, 0.8)), {"pi-2": [0], "<b>pi-10": [1, 2]}, 1)
+    event = {"at": 1.0, "kind": "late", "level": "warning", "board": "pi-2", "text": "late"}
+    (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+    for name in FILES:
+        yield "run-folders", name.encode() + b"\n" + (folder / name).read_bytes()
+    yield "published", b"- {source: x, note: y, figures: [{case: {a.b: 1}, scores: {best_accuracy: 0.5}}]}\n"
+    yield "published", b"{source: x, baseline: {a: b}, figures: [{case: {c: null}, scores: {gain_loss: -1}}]}\n"
 
 
 def _texts() -> Iterator[tuple[str, bytes]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import files, messages, pages, texts
+from tests.fuzz import files, messages, pages, reports, texts
 
 from fedquilt_common.errors import FedquiltError
 
@@ -33,7 +33,7 @@ class Target:
 
 TARGETS: Mapping[str, Target] = {
     name: Target(run, raises, longest)
-    for module in (files, messages, texts, pages)
+    for module in (files, messages, texts, pages, reports)
     for name, (run, raises, longest) in module.TARGETS.items()
 }
 

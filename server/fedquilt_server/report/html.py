@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from fedquilt_server.report.charts import Chart
@@ -48,12 +49,8 @@ class TableView:
 
 def to_html(contents: ReportContents, charts: Sequence[Chart]) -> str:
     """Return the page."""
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     views = [_chart(chart) for chart in charts]
-    return environment.get_template("report.html").render(
+    return _template().render(
         contents=contents,
         only_csv=ONLY_CSV,
         sentences=describe_runs(contents),
@@ -63,6 +60,15 @@ def to_html(contents: ReportContents, charts: Sequence[Chart]) -> str:
         charts={kind: [view for view in views if view.name.startswith(kind)] for kind in ("curve", "clients")},
         details={name: [view for view in views if view.group == name] for name in dict.fromkeys(_groups(charts))},
     )
+
+
+@functools.cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("report.html")
 
 
 def _groups(charts: Sequence[Chart]) -> list[str]:
