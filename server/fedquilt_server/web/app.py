@@ -1,28 +1,28 @@
-"""The web application: the status page, a small API, an event stream, a health check and metrics. All are read-only."""
+"""The web application: the status page, a small API, an event stream, a health check, metrics and control."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Container
-from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, Query, Response
+from fastapi import APIRouter, FastAPI, Header, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field
 from sse_starlette import EventSourceResponse
 
 from fedquilt_common import __version__
-from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.snapshot import Snapshot, StatusStore
+from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web import view
 from fedquilt_server.web.access import Access, AccessCheck
+from fedquilt_server.web.api import api_routes, first_api_routes
+from fedquilt_server.web.assets import FOLDER, LastingFiles, digest_files
 from fedquilt_server.web.connections import MOST_CONNECTIONS
 from fedquilt_server.web.control import RequestControl, control_routes
-from fedquilt_server.web.fragments import Renderer
+from fedquilt_server.web.frames import FrameSource
 from fedquilt_server.web.headers import SecurityHeaders
 from fedquilt_server.web.hosts import HostCheck, HostNames
 from fedquilt_server.web.metrics import create_registry
@@ -30,8 +30,8 @@ from fedquilt_server.web.stream import BoundedEventStream, EventStreams, stream_
 
 DESCRIPTION = "The state of a fedquilt run. Each response comes from one snapshot. Only POST requests change the run."
 
-Since = Annotated[int, Query(ge=0, description="Return only the rounds after this one.")]
-_ROUNDS = TypeAdapter(list[RoundResult])
+LastFrame = Annotated[str, Header(max_length=64, description="The frame of the last event, after a lost connection.")]
+FrameId = Annotated[str, Query(max_length=64, description="The frame that the page shows: it receives what changed.")]
 
 
 class HealthReport(BaseModel):
@@ -71,21 +71,23 @@ def create_app(
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
     app.include_router(_page_routes(store, app.state.closing, EventStreams(connections // 2)))
-    app.include_router(_api_routes(store))
+    app.include_router(first_api_routes(store))
+    app.include_router(api_routes(store))
     app.include_router(_monitoring_routes(store))
     if access is not None and request_control is not None:
         app.include_router(control_routes(store, request_control))
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    app.mount(f"/static/{digest_files()}", LastingFiles(directory=FOLDER), name="lasting")
+    app.mount("/static", StaticFiles(directory=FOLDER), name="static")
     return app
 
 
 def _page_routes(store: StatusStore, closing: threading.Event, streams: EventStreams) -> APIRouter:
     router = APIRouter(tags=["page"])
-    renderer = Renderer()
+    source = FrameSource(store)
 
     @router.get("/", response_class=HTMLResponse, summary="The status page")
     async def page() -> HTMLResponse:
-        return HTMLResponse(renderer.page(store.current))
+        return HTMLResponse(source.page())
 
     @router.get(
         "/events",
@@ -96,34 +98,13 @@ def _page_routes(store: StatusStore, closing: threading.Event, streams: EventStr
             503: {"description": "Too many pages are open."},
         },
     )
-    async def events() -> EventSourceResponse:
-        """Send the parts of the page that changed, `history` (new points of the curves) and `clock` (a heartbeat).
+    async def events(frame: FrameId = "", last_event_id: LastFrame = "") -> EventSourceResponse:
+        """Send what changed on the page: HTML of small parts, JSON of single cells and points, and a heartbeat.
 
-        The id of an event is the version of its snapshot. A new reader receives all parts.
+        The id of an event is that of its frame. A reader of an unknown frame receives everything. These events serve
+        the page's own script and may change with any version; other programs use the API.
         """
-        return BoundedEventStream(stream_updates(store, renderer, closing), streams)
-
-    return router
-
-
-def _api_routes(store: StatusStore) -> APIRouter:
-    router = APIRouter(prefix="/api", tags=["api"])
-
-    # Both routes return finished JSON: FastAPI would validate our own models again, which costs time. Pydantic writes a
-    # NaN or infinite loss as null, because JSON has no such numbers.
-    @router.get("/status", response_model=Snapshot, summary="The whole snapshot")
-    async def status(since: Since = 0) -> Response:
-        """Return the state of the run, its boards and its finished rounds at one moment."""
-        snapshot = store.current
-        rows = [row for row in snapshot.history if row.round > since]
-        shown = snapshot.model_copy(update={"history": rows})
-        return Response(shown.model_dump_json(), media_type="application/json")
-
-    @router.get("/rounds", response_model=list[RoundResult], summary="The finished rounds")
-    async def rounds(since: Since = 0) -> Response:
-        """Return one row per finished round, oldest first: the same rows as in `result.json`."""
-        rows = [row for row in store.current.history if row.round > since]
-        return Response(_ROUNDS.dump_json(rows), media_type="application/json")
+        return BoundedEventStream(stream_updates(source, last_event_id or frame, closing), streams)
 
     return router
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.waiting import DASH, describe_waiting
 from fedquilt_server.web import text, view
+from fedquilt_server.web.assets import digest_files, list_modules
+from fedquilt_server.web.cells import Cells
+from fedquilt_server.web.missing import list_missing
+from fedquilt_server.web.problems import describe_worst, list_problems
 
-PARTS = ("status", "summary", "boards", "rounds", "rejections")
-"""The parts of the page that change. Each is the name of a template and of a server-sent event."""
+PARTS = ("status", "waiting", "summary")
+"""The parts of the page that are small and change often. Each is the name of a template and of a server-sent event."""
 
-BOARDS_SHOWN = 100
+BOARDS_SHOWN = 400
 ROUNDS_SHOWN = 20
-REJECTIONS_SHOWN = 20
-JOBS_SHOWN = 16
+EVENTS_SHOWN = 100
+MISSING_SHOWN = 60
 
 
 def create_environment() -> Environment:
@@ -25,39 +31,55 @@ def create_environment() -> Environment:
     loader = FileSystemLoader(Path(__file__).parent / "templates")
     env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters.update(text.FILTERS)
+    env.globals.update(
+        static=f"/static/{digest_files()}",
+        modules=list_modules(),
+        dash=DASH,
+        rounds_shown=ROUNDS_SHOWN,
+        events_shown=EVENTS_SHOWN,
+        boards_shown=BOARDS_SHOWN,
+    )
     return env
 
 
 class Renderer:
-    """Renders the page. Each snapshot is rendered once for all readers."""
+    """Renders the templates."""
 
     def __init__(self) -> None:
         self._env = create_environment()
-        self._snapshot: Snapshot | None = None
-        self._parts: dict[str, str] = {}
 
-    def page(self, snapshot: Snapshot) -> str:
+    def parts(self, snapshot: Snapshot, summary: view.Summary) -> dict[str, str]:
+        """Render the small parts of the page, by name."""
+        missing = list_missing(snapshot)
+        context = {
+            "s": snapshot,
+            "summary": summary,
+            "waits": describe_waiting(snapshot),
+            "worst": describe_worst(list_problems(snapshot)),
+            "missing": missing[:MISSING_SHOWN],
+            "more_missing": max(0, len(missing) - MISSING_SHOWN),
+        }
+        return {part: self._render(part, context) for part in PARTS}
+
+    def rounds(self, rows: Sequence[RoundResult], columns: view.RoundColumns) -> str:
+        """Render the table of the latest rounds, newest first."""
+        return self._render("rounds", {"rows": rows, "columns": columns})
+
+    def round_rows(self, rows: Sequence[RoundResult], columns: view.RoundColumns) -> str:
+        """Render rows of that table."""
+        return self._render("round_rows", {"rows": rows, "columns": columns})
+
+    def board_rows(self, boards: Mapping[str, Cells]) -> str:
+        """Render rows of the list of boards."""
+        return self._render("board_rows", {"boards": boards})
+
+    def event_rows(self, events: Sequence[RunEvent]) -> str:
+        """Render rows of the list of events."""
+        return self._render("event_rows", {"events": events})
+
+    def page(self, context: Mapping[str, object]) -> str:
         """Render the whole page."""
-        return self._env.get_template("page.html").render(now=time.time(), parts=self.parts(snapshot))
+        return self._render("page", context)
 
-    def parts(self, snapshot: Snapshot) -> dict[str, str]:
-        """Render the live parts of the page, by name."""
-        if snapshot is not self._snapshot:
-            context = _template_context(snapshot)
-            self._parts = {part: self._env.get_template(f"{part}.html").render(context) for part in PARTS}
-            self._snapshot = snapshot
-        return self._parts
-
-
-def _template_context(snapshot: Snapshot) -> dict[str, object]:
-    """Return the names that the templates can use."""
-    return {
-        "s": snapshot,
-        "summary": view.summarise(snapshot),
-        "waits": describe_waiting(snapshot),
-        "dash": DASH,
-        "boards": snapshot.boards[:BOARDS_SHOWN],
-        "rows": snapshot.history[: -ROUNDS_SHOWN - 1 : -1],
-        "rejections": snapshot.rejections[:REJECTIONS_SHOWN],
-        "jobs_shown": JOBS_SHOWN,
-    }
+    def _render(self, template: str, context: Mapping[str, object]) -> str:
+        return self._env.get_template(f"{template}.html").render(context)

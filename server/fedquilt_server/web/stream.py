@@ -1,32 +1,26 @@
-"""The event stream of the page: sends the changes, a few times a second at most."""
+"""The event stream of the page: sends what changed, a few times a second at most.
+
+A reader that reads slowly skips frames: it then receives the difference to the newest frame, never a queue.
+"""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from functools import lru_cache
+from collections.abc import AsyncIterator
+from typing import Final
 
 import anyio
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import EventSourceResponse
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web.connections import EVENT_STREAM
-from fedquilt_server.web.fragments import Renderer
-from fedquilt_server.web.view import count_unchanged, curve_points
+from fedquilt_server.web.frames import FRAME_SECONDS, Frame, FrameSource, encode_event
 
-POLL_SECONDS = 0.25
-"""Time between two checks of the snapshot. Changes within this time are sent as one."""
-
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS: Final = 5.0
 """Time between two events with the server's clock. The page shows a lost connection after three missed heartbeats."""
-
-RETRY_MILLISECONDS = 1000
-BUSY_SECONDS = 5
+BUSY_SECONDS: Final = 5
 
 
 class EventStreams:
@@ -67,68 +61,42 @@ _TOO_MANY = PlainTextResponse(
 
 
 class Reader:
-    """One open page, and what it has received so far."""
+    """One open page, and the frame that it shows.
 
-    def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
-        self._snapshot: Snapshot | None = None
-        self._parts: dict[str, str] = {}
-        self._history: list[RoundResult] | None = None
+    Args:
+        source: makes the frames.
+        frame: the id of the frame that the page shows; a page of an unknown frame receives everything.
+    """
+
+    def __init__(self, source: FrameSource, frame: str = "") -> None:
+        self._source = source
+        self._frame: Frame | None = source.find(frame)
         self._next_heartbeat = 0.0
 
-    def events(self, snapshot: Snapshot, now: float) -> Iterator[bytes]:
-        """Yield the events that update the page to ``snapshot``, and a heartbeat if one is due.
+    def events(self, now: float, *, newest: bool = False) -> bytes:
+        """Return the events that update the page, and a heartbeat if one is due; empty without any.
 
         Args:
-            snapshot: the latest snapshot.
             now: Unix time in seconds.
+            newest: make a new frame even if the last one is fresh.
         """
+        before, self._frame = self._frame, self._source.current(newest=newest)
+        beat = b""
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + HEARTBEAT_SECONDS
-            yield _event("clock", f"{now:.3f}", snapshot)
-        if snapshot is self._snapshot:
-            return
-        self._snapshot = snapshot
-        yield from self._part_events(snapshot)
-        yield from self._curve_events(snapshot)
-
-    def _part_events(self, snapshot: Snapshot) -> Iterator[bytes]:
-        for part, html in self._renderer.parts(snapshot).items():
-            if self._parts.get(part) != html:
-                self._parts[part] = html
-                yield _event(part, html, snapshot)
-
-    def _curve_events(self, snapshot: Snapshot) -> Iterator[bytes]:
-        """Yield the new points of the curves.
-
-        The first call yields an event even without points, so that a page from before a restart clears its curves.
-        """
-        history = snapshot.history
-        if history != self._history:
-            points = curve_points(history, count_unchanged(self._history or [], history))
-            self._history = list(history)
-            yield _event("history", json.dumps(points, allow_nan=False), snapshot)
+            beat = encode_event("clock", f"{now:.3f}")
+        return beat if before is self._frame else beat + self._source.encode(before, self._frame)
 
 
-def _event(name: str, data: str, snapshot: Snapshot) -> bytes:
-    return _encode(name, data, snapshot.version)
-
-
-@lru_cache(maxsize=64)
-def _encode(name: str, data: str, version: int) -> bytes:
-    """Encode an event, once for all readers."""
-    return ServerSentEvent(data, event=name, id=str(version), retry=RETRY_MILLISECONDS).encode()
-
-
-async def stream_updates(store: StatusStore, renderer: Renderer, closing: threading.Event) -> AsyncIterator[bytes]:
+async def stream_updates(source: FrameSource, frame: str, closing: threading.Event) -> AsyncIterator[bytes]:
     """Yield all events for one reader, until the reader disconnects or the server closes.
 
-    It polls the store, because waiting for a change would need a thread per reader.
+    It polls the source, because waiting for a change would need a thread per reader.
     """
-    reader, closed = Reader(renderer), False
+    reader, closed = Reader(source, frame), False
     while not closed:
         closed = closing.is_set()  # the last events show how the run ended
-        if events := b"".join(reader.events(store.current, time.time())):
+        if events := reader.events(time.time(), newest=closed):
             yield events
         if not closed:
-            await anyio.sleep(POLL_SECONDS)
+            await anyio.sleep(FRAME_SECONDS)

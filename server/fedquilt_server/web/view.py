@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.scores import (
     Measure,
@@ -15,13 +17,16 @@ from fedquilt_server.status.scores import (
     median_or_none,
     seconds_left,
 )
-from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.status.units import is_number
+from fedquilt_server.status.snapshot import BoardStatus, Snapshot
+from fedquilt_server.status.units import duration
+from fedquilt_server.status.waiting import DASH
+from fedquilt_server.web.bars import split_reply
+from fedquilt_server.web.cells import WORST_FIRST, natural_key
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The values of the tiles. None means that a value is not known yet."""
+class ResultSummary:
+    """What the tiles show of the finished rounds. None means that a value is not known yet."""
 
     measure: Measure
     title: str
@@ -32,24 +37,62 @@ class Summary:
     loss: Score | None
     lowest: Score | None
     seconds: float | None
+    total_seconds: float
     train_share: float | None
     bytes_down: float | None
     bytes_up: float | None
     total_down: int
     total_up: int
     finished: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The values of the tiles.
+
+    Attributes:
+        states: how many boards are in each state other than online, worst first.
+        joules: energy of all boards that report it; None without any.
+        estimated: whether a part of the energy is an estimate.
+    """
+
+    results: ResultSummary
     seconds_left: float | None
     online: int
+    boards: int
+    clients: int
+    states: dict[str, int]
+    joules: float | None
+    estimated: bool
 
 
-def summarise(snapshot: Snapshot) -> Summary:
-    """Compute the values of all tiles."""
-    history = snapshot.history
+def summarise(snapshot: Snapshot, results: ResultSummary) -> Summary:
+    """Compute the values of all tiles from the snapshot and the summary of its rounds."""
+    boards = snapshot.boards
+    measured = [board for board in boards if board.joules is not None]
+    return Summary(
+        results=results,
+        seconds_left=seconds_left(snapshot, results.seconds),
+        online=sum(board.online for board in boards),
+        boards=len(boards),
+        clients=len({client for board in boards for client in board.clients}),
+        states=_count_states(boards),
+        joules=sum(board.joules or 0.0 for board in measured) if measured else None,
+        estimated=any(board.power_source == "estimate" for board in measured),
+    )
+
+
+def _count_states(boards: Sequence[BoardStatus]) -> dict[str, int]:
+    counts = Counter(board.health for board in boards)
+    return {state: counts[state] for state in WORST_FIRST if counts[state] and state != "online"}
+
+
+def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:
+    """Compute what the tiles show of the finished rounds."""
     measure = choose_measure(history)
     scores, losses = measured_scores(history, measure), measured_scores(history, "loss")
     personal = measured_scores((row for row in history if row.has_both), "personal_accuracy")
-    seconds = median_or_none(row.seconds for row in history)
-    return Summary(
+    return ResultSummary(
         measure=measure,
         title=_title(history, measure),
         latest=scores[-1] if scores else None,
@@ -58,15 +101,14 @@ def summarise(snapshot: Snapshot) -> Summary:
         best_personal=max(personal, key=_value, default=None),
         loss=losses[-1] if losses else None,
         lowest=min(losses, key=_value, default=None),
-        seconds=seconds,
+        seconds=median_or_none(row.seconds for row in history),
+        total_seconds=sum(row.seconds for row in history),
         train_share=_training_share(history),
         bytes_down=median_or_none(row.bytes_down for row in history),
         bytes_up=median_or_none(row.bytes_up for row in history),
         total_down=sum(row.bytes_down for row in history),
         total_up=sum(row.bytes_up for row in history),
         finished=history[-1].round if history else 0,
-        seconds_left=seconds_left(snapshot, seconds),
-        online=sum(board.online for board in snapshot.boards),
     )
 
 
@@ -89,30 +131,48 @@ def _training_share(history: Sequence[RoundResult]) -> float | None:
     return sum(row.train_seconds for row in history) / total if total else None
 
 
-def curve_points(history: Sequence[RoundResult], start: int) -> dict[str, object]:
-    """Return the points from index ``start`` on, which the page's script appends to the curves.
+@dataclass(frozen=True)
+class RoundColumns:
+    """Which columns the table of rounds has.
 
-    None is a gap in a curve.
+    Attributes:
+        own: the accuracy of the clients' own models.
+        parted: sub-models, who trained which and what was sent in vain.
+        labelled: bytes of soft labels.
     """
-    measure, rows = choose_measure(history), history[start:]
-    return {
-        "start": start,
-        "measure": measure,
-        "round": [row.round for row in rows],
-        "value": [_number_or_none(getattr(row, measure)) for row in rows],
-        "personal": [_number_or_none(row.personal_accuracy if row.has_both else None) for row in rows],
-        "loss": [_number_or_none(row.loss) for row in rows],
-    }
+
+    measure: Measure
+    own: bool
+    parted: bool
+    labelled: bool
 
 
-def _number_or_none(value: float | None) -> float | None:
-    """Replace NaN and infinity by None, because JSON has no such numbers. A loss that diverged becomes a gap."""
-    return value if is_number(value) else None
+def round_columns(history: Sequence[RoundResult], measure: Measure) -> RoundColumns:
+    """Choose the columns from the latest round; they depend on the algorithm only."""
+    latest = history[-1:]
+    return RoundColumns(
+        measure=measure,
+        own=any(row.has_both for row in latest),
+        parted=any(row.trained for row in latest),
+        labelled=any(row.label_bytes_up is not None for row in latest),
+    )
 
 
-def count_unchanged(before: Sequence[RoundResult], now: Sequence[RoundResult]) -> int:
-    """Return how many of the points in ``before`` are still valid: all or none."""
-    return len(before) if list(now[: len(before)]) == list(before) else 0
+REPLIES_SHOWN = 200
+
+
+def latest_replies(rows: Sequence[ReplyRow]) -> list[dict[str, str]]:
+    """Return the texts of the latest closed exchange's replies, as a table shows them: by agent and client."""
+    closed = [row for row in rows if row.closed_at is not None] or rows
+    newest = [row for row in closed if (row.round, row.exchange) == (closed[-1].round, closed[-1].exchange)]
+    newest.sort(key=lambda row: (natural_key(row.agent), row.client or 0))
+    return [_reply_texts(row) for row in newest[:REPLIES_SHOWN]]
+
+
+def _reply_texts(row: ReplyRow) -> dict[str, str]:
+    client = DASH if row.client is None else str(row.client)
+    spans = {name: duration(seconds) for name, seconds in split_reply(row).items()}
+    return {"agent": row.agent, "client": client, **spans, "outcome": row.outcome}
 
 
 Health = Literal["ok", "failed", "broker-lost"]

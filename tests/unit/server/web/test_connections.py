@@ -15,7 +15,6 @@ import pytest
 from tests.support.visitors import ATTACKS, EVENTS, HEAD, HEALTH, Visitors, attack
 
 from fedquilt_common.process.file_limit import raise_file_limit
-from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web import connections as connections_module
 from fedquilt_server.web.connections import (
@@ -170,8 +169,7 @@ def test_a_reader_that_does_not_take_the_events_is_dropped(
     store: StatusStore, server: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections_module, "STALL_SECONDS", 0.3)
-    row = RoundResult.model_validate({name: 0 for name, kind in RoundResult.model_fields.items() if kind.is_required()})
-    store.update(history=[row] * 20_000)
+    store.update(boards=[BoardStatus(agent=f"pi-{n}", reason="x" * 200) for n in range(400)])
     before = psutil.Process().num_fds()
     with Visitors(port_of(server)) as visitors:
         visitors.come(5, EVENTS)

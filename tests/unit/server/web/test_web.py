@@ -19,11 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import fedquilt_server.web
 from fedquilt_common.errors import FedquiltError
+from fedquilt_server.status.coverage import Coverage, LayerCoverage
+from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, Snapshot, StatusStore
 from fedquilt_server.web.app import create_app
+from fedquilt_server.web.frames import FRAME_SECONDS
 from fedquilt_server.web.server import PageAddressError, PageServer, PortInUseError
-from fedquilt_server.web.stream import POLL_SECONDS
 
 WEB = Path(fedquilt_server.web.__file__).parent
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\r\nevent: status\r\ndata: x"
@@ -69,6 +72,7 @@ def test_page_shows_the_run(web: httpx.Client) -> None:
     assert page.status_code == 200
     assert '<strong data-testid="round">2</strong> of <strong>9</strong>' in page.text
     assert re.search(r'data-testid="accuracy">10\.0 %<', page.text)
+    assert page.text.count("/static/") >= 20  # style sheets and modules
 
 
 def test_what_is_not_known_is_a_dash(store: StatusStore, web: httpx.Client) -> None:
@@ -188,14 +192,39 @@ class Inspector(HTMLParser):
         self.tags.add(tag)
         if (tag == "script" and "src" not in names) or any(n == "style" or n[:2] == "on" for n in names):
             self.bad.append(self.get_starttag_text() or tag)
-        self.bad += [f"{tag} {n}" for n in ("src", "href") if not (names.get(n) or "/").startswith("/")]
+        self.bad += [f"{tag} {n}" for n in ("src", "href") if not re.match(r"[/#](?!/)", names.get(n) or "#")]
+
+
+ALL_EVENTS = {
+    "clock", "status", "waiting", "summary", "board-list", "rounds", "event-list", "curves", "timeline", "quilt",
+    "frame",
+}  # fmt: skip
 
 
 def hostile_snapshot() -> Snapshot:
-    boards = [status(HOSTILE, kind=HOSTILE, clients=[1], training={1: 0.5})]
+    numbers = {"temperature": math.nan, "power": -1e300, "load": math.inf, "memory_used": -(2**70), "memory_total": 1}
+    reported = {"training": {1: 1e300, 2: -1e9}, "last_seen": -1e300, "since": 1e300, "joules": -math.inf}
+    states = {"health": "hot", "reason": HOSTILE, "clients": [1, -5, 2**70]}
+    boards = [status(HOSTILE, kind=HOSTILE, **numbers, **reported, **states), status("", power=math.nan)]
     refused = [RejectedReply(at=1.0, agent=HOSTILE, client=1, round=1, reason=HOSTILE)]
-    texts = dict.fromkeys(("name", "run", "algorithm", "dataset", "message"), HOSTILE)
-    return snapshot(**texts, boards=boards, rejections=refused, version=7)
+    log = [RunEvent(at=1e300, kind="late", board=HOSTILE, client=-1, text=HOSTILE)]
+    texts = dict.fromkeys(("name", "run", "algorithm", "dataset", "message", "warning"), HOSTILE)
+    return snapshot(
+        **texts, boards=boards, rejections=refused, events=log, version=7, started_at=-1e300, deadline=math.nan,
+        reply_rows=[hostile_reply(at) for at in (0.0, -1e300, math.nan)], coverage=hostile_coverage(), opened_at=5.0,
+        awaited=[1, 2**70], failing=1, failures={1: HOSTILE}, connect=HOSTILE,
+        history=[row(1, math.nan).model_copy(update={"seconds": 1e300, "bytes_up": 2**70, "train_seconds": -1.0})],
+    )  # fmt: skip
+
+
+def hostile_reply(at: float) -> ReplyRow:
+    times = {"opened_at": at, "began_at": math.inf, "arrived_at": -5.0, "closed_at": at, "train_seconds": math.nan}
+    return ReplyRow.model_validate({"round": 1, "client": 1, "agent": HOSTILE, "outcome": "accepted", **times})
+
+
+def hostile_coverage() -> Coverage:
+    layer = LayerCoverage(name=HOSTILE, counts=[], latest=[1], boards={HOSTILE: -1.0})
+    return Coverage(rounds=-1, layers=[layer, LayerCoverage(name="", counts=[-5, 2**70], latest=[], boards={})])
 
 
 def test_hostile_text_stays_text(store: StatusStore, web: httpx.Client) -> None:
@@ -210,9 +239,9 @@ def test_hostile_text_stays_text(store: StatusStore, web: httpx.Client) -> None:
 def test_hostile_text_cannot_forge_an_event(store: StatusStore, web: httpx.Client) -> None:
     store.update(**dict(hostile_snapshot()))
     with web.stream("GET", "/events") as stream:
-        events = read_events(stream, until="history")
-    assert sorted(events) == sorted(["clock", "status", "summary", "boards", "rounds", "rejections", "history"])
-    assert "<script" not in "".join(text for name, text in events.items() if name != "history")
+        events = read_events(stream, until="frame")
+    assert set(events) == ALL_EVENTS
+    assert "<script" not in "".join(text for name, text in events.items() if name != "timeline")
 
 
 def test_vendored_files_are_what_the_list_says() -> None:
@@ -245,16 +274,36 @@ def read_events(stream: httpx.Response, until: str) -> dict[str, str]:
     raise AssertionError("the stream ended")
 
 
-def test_events_tell_what_changed(store: StatusStore, web: httpx.Client) -> None:
+def test_events_carry_what_changed(store: StatusStore, web: httpx.Client) -> None:
     with web.stream("GET", "/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         lines = stream.iter_lines()
-        first = take_until(lines, "event: history")
+        first = take_until(lines, "event: frame")
         store.update(round=3)
-        second = take_until(lines, "event: status")
-    assert f"id: {store.current.version - 1}" in first
-    assert f"id: {store.current.version}" in second
-    assert "event: boards" not in second
+        second = take_until(lines, "event: frame")
+    assert names_in(first) == ALL_EVENTS
+    assert names_in(second) == {"status", "frame"}
+
+
+def test_a_page_that_was_just_loaded_receives_only_its_curves(web: httpx.Client) -> None:
+    address = re.search(r'sse-connect="([^"]+)"', web.get("/").text)
+    assert address
+    with web.stream("GET", address[1]) as stream:
+        assert names_in(take_until(stream.iter_lines(), "event: frame")) == {"clock", "curves", "frame"}
+
+
+def test_a_page_that_is_back_receives_what_it_missed(store: StatusStore, web: httpx.Client) -> None:
+    with web.stream("GET", "/events") as stream:
+        last = read_events(stream, until="frame")["frame"]
+    store.update(round=3)
+    with web.stream("GET", "/events", headers={"last-event-id": last}) as stream:
+        assert set(read_events(stream, until="frame")) == {"clock", "status", "frame"}
+    with web.stream("GET", "/events", headers={"last-event-id": "of-another-coordinator.1"}) as stream:
+        assert set(read_events(stream, until="frame")) == ALL_EVENTS
+
+
+def names_in(lines: list[str]) -> set[str]:
+    return {line.removeprefix("event: ") for line in lines if line.startswith("event: ")}
 
 
 def take_until(lines: Iterator[str], last: str) -> list[str]:
@@ -269,7 +318,7 @@ def take_until(lines: Iterator[str], last: str) -> list[str]:
 def test_quick_changes_are_sent_as_one(store: StatusStore, web: httpx.Client) -> None:
     with web.stream("GET", "/events") as stream:
         lines = stream.iter_lines()
-        take_until(lines, "event: history")
+        take_until(lines, "event: frame")
         begun = time.monotonic()
         for number in range(50):
             store.update(round=number, phase="finished" if number == 49 else "training")
@@ -277,7 +326,7 @@ def test_quick_changes_are_sent_as_one(store: StatusStore, web: httpx.Client) ->
         sent: list[str] = []
         while not any("phase-finished" in line for line in sent):
             sent.append(next(lines))
-    assert 1 <= sent.count("event: status") <= 2 + (time.monotonic() - begun) / POLL_SECONDS
+    assert 1 <= sent.count("event: status") <= 2 + (time.monotonic() - begun) / FRAME_SECONDS
 
 
 def test_stop_ends_open_streams(store: StatusStore) -> None:
@@ -285,11 +334,11 @@ def test_stop_ends_open_streams(store: StatusStore) -> None:
     server.start()
     with httpx.stream("GET", server.url + "events", timeout=10) as stream:
         lines = stream.iter_lines()
-        take_until(lines, "event: history")
+        take_until(lines, "event: frame")
         begun = time.monotonic()
         server.stop()
         assert time.monotonic() - begun < 2
-        assert "event: history" not in list(lines)
+        assert "event: frame" not in list(lines)
     server.stop()
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url)
@@ -343,7 +392,7 @@ def test_answers_keep_to_the_schema() -> None:
     app = create_app(StatusStore(hostile_snapshot()))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app).exclude(path="/events")
     operations = [found.ok() for found in schema.get_all_operations()]  # type: ignore[union-attr]
-    assert len(operations) == 5
+    assert len(operations) == 11
     for operation in operations:
 
         @given(operation.as_strategy())
@@ -356,5 +405,7 @@ def test_answers_keep_to_the_schema() -> None:
 
 def test_schema_describes_every_operation() -> None:
     paths = create_app(StatusStore()).openapi()["paths"]
-    assert set(paths) == {"/", "/events", "/api/status", "/api/rounds", "/healthz", "/metrics"}
+    names = ("snapshot", "rounds", "boards", "events", "replies", "coverage")
+    first = {"/", "/events", "/api/status", "/api/rounds", "/healthz", "/metrics"}
+    assert set(paths) == first | {f"/api/v1/{name}" for name in names}
     assert all(path["get"]["summary"] for path in paths.values())

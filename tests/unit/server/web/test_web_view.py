@@ -1,8 +1,7 @@
-"""The page's filters and derived values, which are pure functions, and the events that a reader receives."""
+"""The page's filters and the values that it derives from a snapshot, which are pure functions."""
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -11,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedquilt_server.status import scores, units, waiting
+from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.web import text, view
-from fedquilt_server.web.fragments import PARTS, Renderer
-from fedquilt_server.web.stream import HEARTBEAT_SECONDS, Reader
+from fedquilt_server.web.fragments import Renderer
 
 TIMES = "\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
 
@@ -80,34 +79,32 @@ def test_who_trained_what_is_counted_from_the_widest() -> None:
     assert (members.average, widths.average, row(1).sizes) == (0.25, None, {})
 
 
+def rounds_of(*rows: RoundResult) -> str:
+    results = view.summarise_results(rows)
+    return Renderer().rounds(rows, view.round_columns(rows, results.measure))
+
+
 def test_the_rounds_show_sub_models_where_there_are_any() -> None:
-    plain = Renderer().parts(snapshot(row(1)))["rounds"]
-    assert "Waste" not in plain
-    parted = row(1, trained={"0": "L1", "1": "<b>"}, waste_rate=0.25, scores={"average_accuracy": 0.5})
-    shown = Renderer().parts(snapshot(parted))["rounds"]
+    assert "Waste" not in rounds_of(row(1))
+    shown = rounds_of(row(1, trained={"0": "L1", "1": "<b>"}, waste_rate=0.25, scores={"average_accuracy": 0.5}))
     assert all(words in shown for words in ("Waste", "25.0 %", "50.0 %", f"1{TIMES}&lt;b&gt;"))
 
 
 def test_the_rounds_show_bytes_of_labels_where_there_are_any() -> None:
-    assert "Labels" not in Renderer().parts(snapshot(row(1)))["rounds"]
-    shown = Renderer().parts(snapshot(row(1, label_bytes_down=6480, label_bytes_up=648)))["rounds"]
+    assert "Labels" not in rounds_of(row(1))
+    shown = rounds_of(row(1, label_bytes_down=6480, label_bytes_up=648))
     assert all(words in shown for words in ("Labels down", "6.5 kB", "Labels up", "648 B"))
 
 
-def test_a_board_that_says_nothing_of_itself_has_dashes() -> None:
-    shown = Renderer().parts(
-        snapshot(boards=[{"agent": "quiet"}, {"agent": "open", "cores": 4, "memory_total": 2**30}])
-    )
-    quiet, open_ = sorted(shown["boards"].split("<tr")[-2:], key=lambda line: "open" in line)
-    assert f'data-label="Cores" class="n">{waiting.DASH}<' in quiet
-    assert f"<span>{waiting.DASH}</span>" in quiet
-    assert "GiB" not in quiet
-    assert f"<span>{waiting.DASH} of 1.0 GiB</span>" in open_
+def summary_of(*rows: RoundResult, **known: Any) -> view.Summary:
+    return view.summarise(snapshot(*rows, **known), view.summarise_results(rows))
 
 
 def test_summary_of_nothing() -> None:
-    empty = view.summarise(snapshot())
-    assert (empty.latest, empty.best, empty.loss, empty.seconds, empty.seconds_left) == (None,) * 5
+    empty = summary_of()
+    results = empty.results
+    assert (results.latest, results.best, results.loss, results.seconds, empty.seconds_left) == (None,) * 5
+    assert (empty.joules, empty.online, empty.states) == (None, 0, {})
 
 
 def test_summary() -> None:
@@ -116,17 +113,18 @@ def test_summary() -> None:
         row(2, accuracy=0.7, loss=math.nan, seconds=6, train_seconds=3, bytes_down=30),
         row(3, seconds=100, train_seconds=5, bytes_down=20),
     ]
-    got = view.summarise(snapshot(*rows))
+    summary = summary_of(*rows)
+    got = summary.results
     assert got.latest == got.best == (2, 0.7)
     assert got.loss == (1, 1.0)
     assert (got.seconds, got.bytes_down, got.total_down) == (6, 20, 60)
     assert got.train_share == pytest.approx(0.1)
-    assert got.seconds_left == 42
+    assert summary.seconds_left == 42
 
 
 @pytest.mark.parametrize("phase", ["finished", "failed"])
 def test_nothing_is_left_of_a_run_that_is_over(phase: str) -> None:
-    assert view.summarise(snapshot(row(1, seconds=2), phase=phase)).seconds_left is None
+    assert summary_of(row(1, seconds=2), phase=phase).seconds_left is None
 
 
 def test_regression_is_judged_by_r2() -> None:
@@ -136,52 +134,47 @@ def test_regression_is_judged_by_r2() -> None:
 
 
 def test_page_of_a_regression_run() -> None:
-    parts = Renderer().parts(snapshot(row(1, r2=0.25)))
-    assert "R²" in parts["summary"]
-    assert "0.250" in parts["rounds"]
+    one = row(1, r2=0.25)
+    assert "R²" in Renderer().parts(snapshot(one), summary_of(one))["summary"]
+    assert "0.250" in rounds_of(one)
 
 
-def test_long_lists_are_cut_and_say_so() -> None:
-    boards = [{"agent": f"a{n}", "training": dict.fromkeys(range(30), 0.5)} for n in range(150)]
-    parts = Renderer().parts(snapshot(*map(row, range(1, 41)), boards=boards))
-    assert parts["boards"].count("<tr class") == 100
-    assert "Showing the first 100 of 150 boards" in parts["boards"]
-    assert "and 14 more" in parts["boards"]
-    assert "Showing the last 20 of 40 rounds" in parts["rounds"]
-    assert parts["rounds"].index(">40<") < parts["rounds"].index(">21<")
-
-
-# --- the events that a reader receives ----------------------------------------------------------------------
-
-
-def sent_events(reader: Reader, now: Snapshot, at: float = 0.0) -> dict[str, str]:
-    return dict(map(parse_event, reader.events(now, at)))
-
-
-def parse_event(event: bytes) -> tuple[str, str]:
-    """Return an event's name and data."""
-    fields = [line.partition(": ") for line in event.decode().split("\r\n")]
-    (name,) = (value for field, _, value in fields if field == "event")
-    return name, "\n".join(value for field, _, value in fields if field == "data")
-
-
-def test_a_new_reader_is_sent_everything() -> None:
-    assert set(sent_events(Reader(Renderer()), snapshot(), at=1.0)) == {"clock", "history", *PARTS}
-
-
-def test_nothing_new_sends_only_the_heartbeat() -> None:
-    reader, same = Reader(Renderer()), snapshot()
-    sent_events(reader, same)
-    assert sent_events(reader, same, HEARTBEAT_SECONDS / 2) == {}
-    assert set(sent_events(reader, same, HEARTBEAT_SECONDS)) == {"clock"}
-
-
-def test_curves_are_continued_or_begun_again() -> None:
-    reader, rows = Reader(Renderer()), [row(1, accuracy=0.1), row(2, loss=math.nan)]
-    points = [
-        json.loads(sent_events(reader, snapshot(*history))["history"])
-        for history in (rows[:1], rows, [row(1, accuracy=0.9)])
+def test_the_tiles_count_the_boards_by_their_state() -> None:
+    states = ("online", "hot", "online", "silent", "hot")
+    known: list[dict[str, Any]] = [
+        {"agent": f"a{i}", "health": state, "clients": [i, 0]} for i, state in enumerate(states)
     ]
-    sent = [(p["start"], p["round"], p["value"]) for p in points]
-    assert sent == [(0, [1], [0.1]), (1, [2], [None]), (0, [1], [0.9])]
-    assert points[1]["loss"] == [None]
+    known[1] |= {"joules": 10.0, "power_source": "estimate"}
+    known[2] |= {"joules": 5.0, "online": False}
+    summary = summary_of(boards=known)
+    assert (summary.online, summary.boards, summary.clients) == (4, 5, 5)
+    assert list(summary.states.items()) == [("silent", 1), ("hot", 2)]
+    assert (summary.joules, summary.estimated) == (15.0, True)
+
+
+def test_the_table_of_replies_has_those_of_the_latest_closed_exchange() -> None:
+    times = {"opened_at": 100.0, "began_at": 104.0, "arrived_at": 105.0, "closed_at": 107.5, "train_seconds": 3.5}
+    done = {"exchange": 0, "outcome": "accepted", **times}
+    rows = [
+        ReplyRow.model_validate({**done, "round": n, "client": c, "agent": f"pi-{c}"}) for n in (1, 2) for c in (10, 2)
+    ]
+    lost = {"round": 2, "exchange": 0, "client": 1, "agent": "pi-1", "outcome": "missing"}
+    rows.append(ReplyRow.model_validate({**lost, "opened_at": 100.0, "closed_at": 107.5}))
+    rows.append(rows[0].model_copy(update={"round": 3, "closed_at": None}))
+    shown = view.latest_replies(rows)
+    assert [one["agent"] for one in shown] == ["pi-1", "pi-2", "pi-10"]
+    assert [shown[1][name] for name in ("receive", "train", "send", "wait")] == ["0.50 s", "3.50 s", "1.00 s", "2.50 s"]
+    assert [shown[0][name] for name in ("receive", "train", "send", "wait")] == [waiting.DASH] * 4
+    assert view.latest_replies([]) == []
+
+
+@pytest.mark.parametrize(
+    ("joules", "words"), [(0.0, "0 J"), (312.4, "312 J"), (4100.0, "4.1 kJ"), (7.5e6, "7.5 MJ"), (None, waiting.DASH)]
+)
+def test_energy(joules: float | None, words: str) -> None:
+    assert text.energy(joules).replace("\N{NO-BREAK SPACE}", " ") == words
+
+
+@pytest.mark.parametrize("at", [0.0, math.nan, math.inf, -1e300, 1e18])
+def test_a_time_without_a_calendar_is_a_dash(at: float) -> None:
+    assert text.clock(at) == waiting.DASH

@@ -1,0 +1,107 @@
+"""The bars of the timeline: when each client received, trained, sent and waited in the latest exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from fedquilt_server.status.reply_row import ReplyRow
+from fedquilt_server.status.snapshot import ENDED, Snapshot
+from fedquilt_server.status.units import is_number
+
+Bar = tuple[str, str, int | None, int | None, int | None, int | None, str]
+"""Key of the exchange, agent, client; milliseconds from its opening until training began, until the first chunk arrived
+and until the reply was on disk; outcome."""
+ExchangeTimes = tuple[int, int, float, float | None]
+"""Round, exchange, when it opened, when it closed."""
+MOST_BARS: Final = 4000
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The bars and the exchanges by key. ``awaited`` holds, for each agent, the clients that have not replied."""
+
+    exchanges: Mapping[str, ExchangeTimes] = field(default_factory=dict)
+    bars: Mapping[str, Bar] = field(default_factory=dict)
+    awaited: Mapping[str, list[int]] = field(default_factory=dict)
+
+    def since(self, before: Timeline | None) -> dict[str, object]:
+        """Return what ``before`` lacks. ``fresh`` means that what the page has is no longer valid."""
+        known = before or Timeline()
+        return {
+            "fresh": before is None,
+            "exchanges": changed_entries(known.exchanges, self.exchanges),
+            "bars": changed_entries(known.bars, self.bars),
+            "awaited": self.awaited,
+        }
+
+
+def changed_entries(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, object]:
+    """Return the entries that are new or differ."""
+    return {key: value for key, value in now.items() if before.get(key) != value}
+
+
+def draw_timeline(snapshot: Snapshot) -> Timeline:
+    """Return the timeline of the replies that the snapshot holds, and of the open exchange."""
+    exchanges: dict[str, ExchangeTimes] = {}
+    bars: dict[str, Bar] = {}
+    for row in snapshot.reply_rows[-MOST_BARS:]:
+        if is_time(row.opened_at) and row.opened_at is not None and row.client is not None:
+            key = _exchange_key(row.round, row.exchange)
+            exchanges[key] = (row.round, row.exchange or 0, row.opened_at, _time_or_none(row.closed_at))
+            bars[f"{key}.{row.client}.{row.outcome}.{row.agent}"] = _bar(key, row, row.opened_at)
+    awaited = _awaited_by_agent(snapshot)
+    if awaited and snapshot.opened_at:
+        key = _exchange_key(snapshot.round, snapshot.exchange)
+        exchanges[key] = (snapshot.round, snapshot.exchange, snapshot.opened_at, None)
+    return Timeline(exchanges, bars, awaited)
+
+
+def split_reply(row: ReplyRow) -> dict[str, float | None]:
+    """Split the time of a reply into seconds of receiving, training, sending and waiting; None if not known."""
+    train = row.train_seconds
+    ready = None if train is None else _seconds(row.opened_at, row.began_at)
+    return {
+        "receive": None if ready is None or train is None else max(0.0, ready - train),
+        "train": train,
+        "send": _seconds(row.began_at, row.arrived_at),
+        "wait": _seconds(row.arrived_at, row.closed_at),
+    }
+
+
+def _seconds(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)
+
+
+def _exchange_key(round: int, exchange: int | None) -> str:
+    return f"{round}.{exchange or 0}"
+
+
+def _bar(key: str, row: ReplyRow, opened: float) -> Bar:
+    began = _time_or_none(row.began_at)
+    trained = None if began is None else _time_or_none(began - max(0.0, row.train_seconds or 0.0))
+    times = (trained, began, _time_or_none(row.arrived_at))
+    a, b, c = (None if at is None else max(0, round(1000 * (at - opened))) for at in times)
+    return (key, row.agent, row.client, a, b, c, row.outcome)
+
+
+def is_time(at: float | None) -> bool:
+    """Return whether ``at`` is a Unix time of this era."""
+    return at is not None and is_number(at) and 0 <= at < 1e11
+
+
+def _time_or_none(at: float | None) -> float | None:
+    return at if is_time(at) else None
+
+
+def _awaited_by_agent(s: Snapshot) -> dict[str, list[int]]:
+    """Return the clients of the open exchange that have not replied, by the agent that hosts them."""
+    if s.phase in ENDED or s.phase == "waiting" or not is_time(s.opened_at):
+        return {}
+    awaited, found = set(s.awaited), {}
+    for board in sorted(s.boards, key=lambda one: not one.online):
+        if mine := sorted(awaited.intersection(board.clients)):
+            found[board.agent] = mine
+            awaited -= set(mine)
+    return found

@@ -1,0 +1,170 @@
+// The curves. A new point changes a chart's data only, so that a reader's pointer keeps its place.
+import { byId, choice, element, onEvent, once } from "./dom.js";
+import { append, isKnown, points, run, specs, stacked, X } from "./curve_data.js";
+import { colour, onTheme, patternOf } from "./palette.js";
+
+const HEIGHT = 170;
+const MARKS_UP_TO = 40;
+const NAMES = ["value", "loss", "traffic", "time"];
+const charts = {};
+let against = "round";
+let fromZero = false;
+
+// --- scales ---------------------------------------------------------------------------------------------------
+
+// The y axis begins at zero where amounts are compared, and where the reader wants it. A note marks any other axis.
+function yRange(name) {
+  return (u, low, high) => {
+    const spec = specs()[name];
+    if (low === null || high === null) return [0, 1];
+    const [bottom, top] = uPlot.rangeNum(low, high, 0.1, true);
+    const floor = (spec.zero || fromZero) && low >= 0 ? 0 : low >= 0 ? Math.max(0, bottom) : bottom;
+    return [floor, spec.most && high <= spec.most ? (fromZero ? spec.most : Math.min(spec.most, top)) : top];
+  };
+}
+
+function xRange(u, low, high) {
+  if (low === null) return [0, 1];
+  return against === "round" ? [low, Math.max(high, low + 4)] : [Math.min(low, 0), high || 1];
+}
+
+function axis(extra) {
+  const grid = { stroke: colour("line"), width: 1 };
+  return { stroke: colour("quiet"), font: "12px system-ui, sans-serif", grid, ticks: { show: false }, ...extra };
+}
+
+function xAxis() {
+  const whole = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
+  const steps = against === "round" ? { incrs: whole } : {};
+  return axis({ ...steps, space: 60, size: 30, values: (u, ticks) => ticks.map(X[against].tick) });
+}
+
+// --- one chart ------------------------------------------------------------------------------------------------
+
+// The legend shows the values under the pointer, or the latest known ones.
+function legendValue(column, show) {
+  return (u, v, series, index) => {
+    const all = points[column];
+    const value = index === null || index === undefined ? all.findLast((one) => one !== null) : all[index];
+    return value === null || value === undefined ? "–" : show(value);
+  };
+}
+
+function drawSquares(u, series, from, to) {
+  const { ctx } = u;
+  ctx.save();
+  ctx.fillStyle = u.series[series].stroke();
+  for (let i = from; i <= to; i++) {
+    const value = u.data[series][i];
+    if (value !== null) ctx.fillRect(u.valToPos(u.data[0][i], "x", true) - 4, u.valToPos(value, "y", true) - 4, 8, 8);
+  }
+  ctx.restore();
+}
+
+function series(line, spec) {
+  const stroke = colour(line.colour);
+  const marks = { size: 6, fill: colour("card"), show: () => points.round.length <= MARKS_UP_TO };
+  if (line.mark === "square") {
+    marks.show = (u, at, from, to) => { if (points.round.length <= MARKS_UP_TO) drawSquares(u, at, from, to); return false; };
+  }
+  if (spec.stack) marks.show = false;
+  return { label: line.label, stroke, width: spec.stack ? 1 : 2, dash: line.dash, spanGaps: true, points: marks, value: legendValue(line.column, spec.show) };
+}
+
+function bands(spec) {
+  if (!spec.stack) return {};
+  const fill = (line) => (u) => patternOf(line.colour, u.ctx);
+  return { bands: spec.lines.slice(1).map((line, i) => ({ series: [i + 2, i + 1], fill: fill(line) })) };
+}
+
+function options(name, spec, box) {
+  const lines = spec.lines.map((line) => series(line, spec));
+  if (spec.stack) lines[0].fill = (u) => patternOf(spec.lines[0].colour, u.ctx);
+  return {
+    width: box.clientWidth,
+    height: HEIGHT,
+    cursor: { sync: { key: "rounds" }, y: false },
+    scales: { x: { time: false, range: xRange }, y: { range: yRange(name) } },
+    axes: [xAxis(), axis({ size: 62, values: (u, ticks, i, space, step) => ticks.map((v) => spec.tick(v, step)) })],
+    series: [{ label: "Round", value: legendValue("round", String) }, ...lines],
+    hooks: { draw: [() => note(name)] },
+    ...bands(spec),
+  };
+}
+
+function dataOf(spec) {
+  const columns = spec.lines.map((line) => line.column);
+  return [points[against], ...(spec.stack ? stacked(columns) : columns.map((column) => points[column]))];
+}
+
+function describe(spec) {
+  const texts = spec.lines.map(({ column, label }) => {
+    const known = points[column].flatMap((v, i) => (v === null ? [] : [[v, points.round[i]]]));
+    if (!known.length) return `${label}: not measured yet`;
+    const [value, round] = known[known.length - 1];
+    const all = known.map(([v]) => v);
+    const low = all.reduce((a, b) => Math.min(a, b));
+    const high = all.reduce((a, b) => Math.max(a, b));
+    return `${label}: ${spec.show(value)} in round ${round}, between ${spec.show(low)} and ${spec.show(high)}`;
+  });
+  return `${spec.title}. ${texts.join("; ")}. The table Rounds lists the values.`;
+}
+
+function note(name) {
+  const low = charts[name]?.uplot.scales.y.min ?? 0;
+  byId(`${name}-note`).textContent = low > 0 ? `axis begins at ${specs()[name].tick(low, low / 10)}` : "";
+}
+
+// --- all charts -----------------------------------------------------------------------------------------------
+
+// A chart is built again only if its lines, its x axis or the colours change.
+const shapeOf = (spec) => [against, run.measure, ...spec.lines.map((line) => line.column)].join();
+
+function draw(name, spec) {
+  const box = byId(`${name}-chart`);
+  const known = spec.lines.filter((line) => isKnown(line.column));
+  byId(`${name}-title`).textContent = spec.title;
+  box.setAttribute("role", "img");
+  box.setAttribute("aria-label", describe(spec));
+  if (!known.length) {
+    remove(name);
+    box.replaceChildren(element("p", "No measurements yet.", { class: "empty" }));
+  } else if (charts[name]?.shape === shapeOf(spec)) {
+    charts[name].uplot.setData(dataOf(spec));
+  } else {
+    remove(name);
+    box.replaceChildren();
+    charts[name] = { shape: shapeOf(spec), uplot: new uPlot(options(name, spec, box), dataOf(spec), box) };
+  }
+  box.dataset.points = known.length ? points[spec.lines[0].column].filter((v) => v !== null).length : 0;
+}
+
+function remove(name) {
+  charts[name]?.uplot.destroy();
+  delete charts[name];
+}
+
+const redraw = once(() => { for (const [name, spec] of Object.entries(specs())) draw(name, spec); });
+
+function rebuild() {
+  NAMES.forEach(remove);
+  redraw();
+}
+
+function followWidth() {
+  const observer = new ResizeObserver(once(() => {
+    for (const [name, { uplot }] of Object.entries(charts)) {
+      const width = byId(`${name}-chart`).clientWidth;
+      if (width !== uplot.width) uplot.setSize({ width, height: HEIGHT });
+    }
+  }));
+  for (const name of NAMES) observer.observe(byId(`${name}-chart`));
+}
+
+export function startCharts() {
+  onEvent("curves", (data) => { append(JSON.parse(data)); redraw(); });
+  choice("curve-x", (value) => { against = value; redraw(); });
+  choice("curve-zero", (value) => { fromZero = value === "true"; redraw(); });
+  onTheme(rebuild);
+  followWidth();
+}

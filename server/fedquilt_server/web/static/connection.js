@@ -1,0 +1,53 @@
+// The event stream, and the banner that shows its state. htmx opens the stream and replaces the parts of the page.
+import { setClock, tick, updateTitle } from "./clock.js";
+import { attachListeners, byId } from "./dom.js";
+
+const SILENCE_MS = 15000; // three of the server's heartbeats
+const ENDED = ["finished", "failed", "stopped"];
+let source = null;
+let lastHeartbeat = Date.now();
+let lastFrame = "";
+
+const phase = () => document.querySelector("[data-phase]")?.dataset.phase;
+
+function showConnection(state) {
+  const ended = ENDED.includes(phase());
+  const live = byId("live");
+  live.textContent = live.dataset.state = ended ? "ended" : state;
+  const banner = byId("banner");
+  banner.hidden = state !== "lost";
+  banner.classList.toggle("calm", ended);
+  banner.textContent = ended
+    ? "The coordinator has stopped. The page shows the final state of the run."
+    : "Connection to the coordinator lost. The page may be out of date. Reconnecting…";
+}
+
+function onClock(event) {
+  lastHeartbeat = Date.now();
+  setClock(Number(event.data));
+  showConnection("live");
+}
+
+// A broken network may leave the stream open without any event. Close it after a while; htmx then opens a new one.
+function checkHeartbeat() {
+  if (source && Date.now() - lastHeartbeat > SILENCE_MS) {
+    lastHeartbeat = Date.now();
+    source.close();
+    source.onerror(new Event("error"));
+  }
+}
+
+export function connect() {
+  // htmx's extension calls this to open the stream. It knows only the frame with which the page was loaded.
+  htmx.createEventSource = (url) => {
+    source = new EventSource(lastFrame ? `/events?frame=${encodeURIComponent(lastFrame)}` : url);
+    source.addEventListener("clock", onClock);
+    source.addEventListener("frame", (event) => { lastFrame = event.data; });
+    attachListeners(source);
+    return source;
+  };
+  document.addEventListener("htmx:sseError", () => showConnection("lost"));
+  document.addEventListener("htmx:sseMessage", (event) => { tick(event.target); updateTitle(); showConnection("live"); });
+  setClock(Number(document.body.dataset.now));
+  setInterval(() => { tick(); checkHeartbeat(); }, 1000);
+}

@@ -1,0 +1,60 @@
+// The points of the curves, as the server sends them, and the columns that each chart draws.
+const COLUMNS = ["round", "value", "personal", "loss", "down", "up", "sending", "training", "waiting", "averaging", "bytes", "seconds"];
+export const points = Object.fromEntries(COLUMNS.map((name) => [name, []]));
+export const run = { measure: "accuracy" };
+export const STACK = ["training", "sending", "averaging", "waiting"];
+
+export function append(added) {
+  for (const name of COLUMNS) {
+    points[name].length = added.start;
+    points[name].push(...added[name]);
+  }
+  run.measure = added.measure;
+}
+
+export const isKnown = (name) => points[name].some((v) => v !== null);
+
+// The layers of a stack: each is the sum of its own part and of the parts below it.
+export function stacked(names) {
+  let below = points.round.map(() => 0);
+  return names.map((name) => (below = below.map((v, i) => v + (points[name][i] ?? 0))));
+}
+
+const percent = (v, digits) => `${(100 * v).toFixed(digits)} %`;
+const digitsFor = (step) => Math.min(12, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
+
+function scaled(v, step, units) {
+  let power = 0;
+  while (Math.abs(v) >= 1000 && power < units.length - 1) [v, power] = [v / 1000, power + 1];
+  return `${power === 0 || Math.abs(v) >= 100 ? v.toFixed(0) : v.toFixed(1)} ${units[power]}`;
+}
+
+const plainTick = (v, step) => (Math.abs(v) >= 1e5 ? v.toExponential(1) : v.toFixed(digitsFor(step)));
+const plain = { tick: plainTick, show: (v) => (Math.abs(v) >= 1e5 ? v.toExponential(3) : v.toFixed(4)) };
+const share = { tick: (v, step) => percent(v, Math.max(0, digitsFor(step) - 2)), show: (v) => percent(v, 2) };
+const size = { tick: (v) => scaled(v, 0, ["B", "kB", "MB", "GB", "TB"]), show: (v) => scaled(v, 0, ["B", "kB", "MB", "GB", "TB"]) };
+const time = { tick: (v, step) => `${v.toFixed(Math.min(3, digitsFor(step)))} s`, show: (v) => `${v.toFixed(v < 10 ? 2 : 1)} s` };
+
+export const X = {
+  round: { label: "Round", tick: (v) => String(v), show: (v) => String(v) },
+  bytes: { label: "Bytes", ...size },
+  seconds: { label: "Seconds", tick: (v) => `${v.toFixed(0)} s`, show: (v) => `${v.toFixed(0)} s` },
+};
+
+// What each chart shows now: its title, format and lines. Lines differ in dash and mark, not only in hue.
+export function specs() {
+  const accuracy = run.measure === "accuracy";
+  const both = isKnown("personal");
+  const first = { column: "value", label: both ? "Global" : accuracy ? "Accuracy" : "R²", colour: "accuracy", mark: "circle" };
+  const second = { column: "personal", label: "Personal", colour: "personal", dash: [7, 4], mark: "square" };
+  return {
+    value: { title: accuracy ? "Accuracy" : "R²", ...(accuracy ? share : plain), most: accuracy ? 1 : null, lines: both ? [first, second] : [first] },
+    loss: { title: "Loss", ...plain, lines: [{ column: "loss", label: "Loss", colour: "loss", mark: "circle" }] },
+    traffic: { title: "Bytes per round", ...size, zero: true, lines: [
+      { column: "down", label: "Down", colour: "down", mark: "circle" },
+      { column: "up", label: "Up", colour: "up", dash: [7, 4], mark: "square" },
+    ] },
+    time: { title: "Seconds per round", ...time, zero: true, stack: true, lines: STACK.map((name) => (
+      { column: name, label: name[0].toUpperCase() + name.slice(1), colour: name })) },
+  };
+}

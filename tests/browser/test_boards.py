@@ -1,0 +1,167 @@
+"""The boards on the page in a real browser: grid and table, order, filter, groups and the drawer of one board."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.example_runs import running, waiting
+from tests.support.visit import Visit, sync_api, visit_page
+
+
+def names(visit: Visit) -> list[str]:
+    """Return the boards that are shown, in order."""
+    found: list[str] = visit.page.evaluate(
+        "() => [...document.querySelectorAll('#boards tr[data-agent]')].filter((row) => !row.hidden)"
+        ".map((row) => row.dataset.agent)"
+    )
+    return found
+
+
+def test_only_the_changed_cells_change(visit: Visit) -> None:
+    visit.page.evaluate("document.querySelector('#boards tr').kept = true")
+    worst, *others = visit.store.current.boards[::-1]
+    visit.store.update(boards=[*others, worst.model_copy(update={"temperature": 33.3, "memory_used": 2**30})])
+    visit.expect("boards", "33.3")
+    visit.expect("boards", "1.0 GiB of 8.0 GiB")
+    assert visit.page.evaluate("document.querySelector('#boards tr').kept")
+
+
+def test_boards_that_join_and_leave(visit: Visit) -> None:
+    assert names(visit) == ["pi4-1", "pi5-1", "jetson-1"]
+    more = running(5).boards
+    visit.store.update(boards=more)
+    sync_api.expect(visit.page.locator("#boards tr")).to_have_count(5)
+    assert names(visit) == ["pi4-1", "pi5-1", "jetson-1", "jetson-2", "pi5-2"]
+    visit.store.update(boards=more[:1])
+    sync_api.expect(visit.page.locator("#boards tr")).to_have_count(1)
+    visit.store.update(boards=[])
+    visit.expect("boards", "No board has joined yet")
+
+
+def test_a_board_that_falls_silent_moves_to_the_top(visit: Visit) -> None:
+    silent = [
+        board.model_copy(update={"health": "silent"} if board.agent == "jetson-1" else {})
+        for board in visit.store.current.boards
+    ]
+    visit.store.update(boards=silent)
+    sync_api.expect(visit.page.locator("#boards tr").first).to_contain_text("jetson-1")
+    visit.expect("problem", "jetson-1 is silent")
+    visit.expect("problem", "and 2 more")
+
+
+def test_sort_filter_and_group(browser: Any) -> None:
+    with visit_page(browser, running(40)) as visit:
+        visit.page.click("button[data-view=table]")
+        visit.page.click("[data-sort=temperature] button")
+        assert names(visit)[0] == "pi5-1"
+        assert visit.page.get_attribute("[data-sort=temperature]", "aria-sort") == "descending"
+        visit.page.click("[data-sort=agent] button")
+        assert names(visit)[8:12] == ["jetson-9", "jetson-10", "jetson-11", "jetson-12"]
+        visit.page.fill("#board-filter", "pi5")
+        visit.page.wait_for_selector("#boards tr[hidden]", state="attached")
+        assert all(name.startswith("pi5") for name in names(visit))
+        sync_api.expect(visit.page.locator("#board-count")).to_have_text("13 of 40 boards")
+        visit.page.fill("#board-filter", "")
+        visit.page.check("#board-group")
+        groups = visit.page.locator("#boards .group")
+        assert groups.all_inner_texts() == ["jetson-orin-nano (14)", "raspberry-pi-4 (13)", "raspberry-pi-5 (13)"]
+
+
+def test_the_view_is_remembered(browser: Any) -> None:
+    with visit_page(browser, running(40)) as visit:
+        card = visit.page.locator("#boards-card")
+        assert card.get_attribute("data-view") == "grid"
+        visit.page.click("button[data-view=table]")
+        visit.page.reload()
+        sync_api.expect(card).to_have_attribute("data-view", "table")
+        assert visit.page.get_attribute("button[data-view=table]", "aria-pressed") == "true"
+
+
+def test_the_rows_stay_below_the_pointer(visit: Visit) -> None:
+    visit.page.locator("#boards tr").last.hover()
+    silent = [board.model_copy(update={"health": "silent", "reason": "x"}) for board in visit.store.current.boards]
+    visit.store.update(
+        boards=[*silent[1:], visit.store.current.boards[0].model_copy(update={"health": "out of memory"})]
+    )
+    visit.expect("boards", "out of memory")
+    visit.page.wait_for_timeout(100)
+    assert names(visit) == ["pi4-1", "pi5-1", "jetson-1"]
+    visit.page.mouse.move(5, 5)
+    sync_api.expect(visit.page.locator("#boards tr").first).to_contain_text("jetson-1")
+
+
+def test_the_drawer_shows_one_board(visit: Visit) -> None:
+    visit.page.click("#boards tr[data-agent=pi5-1] .open")
+    visit.expect("drawer", "81.2 °C")
+    visit.expect("drawer", "hot: 81.2 °C, slows down at 85 °C")
+    visit.expect("drawer", "The digest of chunk 3")
+    assert visit.page.locator("#drawer-replies tr").count() >= 10
+    for degrees in (70.0, 75.0, 71.0):
+        changed = [board.model_copy(update={"temperature": degrees}) for board in visit.store.current.boards]
+        visit.store.update(boards=changed)
+        visit.expect("drawer", f"{degrees} °C")
+    visit.page.wait_for_selector("#drawer-temperature canvas")
+    assert "between 70 and 81 °C" in visit.page.get_attribute("#drawer-temperature [role=img]", "aria-label")
+
+
+def test_the_drawer_works_with_the_keyboard(browser: Any) -> None:
+    with visit_page(browser, running(40)) as visit:
+        visit.page.focus("#boards tr[data-agent=pi5-1] .open")
+        visit.page.keyboard.press("Enter")
+        sync_api.expect(visit.test("drawer")).to_be_visible()
+        visit.page.keyboard.press("Escape")
+        sync_api.expect(visit.test("drawer")).to_be_hidden()
+        focused = "document.activeElement.closest('tr').dataset.agent"
+        assert visit.page.evaluate(focused) == "pi5-1"
+        visit.store.update(boards=visit.store.current.boards[::-1], round=30)
+        visit.expect("round", "30")
+        assert visit.page.evaluate(focused) == "pi5-1"
+
+
+def test_everything_can_be_reached_with_the_keyboard(visit: Visit) -> None:
+    """Tab visits the skip link first, and then every control and every box that scrolls."""
+    reached = []
+    for _ in range(60):
+        visit.page.keyboard.press("Tab")
+        reached.append(visit.page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert reached[0] == "skip"
+    wanted = {
+        "curve-x",
+        "curve-zero",
+        "timeline-order",
+        "timeline-in",
+        "quilt-view",
+        "board-filter",
+        "board-sort",
+        "open",
+    }
+    assert wanted <= set(reached)
+
+
+# A run that waits
+
+
+def test_a_waiting_run_lists_the_commands(browser: Any) -> None:
+    with visit_page(browser, waiting(), permissions=["clipboard-read", "clipboard-write"]) as visit:
+        items = visit.test("missing").locator("li")
+        assert items.count() == 4
+        sync_api.expect(items.first).to_contain_text(
+            "fedquilt agent --broker mqtt://workstation.local:1883 --id jetson-2"
+        )
+        items.first.get_by_role("button").click()
+        sync_api.expect(items.first.get_by_role("button")).to_have_text("Copied")
+        assert visit.page.evaluate("navigator.clipboard.readText()").endswith("--id jetson-2 --clients 6-7")
+        here = [board.model_copy(update={"health": "online", "online": True}) for board in visit.store.current.boards]
+        visit.store.update(boards=here, awaited=[], phase="training", round=1)
+        sync_api.expect(visit.test("missing")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("works", "words"), [("true", "Copied"), ("false", "Selected: press Ctrl+C")])
+def test_a_command_can_be_copied_without_the_clipboard(browser: Any, works: str, words: str) -> None:
+    with visit_page(browser, waiting()) as visit:
+        visit.page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(); }")
+        visit.page.evaluate(f"() => {{ document.execCommand = () => {works}; }}")
+        visit.page.click("#copy-1")
+        sync_api.expect(visit.page.locator("#copy-1")).to_have_text(words)
+        assert visit.page.evaluate("String(getSelection())").startswith("fedquilt agent")
