@@ -75,7 +75,7 @@ def test_axe_notices_a_mistake(visit: Visit) -> None:
 def test_round_and_phase_are_announced(visit: Visit) -> None:
     visit.expect("announcer", "")
     visit.store.update(round=22, phase="evaluating", history=[*visit.store.current.history, row(21)])
-    visit.expect("announcer", "Round 22, evaluating. warning: pi4-1 is offline for 6 min.")
+    visit.expect("announcer", "Round 22, evaluating. warning: pi4-1 is offline for 6 min")
 
 
 def test_the_page_works_without_javascript(browser: Any) -> None:

@@ -39,14 +39,14 @@ def test_boards_that_join_and_leave(visit: Visit) -> None:
     visit.expect("boards", "No board has joined yet")
 
 
-def test_a_board_that_falls_silent_moves_to_the_top(visit: Visit) -> None:
-    silent = [
-        board.model_copy(update={"health": "silent"} if board.agent == "jetson-1" else {})
+def test_a_board_that_is_lost_moves_to_the_top(visit: Visit) -> None:
+    lost = [
+        board.model_copy(update={"health": "offline"} if board.agent == "jetson-1" else {})
         for board in visit.store.current.boards
     ]
-    visit.store.update(boards=silent)
+    visit.store.update(boards=lost)
     sync_api.expect(visit.page.locator("#boards tr").first).to_contain_text("jetson-1")
-    visit.expect("problem", "jetson-1 is silent")
+    visit.expect("problem", "jetson-1 is offline")
     visit.expect("problem", "and 2 more")
 
 
@@ -81,10 +81,8 @@ def test_the_view_is_remembered(browser: Any) -> None:
 def test_the_rows_stay_below_the_pointer(visit: Visit) -> None:
     visit.page.locator("#boards tr").last.hover()
     silent = [board.model_copy(update={"health": "silent", "reason": "x"}) for board in visit.store.current.boards]
-    visit.store.update(
-        boards=[*silent[1:], visit.store.current.boards[0].model_copy(update={"health": "out of memory"})]
-    )
-    visit.expect("boards", "out of memory")
+    visit.store.update(boards=[*silent[1:], visit.store.current.boards[0].model_copy(update={"health": "offline"})])
+    visit.expect("boards", "silent")
     visit.page.wait_for_timeout(100)
     assert names(visit) == ["pi4-1", "pi5-1", "jetson-1"]
     visit.page.mouse.move(5, 5)

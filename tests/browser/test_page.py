@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 from tests.support.example_runs import row, running
-from tests.support.visit import Visit, sync_api, unexpected, visit_page
+from tests.support.visit import HOSTILE, Visit, sync_api, unexpected, visit_page
 
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, StatusStore
 from fedquilt_server.web.server import PageServer
-
-HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 
 # Count the canvas' pixels that have nearly the colour of a quantity.
 PIXELS = """([selector, name]) => {

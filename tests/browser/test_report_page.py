@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.test_page import ARGUMENTS, CHROMIUM, HOSTILE
 from tests.support.recorded_runs import learning, write_boards, write_run
+from tests.support.visit import HOSTILE, sync_api
 
 from fedquilt_server.report.make_report import ReportSettings, make_report
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: use make test")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH: sudo apt-get install chromium")
 BOARDS = {HOSTILE: [0], "weak-2": [1, 2], "weak-10": [3]}
 
 
@@ -28,14 +25,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_boards(run, BOARDS, 12)
     write_run(folder / "failed", [0.1], status="failed", reason=HOSTILE, exit_code=7, seed=3)
     return make_report([folder], ReportSettings(tmp_path_factory.mktemp("report"))).files[0]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize("width", [1440, 390])

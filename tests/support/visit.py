@@ -23,6 +23,9 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
+HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
+"""A name that runs code wherever it is not escaped."""
+
 
 class Visit:
     """One open page, with its store, console messages and requests."""

@@ -1,23 +1,49 @@
-"""The worst problem of a run in one sentence, and the order of boards from the worst to the best. Pure."""
+"""The problems of a run, worst first, and the order of boards from the worst to the best. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
+from fedquilt_server.status.run_event import EventLevel
 from fedquilt_server.status.snapshot import CLIENT_FAILED, ENDED, BoardStatus, HealthState, Snapshot
 
 SEVERITY: Final[tuple[HealthState, ...]] = (
-    "offline", "silent", "out of memory", "throttled", "hot", "late", "restarted", "never seen", "online",
+    "offline", "silent", "out of memory", "never seen", "throttled", "hot", "late", "dropped", "restarted", "online",
 )  # fmt: skip
 """The states of a board, worst first."""
-_DIGITS: Final = re.compile(r"(\d+)")
+_HARMLESS: Final[frozenset[HealthState]] = frozenset({"dropped", "restarted", "online"})
+_DIGITS: Final = re.compile(r"([0-9]+)")
+_VERBS: Final[dict[str, str]] = {"never seen": "has never connected"}
 
 
-def natural_key(name: str) -> tuple[object, ...]:
+@dataclass(frozen=True)
+class RunProblem:
+    """One problem.
+
+    Attributes:
+        text: one sentence for people, without its full stop.
+        board: the agent that it concerns; None for the run.
+    """
+
+    level: EventLevel
+    text: str
+    board: str | None = None
+
+
+def natural_key(name: str) -> list[tuple[bool, int, str]]:
     """Return a key that sorts weak-2 before weak-10."""
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _DIGITS.split(name))
+    return [_part_key(part) for part in _DIGITS.split(name) if part]
+
+
+def _part_key(part: str) -> tuple[bool, int, str]:
+    """Compare numbers by length first: a name may hold more digits than Python converts."""
+    if not _DIGITS.fullmatch(part):
+        return (True, 0, part.lower())
+    digits = part.lstrip("0")
+    return (False, len(digits), digits)
 
 
 def sort_worst_first(boards: Iterable[BoardStatus]) -> list[BoardStatus]:
@@ -32,27 +58,50 @@ def board_health(board: BoardStatus) -> HealthState:
 
 def worst_problem(snapshot: Snapshot) -> str:
     """Return one sentence without its full stop about the worst problem; empty without one."""
+    problems = list_problems(snapshot)
+    others = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return problems[0].text + others if problems else ""
+
+
+def list_problems(snapshot: Snapshot) -> list[RunProblem]:
+    """List the problems of a run, worst first. After its end, a board that leaves is none."""
     if snapshot.phase in ENDED:
-        return snapshot.message if snapshot.phase != "finished" else snapshot.warning
-    if snapshot.name and not snapshot.broker_connected:
-        return "No connection to the broker; the coordinator tries again"
-    return snapshot.warning or _failing_clients(snapshot) or _worst_board(snapshot.boards)
+        return [*_ending(snapshot), *_divergence(snapshot)]
+    return [*_divergence(snapshot), *_broker(snapshot), *_failing_clients(snapshot), *_boards(snapshot)]
 
 
-def _failing_clients(snapshot: Snapshot) -> str:
-    if not snapshot.failing:
-        return ""
-    client, reason = next(iter(snapshot.failures.items()), (None, ""))
-    example = f": client {client}: {reason.removeprefix(CLIENT_FAILED)}" if client is not None else ""
-    return f"{snapshot.failing} of {snapshot.tasks} clients fail{example}"
+def _ending(s: Snapshot) -> Iterator[RunProblem]:
+    if s.phase != "finished":
+        yield RunProblem("error" if s.phase == "failed" else "warning", s.message or f"The run is {s.phase}")
 
 
-def _worst_board(boards: Iterable[BoardStatus]) -> str:
-    problems = [board for board in sort_worst_first(boards) if board_health(board) not in ("online", "never seen")]
-    if not problems:
-        return ""
-    worst = problems[0]
-    reason = f": {worst.reason}" if worst.reason else ""
-    more = len(problems) - 1
-    others = f"; {more} more board{'s have' if more > 1 else ' has'} a problem" if more else ""
-    return f"{worst.agent} is {board_health(worst)}{reason}{others}"
+def _divergence(s: Snapshot) -> Iterator[RunProblem]:
+    if s.warning:
+        yield RunProblem("error", s.warning.rstrip("."))
+
+
+def _broker(s: Snapshot) -> Iterator[RunProblem]:
+    if s.name and not s.broker_connected:
+        yield RunProblem("error", "No connection to the broker; the coordinator tries again")
+
+
+def _failing_clients(s: Snapshot) -> Iterator[RunProblem]:
+    if s.failing:
+        client, reason = next(iter(s.failures.items()), (None, ""))
+        example = f": client {client}: {reason.removeprefix(CLIENT_FAILED)}" if client is not None else ""
+        yield RunProblem("error", f"{s.failing} of {s.tasks} clients fail{example}")
+
+
+def _boards(s: Snapshot) -> Iterator[RunProblem]:
+    """Yield the boards that are not well. Those that a waiting run has never seen are listed elsewhere."""
+    for board in sort_worst_first(s.boards):
+        health = board_health(board)
+        if health not in _HARMLESS and not (health == "never seen" and s.phase == "waiting"):
+            yield RunProblem("warning", _board_text(board, health), board.agent)
+
+
+def _board_text(board: BoardStatus, health: HealthState) -> str:
+    reason = board.reason.rstrip(".")
+    if reason.startswith(health):
+        return f"{board.agent} is {reason}"
+    return f"{board.agent} {_VERBS.get(health, f'is {health}')}{f': {reason}' if reason else ''}"

@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from fedquilt_server.status.snapshot import BoardStatus, HealthState
+from fedquilt_server.status.problems import SEVERITY, board_health
+from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.status.units import is_number, memory, number, percent
 from fedquilt_server.status.waiting import DASH, ranges
 from fedquilt_server.web.text import count, energy
 
-Cells = dict[str, str | float]
+BoardCells = dict[str, str | float]
 """Name of a cell -> its text; or a number to sort by or to show as a bar, where -1 means not known."""
 
-WORST_FIRST: Final[tuple[HealthState, ...]] = (
-    "out of memory", "silent", "offline", "never seen", "throttled", "hot", "late", "restarted", "online",
-)  # fmt: skip
 JOBS_SHOWN: Final = 16
 UNKNOWN: Final = -1.0
-_DIGITS: Final = re.compile(r"([0-9]+)")
 
 
-def natural_key(name: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts weak-2 before weak-10."""
-    return [_part_key(part) for part in _DIGITS.split(name) if part]
-
-
-def _part_key(part: str) -> tuple[bool, int, str]:
-    """Compare numbers by length first: a name may hold more digits than Python converts."""
-    digits = part.lstrip("0") if _DIGITS.fullmatch(part) else ""
-    return (True, 0, part.lower()) if not _DIGITS.fullmatch(part) else (False, len(digits), digits)
-
-
-def sort_boards(boards: Sequence[BoardStatus]) -> list[BoardStatus]:
-    """Sort the boards: the worst health first, then by name in natural order."""
-    return sorted(boards, key=lambda board: (WORST_FIRST.index(board.health), natural_key(board.agent)))
-
-
-def format_cells(board: BoardStatus) -> Cells:
+def format_cells(board: BoardStatus) -> BoardCells:
     """Format a board's cells."""
+    health = board_health(board)
     return {
         "kind": _cut(board.kind, 40),
-        "health": board.health,
-        "rank": WORST_FIRST.index(board.health),
+        "health": health,
+        "rank": SEVERITY.index(health),
         "reason": _cut(board.reason, 200),
         "since": round(board.since) if is_number(board.since) else 0,
         "clients": _cut(ranges(board.clients), 60),
@@ -63,7 +44,7 @@ def format_cells(board: BoardStatus) -> Cells:
     }
 
 
-def _memory_cells(board: BoardStatus) -> Cells:
+def _memory_cells(board: BoardStatus) -> BoardCells:
     used, total = board.memory_used, board.memory_total
     of = f" of {memory(total)}" if total else ""
     known = used is not None and total > 0
@@ -74,7 +55,7 @@ def _memory_cells(board: BoardStatus) -> Cells:
     }
 
 
-def _training_cells(training: Mapping[int, float]) -> Cells:
+def _training_cells(training: Mapping[int, float]) -> BoardCells:
     """Return each client's progress as text, and the mean progress."""
     progress = {client: share for client, share in sorted(training.items()) if is_number(share)}
     shown = [f"{client}:\N{NO-BREAK SPACE}{percent(share, 0)}" for client, share in progress.items()]

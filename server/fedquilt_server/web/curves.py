@@ -21,7 +21,7 @@ RAW_POINTS: Final = 600
 """Runs of up to this length are not thinned; nor are the latest rounds of a longer run."""
 BUCKETS: Final = 150
 
-CurvePoint = tuple[float | None, ...]
+ScreenPoint = tuple[float | None, ...]
 """The values of one round in the order of ``COLUMNS``; None is a gap."""
 
 
@@ -36,11 +36,11 @@ class Curves:
     """
 
     measure: Measure
-    points: tuple[CurvePoint, ...] = ()
+    points: tuple[ScreenPoint, ...] = ()
     history: Sequence[RoundResult] = ()
-    everything: tuple[CurvePoint, ...] = ()
+    everything: tuple[ScreenPoint, ...] = ()
     settled: int = 0
-    thinned: tuple[CurvePoint, ...] = ()
+    thinned: tuple[ScreenPoint, ...] = ()
 
     def since(self, before: Curves | None) -> dict[str, object]:
         """Return the points that ``before`` lacks, by column; ``start`` is how many of its points stay."""
@@ -76,7 +76,7 @@ def _continues(before: Sequence[RoundResult], now: Sequence[RoundResult]) -> boo
     return len(before) <= len(now) and all(a is b for a, b in zip(before, now, strict=False))
 
 
-def _new_points(rows: Sequence[RoundResult], known: Curves) -> Iterator[CurvePoint]:
+def _new_points(rows: Sequence[RoundResult], known: Curves) -> Iterator[ScreenPoint]:
     size, time = known.everything[-1][-2:] if known.everything else (0.0, 0.0)
     for row in rows:
         size = (size or 0.0) + row.bytes_down + row.bytes_up
@@ -115,14 +115,14 @@ def _significant(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _thin(points: Sequence[CurvePoint]) -> Iterator[CurvePoint]:
+def _thin(points: Sequence[ScreenPoint]) -> Iterator[ScreenPoint]:
     """Yield at most two points for each bucket and curve."""
     size = max(1, -(-len(points) // BUCKETS))
     for start in range(0, len(points), size):
         yield from _extremes(points[start : start + size])
 
 
-def _extremes(bucket: Sequence[CurvePoint]) -> Iterator[CurvePoint]:
+def _extremes(bucket: Sequence[ScreenPoint]) -> Iterator[ScreenPoint]:
     """Yield the points of a bucket that are the highest or the lowest of a curve."""
     kept: set[int] = set()
     for column in _EXTREMES:

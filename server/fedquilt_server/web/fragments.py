@@ -7,15 +7,15 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedquilt_server.status.problems import list_problems
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.waiting import DASH, describe_waiting
 from fedquilt_server.web import text, view
 from fedquilt_server.web.assets import digest_files, list_modules
-from fedquilt_server.web.cells import Cells
+from fedquilt_server.web.cells import BoardCells
 from fedquilt_server.web.missing import list_missing
-from fedquilt_server.web.problems import describe_worst, list_problems
 
 PARTS = ("status", "waiting", "summary")
 """The parts of the page that are small and change often. Each is the name of a template and of a server-sent event."""
@@ -55,7 +55,7 @@ class Renderer:
             "s": snapshot,
             "summary": summary,
             "waits": describe_waiting(snapshot),
-            "worst": describe_worst(list_problems(snapshot)),
+            "problems": list_problems(snapshot),
             "missing": missing[:MISSING_SHOWN],
             "more_missing": max(0, len(missing) - MISSING_SHOWN),
         }
@@ -69,7 +69,7 @@ class Renderer:
         """Render rows of that table."""
         return self._render("round_rows", {"rows": rows, "columns": columns})
 
-    def board_rows(self, boards: Mapping[str, Cells]) -> str:
+    def board_rows(self, boards: Mapping[str, BoardCells]) -> str:
         """Render rows of the list of boards."""
         return self._render("board_rows", {"boards": boards})
 

@@ -16,13 +16,14 @@ from typing import Final
 
 from sse_starlette import ServerSentEvent
 
+from fedquilt_server.status.problems import sort_worst_first
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.scores import Measure
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web import view
 from fedquilt_server.web.bars import Timeline, draw_timeline
-from fedquilt_server.web.cells import Cells, format_cells, sort_boards
+from fedquilt_server.web.cells import BoardCells, format_cells
 from fedquilt_server.web.curves import Curves, count_common, draw_curves
 from fedquilt_server.web.fragments import BOARDS_SHOWN, EVENTS_SHOWN, ROUNDS_SHOWN, Renderer
 from fedquilt_server.web.quilt import coverage_rows, has_sub_models
@@ -51,7 +52,7 @@ class Frame:
     summary: view.Summary
     columns: view.RoundColumns
     parts: Mapping[str, str]
-    boards: Mapping[str, Cells]
+    boards: Mapping[str, BoardCells]
     curves: Curves
     timeline: Timeline
     quilt: int
@@ -195,17 +196,17 @@ def count_new(before: Sequence[RunEvent], now: Sequence[RunEvent]) -> int | None
     return next((i for i, event in enumerate(now) if event is before[0] or event == before[0]), None)
 
 
-def _board_cells(boards: Sequence[BoardStatus], last: Frame | None) -> dict[str, Cells]:
+def _board_cells(boards: Sequence[BoardStatus], last: Frame | None) -> dict[str, BoardCells]:
     """Format the cells of the boards that are listed: the worst ones, if there are too many."""
     before = {one.agent: one for one in last.snapshot.boards} if last else {}
     known = last.boards if last else {}
     return {
         one.agent: known[one.agent] if before.get(one.agent) is one and one.agent in known else format_cells(one)
-        for one in sort_boards(boards)[:BOARDS_SHOWN]
+        for one in sort_worst_first(boards)[:BOARDS_SHOWN]
     }
 
 
-def _changed(before: Cells, now: Cells) -> Cells:
+def _changed(before: BoardCells, now: BoardCells) -> BoardCells:
     return {name: value for name, value in now.items() if before[name] != value}
 
 

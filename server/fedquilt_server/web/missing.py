@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fedquilt_server.status.problems import natural_key
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.status.waiting import DASH, ranges
-from fedquilt_server.web.cells import natural_key
 
 
 @dataclass(frozen=True)

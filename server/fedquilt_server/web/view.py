@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fedquilt_server.status.problems import SEVERITY, board_health, natural_key
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.scores import (
@@ -21,7 +22,6 @@ from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.status.units import duration
 from fedquilt_server.status.waiting import DASH
 from fedquilt_server.web.bars import split_reply
-from fedquilt_server.web.cells import WORST_FIRST, natural_key
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def summarise(snapshot: Snapshot, results: ResultSummary) -> Summary:
 
 
 def _count_states(boards: Sequence[BoardStatus]) -> dict[str, int]:
-    counts = Counter(board.health for board in boards)
-    return {state: counts[state] for state in WORST_FIRST if counts[state] and state != "online"}
+    counts = Counter(board_health(board) for board in boards)
+    return {state: counts[state] for state in SEVERITY if counts[state] and state != "online"}
 
 
 def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:

@@ -65,7 +65,7 @@ def test_the_estimate_counts_down_within_a_round() -> None:
         ({"failing": 2, "tasks": 8, "failures": {3: "the client failed: no memory"}},
          "2 of 8 clients fail: client 3: no memory"),
         ({"boards": [BoardStatus(agent="b", health="late"), BoardStatus(agent="a", health="hot", reason="91 °C"),
-                     BoardStatus(agent="c", online=False)]}, "c is offline; 2 more boards have a problem"),
+                     BoardStatus(agent="c", online=False)]}, "c is offline, and 2 more"),
         ({"phase": "failed", "message": "no quorum"}, "no quorum"),
         ({"phase": "finished", "message": "all rounds are done", "warning": "at chance"}, "at chance"),
     ],

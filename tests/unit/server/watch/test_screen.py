@@ -54,7 +54,7 @@ def test_a_usual_terminal_shows_the_run_its_curves_the_worst_boards_and_the_late
     assert lines[1] == "big: fedavg on digits"
     assert lines[3].startswith("1 min 40 s elapsed, about 30 s left")
     assert lines[4] == "accuracy 0.2000, loss 2.0000"
-    assert lines[5] == "Warning: pi-2 is offline; 3 more boards have a problem"
+    assert lines[5] == "Warning: pi-2 is offline, and 3 more"
     assert lines[7].split("  ")[0] == "accuracy 0.0100 to 0.2000, now 0.2000"
     boards = lines[lines.index(next(line for line in lines if line.startswith("board "))) + 1 :]
     assert [line.split()[:2] for line in boards[:4]] == [

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedquilt_server.status.problems import list_problems, natural_key, sort_worst_first
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.status.waiting import DASH
-from fedquilt_server.web.cells import UNKNOWN, format_cells, natural_key, sort_boards
+from fedquilt_server.web.cells import UNKNOWN, format_cells
 from fedquilt_server.web.missing import list_missing
-from fedquilt_server.web.problems import describe_worst, list_problems
 
 GIB = 2**30
 
@@ -27,13 +27,15 @@ def board(agent: str, **known: Any) -> BoardStatus:
 
 def test_boards_are_in_natural_order_with_the_worst_first() -> None:
     names = ["weak-10", "weak-2", "Weak-1", "b", "weak-002", "weak"]
-    assert [one.agent for one in sort_boards([board(name) for name in names])] == [
+    assert [one.agent for one in sort_worst_first([board(name) for name in names])] == [
         "b", "weak", "Weak-1", "weak-2", "weak-002", "weak-10",
     ]  # fmt: skip
-    states = ["online", "late", "silent", "restarted", "never seen", "hot", "offline", "throttled", "out of memory"]
-    ordered = sort_boards([board(state, health=state) for state in states])
+    states = ["online", "late", "silent", "restarted", "never seen", "hot", "dropped", "offline", "throttled"]
+    states.append("out of memory")
+    ordered = sort_worst_first([board(state, health=state) for state in states])
     assert [one.agent for one in ordered] == [
-        "out of memory", "silent", "offline", "never seen", "throttled", "hot", "late", "restarted", "online",
+        "offline", "silent", "out of memory", "never seen", "throttled", "hot", "late", "dropped", "restarted",
+        "online",
     ]  # fmt: skip
 
 
@@ -89,34 +91,26 @@ def run(**known: Any) -> Snapshot:
 
 
 def test_a_run_without_problems_has_no_warning_line() -> None:
-    assert describe_worst(list_problems(run(boards=[board("a"), board("b", health="restarted")]))) is None
+    assert list_problems(run(boards=[board("a"), board("b", health="restarted"), board("c", health="dropped")])) == []
 
 
 def test_the_worst_problem_is_named_first() -> None:
-    boards = [board("warm", health="hot"), board("gone", health="offline", reason="offline for 6 min.", clients=[4, 5])]
+    boards = [board("warm", health="hot"), board("gone", health="offline", reason="offline for 6 min.")]
     calm = run(boards=boards)
-    worst = describe_worst(list_problems(calm))
-    assert worst is not None
-    assert (worst[0].text, worst[0].board, worst[1]) == (
-        f"gone is offline for 6 min. It hosts clients 4{DASH}5.",
-        "gone",
-        1,
-    )
-    lost = calm.model_copy(update={"broker_connected": False})
+    assert [one.text for one in list_problems(calm)] == ["gone is offline for 6 min", "warm is hot"]
+    lost = calm.model_copy(update={"broker_connected": False, "name": "x"})
     diverged = lost.model_copy(update={"warning": "The loss is nan since round 3."})
     failed = diverged.model_copy(update={"phase": "failed", "message": "no quorum"})
-    firsts = [describe_worst(list_problems(one)) for one in (lost, diverged, failed)]
-    texts = [first[0].text for first in firsts if first]
-    assert texts == [
-        "The coordinator is not connected to the broker.",
-        "The loss is nan since round 3.",
-        "The run failed: no quorum",
+    assert [(list_problems(one)[0].text, len(list_problems(one))) for one in (lost, diverged, failed)] == [
+        ("No connection to the broker; the coordinator tries again", 3),
+        ("The loss is nan since round 3", 4),
+        ("no quorum", 2),
     ]
 
 
 def test_failing_clients_are_a_problem() -> None:
-    (one,) = list_problems(run(failing=3, failures={7: "no such data set"}))
-    assert one.text == "Client 7 fails: no such data set (3 clients fail)"
+    (one,) = list_problems(run(failing=3, tasks=8, failures={7: "no such data set"}))
+    assert one.text == "3 of 8 clients fail: client 7: no such data set"
 
 
 @pytest.mark.parametrize("phase", ["finished", "failed", "stopped"])
@@ -128,7 +122,7 @@ def test_after_the_end_a_board_that_leaves_is_no_problem(phase: str) -> None:
 def test_boards_that_the_page_lists_as_missing_are_no_problem() -> None:
     boards = [board("a", health="never seen", online=False)]
     assert list_problems(run(phase="waiting", boards=boards)) == []
-    assert [one.text for one in list_problems(run(boards=boards))] == ["a has never connected."]
+    assert [one.text for one in list_problems(run(boards=boards))] == ["a has never connected"]
 
 
 # What a waiting run lacks

@@ -145,7 +145,7 @@ def test_the_tiles_count_the_boards_by_their_state() -> None:
         {"agent": f"a{i}", "health": state, "clients": [i, 0]} for i, state in enumerate(states)
     ]
     known[1] |= {"joules": 10.0, "power_source": "estimate"}
-    known[2] |= {"joules": 5.0, "online": False}
+    known[3] |= {"joules": 5.0, "online": False}
     summary = summary_of(boards=known)
     assert (summary.online, summary.boards, summary.clients) == (4, 5, 5)
     assert list(summary.states.items()) == [("silent", 1), ("hot", 2)]
