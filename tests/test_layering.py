@@ -106,6 +106,7 @@ class A:
 COMMON = {
     "errors": "",
     "seeds": "",
+    "class_scores": "",
     "types": "",
     "process": "",
     "augment": "errors",
@@ -117,8 +118,8 @@ COMMON = {
     "algorithm_api": "submodels types",
     "models": "errors types user_imports",
     "tracing": "errors experiment models submodels",
-    "training": "algorithm_api errors experiment seeds submodels tracing types",
-    "aggregation": "algorithm_api errors submodels types wire",
+    "training": "algorithm_api class_scores errors experiment seeds submodels tracing types",
+    "aggregation": "algorithm_api class_scores errors submodels types wire",
     "datasets": "algorithm_api errors experiment seeds types user_imports",
     "algorithms": "aggregation algorithm_api augment errors seeds submodels training types user_imports",
     "experiment_tools": "algorithm_api algorithms datasets experiment submodels tracing training models types",

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Reply, ServerContext, State, Task
-from fedquilt_common.types import ClientId
+from fedquilt_common.class_scores import clip_counts, count_classes, score_counts
+from fedquilt_common.types import ClientId, Shapes
 
 EVALUATE: Final = "evaluate"
 """Kind of the task."""
@@ -42,11 +43,18 @@ def evaluate_on_clients(state: State, ctx: ServerContext, models: Sequence[Evalu
     if not ctx.measures:
         return state
     sent = state.arrays if "global" in models else {}
-    task = Task(EVALUATE, sent, expect={}, metrics=dict.fromkeys(_metric_names(models), (0.0, _LARGEST)))
+    shapes: Shapes = {_class_counts_of(model): (3, ctx.classes) for model in models}
+    bounds = dict.fromkeys(_metric_names(models), (0.0, _LARGEST))
+    task = Task(EVALUATE, sent, expect=(shapes, {}), metrics=bounds, dtypes=dict.fromkeys(shapes, "int64"))
     replies = yield dict.fromkeys(ctx.fleet, task)
     counts = {client: reply.metrics for client, reply in replies.items()}
     report = {**state.report, "client_accuracy": _client_accuracies(counts)}
-    return replace(state, scores=pool_counts(counts, models), report=report)
+    return replace(state, scores={**pool_counts(counts, models), **pool_classes(replies, models)}, report=report)
+
+
+def _class_counts_of(model: Evaluated) -> str:
+    """Return the name of the reply's array with a model's counts for each class."""
+    return f"{model}_classes"
 
 
 def _metric_names(models: Sequence[Evaluated]) -> list[str]:
@@ -75,15 +83,19 @@ def evaluation_reply(
         personal_logits: the client's own model's outputs, float32 of shape (n, classes); None: it is not evaluated.
 
     Returns:
-        A reply without arrays; its metrics are ``samples`` and, for each model, ``<model>_right`` and ``<model>_loss``.
+        A reply with an array ``<model>_classes`` for each model, the counts for each class: int64 of shape (3, classes)
+        as ``count_classes`` returns them. Its metrics are ``samples``, ``<model>_right`` and ``<model>_loss``.
     """
-    counts = {"samples": float(len(y))}
-    for name, logits in (("global", global_logits), ("personal", personal_logits)):
+    counts, classes = {"samples": float(len(y))}, dict[str, NDArray[np.int64]]()
+    models: dict[Evaluated, NDArray[np.float32] | None] = {"global": global_logits, "personal": personal_logits}
+    for name, logits in models.items():
         if logits is None:
             continue
-        counts[f"{name}_right"] = float((logits.argmax(axis=1) == y).sum())
+        answers = logits.argmax(axis=1)
+        counts[f"{name}_right"] = float((answers == y).sum())
         counts[f"{name}_loss"] = _cross_entropy(logits.astype(np.float64), y)
-    return Reply({}, metrics=counts)
+        classes[_class_counts_of(name)] = count_classes(y, answers, logits.shape[1])
+    return Reply(classes, metrics=counts)
 
 
 def _cross_entropy(logits: NDArray[np.float64], y: NDArray[Any]) -> float:
@@ -96,6 +108,27 @@ def _cross_entropy(logits: NDArray[np.float64], y: NDArray[Any]) -> float:
 
 NO_COUNTS: Final = Reply({}, metrics=dict.fromkeys(_metric_names(BOTH), 0.0))
 """The reply of a client without test samples."""
+
+
+def pool_classes(replies: Mapping[ClientId, Reply], models: Sequence[Evaluated] = BOTH) -> dict[str, float]:
+    """Pool the clients' counts for each class.
+
+    Args:
+        replies: as ``evaluation_reply`` returns them; those of clients without test samples have no arrays.
+        models: the models that the clients evaluated.
+
+    Returns:
+        The scores of ``score_counts`` for the first of ``models``; of another one the two means, such as
+        ``personal_macro_f1``.
+    """
+    scores: dict[str, float] = {}
+    for model in models:
+        name = _class_counts_of(model)
+        counts = [clip_counts(np.asarray(reply.arrays[name])) for reply in replies.values() if name in reply.arrays]
+        found = score_counts(np.sum(counts, axis=0)) if counts else {}
+        means = {f"{model}_{key}": found[key] for key in ("balanced_accuracy", "macro_f1") if found}
+        scores |= found if model == models[0] else means
+    return scores
 
 
 def pool_counts(counts: Mapping[ClientId, Mapping[str, float]], models: Sequence[Evaluated] = BOTH) -> dict[str, float]:

@@ -237,7 +237,8 @@ class TorchLearner:
             part: the sub-model that the arrays belong to; None: the whole model.
 
         Returns:
-            ``accuracy`` in [0, 1], or ``r2`` for regression, and the mean ``loss``.
+            ``accuracy`` in [0, 1], or ``r2`` for regression, and the mean ``loss``; for a classifier also the scores
+            of ``score_counts``, such as ``macro_f1``.
 
         Raises:
             PayloadError: the arrays are not those of the model or of ``part``.

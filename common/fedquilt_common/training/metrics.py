@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedquilt_common.class_scores import count_classes, score_counts
 from fedquilt_common.errors import DataUnavailableError
 
 
@@ -38,12 +39,15 @@ def score_classes(outputs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
         outputs: batches of logits, float32 of shape (n, classes), and classes, int64 of shape (n,).
 
     Returns:
-        ``accuracy`` in [0, 1], and ``loss``, the mean cross entropy computed in float64.
+        ``accuracy`` in [0, 1]; ``loss``, the mean cross entropy computed in float64; and the scores that treat all
+        classes alike, see ``score_counts``.
     """
-    count = sum(len(target) for _, target in outputs)
-    right = sum(int((output.argmax(dim=1) == target).sum()) for output, target in outputs)
+    target = torch.cat([target for _, target in outputs]).numpy()
+    answers = torch.cat([output.argmax(dim=1) for output, _ in outputs]).numpy()
     loss = sum(float(functional.cross_entropy(o.double(), t, reduction="sum")) for o, t in outputs)
-    return {"accuracy": right / count, "loss": loss / count}
+    counts = count_classes(target, answers, outputs[0][0].shape[1])
+    right, count = int((answers == target).sum()), len(target)
+    return {"accuracy": right / count, "loss": loss / count, **score_counts(counts)}
 
 
 def score_values(outputs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Writes the result files of a run: rounds.csv, clients.csv, boards.csv, result.json, global.safetensors."""
+"""Writes the result files of a run: result.json, the tables of rounds, clients, classes and boards, and the model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from fedquilt_common.class_scores import CLASS_ACCURACY
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
@@ -18,16 +19,14 @@ from fedquilt_common.wire.chunks import Blob
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
-from fedquilt_server.runs.tables import boards_csv, clients_csv, rounds_csv
-from fedquilt_server.status.results import FORMAT, Ending, Result, RoundResult
+from fedquilt_server.runs.tables import boards_csv, classes_csv, clients_csv, rounds_csv
+from fedquilt_server.status.results import FORMAT, SCORE_COLUMNS, Ending, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 RESULT: Final = "result.json"
 MODEL: Final = "global.safetensors"
 SHARE: Final = 0.05
 """The largest share of a run's time that writing result files takes, except at its end."""
-_COLUMNS = ("accuracy", "r2", "loss", "global_accuracy", "personal_accuracy")
-"""Scores that have a column of their own."""
 
 
 def round_result(
@@ -80,13 +79,22 @@ def _label_fields(labels: dict[str, dict[str, int]]) -> dict[str, Any]:
 def _score_fields(scores: Mapping[str, float]) -> dict[str, Any]:
     """Return the row's scores: those with a column of their own, and the others."""
     return {
-        **{name: scores.get(name) for name in _COLUMNS},
-        "scores": {name: value for name, value in scores.items() if name not in _COLUMNS},
+        **{name: scores.get(name) for name in SCORE_COLUMNS},
+        "class_accuracy": {
+            int(name.removeprefix(CLASS_ACCURACY)): value for name, value in scores.items() if _is_of_class(name)
+        },
+        "scores": {
+            name: value for name, value in scores.items() if name not in SCORE_COLUMNS and not _is_of_class(name)
+        },
     }
 
 
+def _is_of_class(name: str) -> bool:
+    return name.startswith(CLASS_ACCURACY)
+
+
 def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -> None:
-    """Write ``result.json``, ``rounds.csv``, ``clients.csv`` and ``boards.csv``.
+    """Write ``result.json``, ``rounds.csv``, ``clients.csv``, ``classes.csv`` and ``boards.csv``.
 
     Raises:
         RunFolderError: the disk is full or read-only.
@@ -95,6 +103,7 @@ def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -
         RESULT: result.model_dump_json(indent=2) + "\n",
         "rounds.csv": rounds_csv(result.rounds),
         "clients.csv": clients_csv(result.rounds),
+        "classes.csv": classes_csv(result.rounds),
         "boards.csv": boards_csv(boards),
     }
     for name, text in texts.items():
@@ -217,7 +226,7 @@ def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> d
         "model_bytes": model_bytes,
         "global_sha256": sha256,
     }
-    for name in _COLUMNS:
+    for name in SCORE_COLUMNS:
         values = [v for r in rounds if (v := getattr(r, name)) is not None]
         if values:
             final[name] = values[-1]

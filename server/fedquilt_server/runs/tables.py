@@ -11,8 +11,9 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 Cells = dict[str, Any]
-_MAPPINGS: Final = ("missing", "trained", "label_bytes", "client_accuracy", "scores")
+_MAPPINGS: Final = ("missing", "trained", "label_bytes", "client_accuracy", "class_accuracy", "scores")
 """Fields of a round that hold a value for each client or each score: they are not columns of ``rounds.csv``."""
+CLASS_COLUMNS: Final = ("round", "class", "accuracy")
 CLIENT_COLUMNS: Final = ("round", "client", "level", "accuracy", "label_bytes_down", "label_bytes_up")
 BOARD_COLUMNS: Final = tuple(name for name in BoardStatus.model_fields if name != "training")
 
@@ -46,6 +47,15 @@ def _client_record(row: RoundResult, client: str) -> Cells:
     }
 
 
+def class_records(rows: Sequence[RoundResult]) -> list[Cells]:
+    """Return a record for each class of each round that was evaluated."""
+    return [
+        {"round": row.round, "class": number, "accuracy": value}
+        for row in rows
+        for number, value in row.class_accuracy.items()
+    ]
+
+
 def board_records(boards: Sequence[BoardStatus]) -> list[Cells]:
     """Return a record for each board; ``clients`` is their number."""
     return [board.model_dump(exclude={"training"}) | {"clients": len(board.clients)} for board in boards]
@@ -60,6 +70,11 @@ def rounds_csv(rows: Sequence[RoundResult]) -> str:
 def clients_csv(rows: Sequence[RoundResult]) -> str:
     """Return ``clients.csv``."""
     return _csv(client_records(rows), CLIENT_COLUMNS)
+
+
+def classes_csv(rows: Sequence[RoundResult]) -> str:
+    """Return ``classes.csv``."""
+    return _csv(class_records(rows), CLASS_COLUMNS)
 
 
 def boards_csv(boards: Sequence[BoardStatus]) -> str:

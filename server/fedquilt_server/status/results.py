@@ -10,8 +10,12 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedquilt_common.class_scores import CLASS_ACCURACY
+
 FORMAT: Final = 2
 """Version of ``result.json``, ``events.jsonl`` and the tables of a run folder. It grows if a field changes."""
+SCORE_COLUMNS: Final = ("accuracy", "r2", "loss", "global_accuracy", "personal_accuracy")
+"""Scores that have a field of their own in ``RoundResult``."""
 RunStatus = Literal["unknown", "running", "finished", "failed", "stopped"]
 
 
@@ -67,7 +71,16 @@ class RoundResult(BaseModel):
     client_accuracy: dict[str, float] = Field(
         default_factory=dict, description="each client's own model on its test samples"
     )
+    class_accuracy: dict[int, float] = Field(
+        default_factory=dict, description="class -> share of its test samples that the model of `accuracy` names right"
+    )
     scores: dict[str, float] = Field(default_factory=dict, description="other results of the evaluation")
+
+    @property
+    def named_scores(self) -> dict[str, float | None]:
+        """All scores of the round under the names that the evaluation gave them."""
+        own = {name: getattr(self, name) for name in SCORE_COLUMNS}
+        return own | {f"{CLASS_ACCURACY}{k}": value for k, value in self.class_accuracy.items()} | self.scores
 
     @property
     def has_both(self) -> bool:

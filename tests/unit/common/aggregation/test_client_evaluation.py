@@ -15,9 +15,11 @@ from fedquilt_common.aggregation.client_evaluation import (
     NO_COUNTS,
     evaluate_on_clients,
     evaluation_reply,
+    pool_classes,
     pool_counts,
 )
 from fedquilt_common.algorithm_api import Reply, State
+from fedquilt_common.class_scores import count_classes
 
 STATE = State({"w": np.ones(2, np.float32)})
 
@@ -29,7 +31,7 @@ def logits(count: int, seed: int) -> Any:
 def test_counts_are_those_of_torch() -> None:
     y, one, two = np.array([0, 3, 1, 2, 2]), logits(5, 0), logits(5, 1)
     found = evaluation_reply(y, one, two)
-    assert dict(found.arrays) == {}
+    assert found.arrays["global_classes"].tolist() == count_classes(y, one.argmax(1), 4).tolist()
     assert found.metrics["samples"] == 5
     for name, given in (("global", one), ("personal", two)):
         assert found.metrics[f"{name}_right"] == (given.argmax(1) == y).sum()
@@ -68,17 +70,36 @@ def test_a_client_that_claims_too_much_cannot_pass_one() -> None:
     assert (pool_counts({0: lie})["global_accuracy"], pool_counts({0: lie})["personal_accuracy"]) == (1.0, 1.0)
 
 
+def test_class_counts_are_pooled_and_a_client_without_samples_has_none() -> None:
+    y = np.array([0, 0, 1])
+    one, two = (evaluation_reply(y, eye(answers), eye([0, 0, 1])) for answers in ([0, 0, 0], [1, 1, 1]))
+    found = pool_classes({0: one, 1: two, 2: NO_COUNTS})
+    assert found == {
+        "balanced_accuracy": 0.5, "macro_f1": pytest.approx((4 / 7 + 2 / 5) / 2), "class_accuracy_0": 0.5,
+        "class_accuracy_1": 0.5, "personal_balanced_accuracy": 1.0, "personal_macro_f1": 1.0,
+    }  # fmt: skip
+    assert pool_classes({2: NO_COUNTS}) == {}
+
+
+def eye(answers: list[int]) -> Any:
+    """Logits that name these classes."""
+    return np.eye(2, dtype=np.float32)[answers]
+
+
 class ServerContext:
+    classes = 5
     fleet = dict.fromkeys((4, 7, 9))
     measures = True
 
 
-def test_everybody_who_is_there_is_asked_and_nothing_but_numbers_is_expected() -> None:
+def test_everybody_who_is_there_is_asked_and_nothing_but_counts_is_expected() -> None:
     ctx: Any = ServerContext()
     steps = evaluate_on_clients(STATE, ctx)
     tasks = next(steps)
     assert tasks.keys() == {4, 7, 9}
-    assert all(task.kind == EVALUATE and task.arrays is STATE.arrays and task.expect == {} for task in tasks.values())
+    assert all(task.kind == EVALUATE and task.arrays is STATE.arrays for task in tasks.values())
+    shapes = {"global_classes": (3, 5), "personal_classes": (3, 5)}
+    assert {str(task.expect) for task in tasks.values()} == {str((shapes, {}))}
     replies = {4: Reply({}, metrics={**NO_COUNTS.metrics, "samples": 4.0, "global_right": 3.0, "personal_right": 1.0})}
     with pytest.raises(StopIteration) as done:
         steps.send(replies)

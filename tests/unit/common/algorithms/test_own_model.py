@@ -95,7 +95,8 @@ def test_a_test_leaves_the_memory_alone_and_counts_right_answers(name: str, ctx:
     assert {key: x.tobytes() for key, x in ctx.memory.items()} == before
     right = ctx.learner.predict(ctx.memory, ctx.test)[-1].argmax(axis=1) == ctx.test.y
     assert (reply.metrics["personal_right"], reply.metrics["samples"]) == (right.sum(), len(ctx.test))
-    assert not reply.arrays
+    counts = reply.arrays["personal_classes"]
+    assert (list(reply.arrays), counts.shape, counts[1].sum()) == (["personal_classes"], (3, 10), right.sum())
 
 
 @pytest.mark.parametrize("name", LABELS_ONLY)
