@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fedquilt_server.status.console import ERROR_CONSOLE
-from fedquilt_server.status.run_lines import LineName, choose_lines, fit, run_lines, whole_duration
+from fedquilt_server.status.run_lines import HistoryDigest, LineName, choose_lines, fit, run_lines, whole_duration
 from fedquilt_server.status.snapshot import Snapshot
 
 
@@ -22,7 +22,7 @@ class LiveBlock:
     """
 
     def __init__(self, rounds: int) -> None:
-        self._snapshot = Snapshot(rounds=rounds)
+        self._snapshot, self._digest = Snapshot(rounds=rounds), HistoryDigest()
         self._stage, self._notice = "Starting", ""
         self._began = self._stage_began = time.monotonic()
         self._live = Live(
@@ -59,6 +59,7 @@ class LiveBlock:
     def show(self, snapshot: Snapshot) -> None:
         """Show a run; a snapshot without a name comes from a program that has not begun its run."""
         if snapshot.name or snapshot.history:
+            self._digest = self._digest.follow(snapshot.history)
             self._snapshot, self._stage = snapshot, ""
 
     def _render(self) -> RenderableType:
@@ -68,7 +69,9 @@ class LiveBlock:
             lines["round"] = fit(f"{self._stage} ({whole_duration(now - self._stage_began)})", width, "bold")
         else:
             ascii_only = ERROR_CONSOLE.options.ascii_only
-            lines |= run_lines(self._snapshot, time.time(), now - self._began, width, ascii_only=ascii_only)
+            lines |= run_lines(
+                self._snapshot, self._digest, time.time(), now - self._began, width, ascii_only=ascii_only
+            )
         if self._notice:
             lines["problem"] = fit(self._notice, width, "bold")
         return Group(*choose_lines(lines, height - 1))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from rich.text import Text
 
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.problems import worst_problem
+from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.scores import (
     Score,
     choose_measure,
@@ -25,14 +27,55 @@ Lines = Mapping[LineName, Text]
 IMPORTANCE: Final[tuple[LineName, ...]] = ("round", "problem", "scores", "waiting", "time", "title")
 """The lines that a low terminal shows; the first one is shown last of all."""
 LEAST_BAR: Final = 6
+LATEST: Final = 100
+"""Rounds from whose median the remaining time is estimated."""
 WORDS: Final = {"accuracy": "accuracy", "r2": "R2"}
 
 
-def run_lines(snapshot: Snapshot, now: float, elapsed: float | None, width: int, *, ascii_only: bool = False) -> Lines:
+@dataclass(frozen=True)
+class HistoryDigest:
+    """What the lines show of the finished rounds. A long run has thousands of them, so it is not made at each drawing.
+
+    Attributes:
+        last: the last round; None before the first one.
+        seconds: median seconds of the latest rounds.
+        scores: the scores in words, the most important one first.
+        traffic: the bytes in words.
+    """
+
+    last: RoundResult | None = None
+    seconds: float | None = None
+    scores: Sequence[str] = ()
+    traffic: Sequence[str] = ()
+
+    def follow(self, history: Sequence[RoundResult]) -> HistoryDigest:
+        """Return the digest of a history: this one, unless a round has finished."""
+        last = history[-1] if history else None
+        return self if last is self.last else digest_history(history)
+
+
+def digest_history(history: Sequence[RoundResult]) -> HistoryDigest:
+    """Return the digest of the finished rounds."""
+    if not history:
+        return HistoryDigest()
+    seconds = median_or_none(row.seconds for row in history[-LATEST:])
+    return HistoryDigest(history[-1], seconds, score_parts(history), _traffic_parts(history))
+
+
+def run_lines(
+    snapshot: Snapshot,
+    digest: HistoryDigest,
+    now: float,
+    elapsed: float | None,
+    width: int,
+    *,
+    ascii_only: bool = False,
+) -> Lines:
     """Return the lines by name, in the order in which they are shown; a line without content is left out.
 
     Args:
         snapshot: the run.
+        digest: of the run's finished rounds.
         now: Unix time in seconds.
         elapsed: seconds since the run began; None if not known.
         width: characters of a line.
@@ -42,8 +85,8 @@ def run_lines(snapshot: Snapshot, now: float, elapsed: float | None, width: int,
     lines: dict[LineName, Text] = {
         "title": fit(f"{snapshot.name}: {snapshot.algorithm} on {snapshot.dataset}" if snapshot.name else "", width),
         "round": round_line(snapshot, width, ascii_only=ascii_only),
-        "time": fit(join_fitting(time_parts(snapshot, now, elapsed), width), width),
-        "scores": fit(join_fitting(score_parts(snapshot), width), width),
+        "time": fit(join_fitting(time_parts(snapshot, digest, now, elapsed), width), width),
+        "scores": fit(join_fitting(digest.scores, width), width),
         "problem": fit(f"Warning: {problem}" if problem and snapshot.phase != "failed" else problem, width, "yellow"),
         "waiting": fit(_control(snapshot) or describe_waiting(snapshot, width), width),
     }
@@ -117,9 +160,9 @@ def make_bar(done: float, total: float, width: int, *, ascii_only: bool = False)
     return Text.assemble((glyphs[0] * full, "not bold cyan"), (glyphs[1] * (width - full), "not bold dim"))
 
 
-def time_parts(snapshot: Snapshot, now: float, elapsed: float | None) -> Sequence[str]:
+def time_parts(snapshot: Snapshot, digest: HistoryDigest, now: float, elapsed: float | None) -> Sequence[str]:
     """Return the times of the run, the most important one first."""
-    a_round = median_or_none(row.seconds for row in snapshot.history)
+    a_round = digest.seconds
     left = seconds_left(snapshot, a_round)
     if left is not None and a_round is not None and snapshot.opened_at is not None:
         left -= min(max(now - snapshot.opened_at, 0.0), a_round)
@@ -127,7 +170,7 @@ def time_parts(snapshot: Snapshot, now: float, elapsed: float | None) -> Sequenc
         *([f"{whole_duration(elapsed)} elapsed"] if elapsed is not None else []),
         *([f"about {whole_duration(left)} left"] if left is not None else []),
         *([f"{duration(a_round)} a round"] if a_round is not None else []),
-        *_traffic_parts(snapshot),
+        *digest.traffic,
     ]
 
 
@@ -136,16 +179,13 @@ def whole_duration(seconds: float) -> str:
     return duration(seconds) if seconds >= 60 else f"{max(seconds, 0):.0f} s"
 
 
-def _traffic_parts(snapshot: Snapshot) -> Sequence[str]:
-    if not snapshot.history:
-        return ()
-    down, up = (sum(getattr(row, name) for row in snapshot.history) for name in ("bytes_down", "bytes_up"))
+def _traffic_parts(history: Sequence[RoundResult]) -> Sequence[str]:
+    down, up = sum(row.bytes_down for row in history), sum(row.bytes_up for row in history)
     return f"{traffic(down)} down", f"{traffic(up)} up"
 
 
-def score_parts(snapshot: Snapshot) -> Sequence[str]:
-    """Return the scores of the run, the most important one first."""
-    history = snapshot.history
+def score_parts(history: Sequence[RoundResult]) -> Sequence[str]:
+    """Return the scores of a run, the most important one first."""
     measure = choose_measure(history)
     main = measured_scores(history, measure)
     personal = measured_scores((row for row in history if row.has_both), "personal_accuracy")

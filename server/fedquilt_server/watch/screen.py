@@ -9,7 +9,7 @@ from typing import Final
 from rich.text import Text
 
 from fedquilt_server.status.run_event import EventLevel, RunEvent
-from fedquilt_server.status.run_lines import IMPORTANCE, WORDS, choose_lines, fit, run_lines, show_loss
+from fedquilt_server.status.run_lines import IMPORTANCE, WORDS, choose_lines, digest_history, fit, run_lines, show_loss
 from fedquilt_server.status.scores import Score, choose_measure, measured_scores
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.watch.board_lines import board_lines
@@ -56,7 +56,7 @@ def _head(state: WatchState, now: float, width: int, height: int, *, ascii_only:
     if not snapshot.name and not snapshot.run:
         return [*trouble, fit(f"No run yet at {state.source}", width, "bold")]
     elapsed = now - snapshot.started_at if snapshot.started_at and snapshot.phase not in ENDED else None
-    lines = run_lines(snapshot, now, elapsed, width, ascii_only=ascii_only)
+    lines = run_lines(snapshot, digest_history(snapshot.history), now, elapsed, width, ascii_only=ascii_only)
     unknown = [fit(state.unknown, width, "dim")] if state.unknown else []
     return [*trouble, *choose_lines(lines, height - len(trouble)), *unknown]
 

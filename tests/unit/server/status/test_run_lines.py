@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_server.status.problems import natural_key, worst_problem
+from fedquilt_server.status.problems import SEVERITY, natural_key, worst_problem
 from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.run_lines import run_lines, show_loss
-from fedquilt_server.status.snapshot import BoardStatus, Snapshot
+from fedquilt_server.status.run_lines import HistoryDigest, Lines, digest_history, run_lines, show_loss
+from fedquilt_server.status.snapshot import BoardStatus, HealthState, Snapshot
 from fedquilt_server.status.waiting import DASH, ranges
 
 ZEROS = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+
+
+def show(run: Snapshot, now: float, elapsed: float | None, width: int) -> Lines:
+    return run_lines(run, digest_history(run.history), now, elapsed, width)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +50,7 @@ def test_all_clients_are_named_or_counted(numbers: set[int], width: int) -> None
 @given(st.builds(Snapshot, name=st.text(), message=st.text(), rounds=st.integers(0), tasks=st.integers(0)),
        st.integers(1, 100))  # fmt: skip
 def test_no_line_is_too_long(snapshot: Snapshot, width: int) -> None:
-    lines = run_lines(snapshot, 0.0, 1e9, width)
+    lines = show(snapshot, 0.0, 1e9, width)
     assert max(line.cell_len for line in lines.values()) <= width
     assert all(line.plain.isprintable() for line in lines.values())
 
@@ -52,7 +58,7 @@ def test_no_line_is_too_long(snapshot: Snapshot, width: int) -> None:
 def test_the_estimate_counts_down_within_a_round() -> None:
     rows = [RoundResult.model_validate({**ZEROS, "round": 1, "seconds": 60.0})]
     run = Snapshot(name="n", phase="training", round=2, rounds=3, history=rows, opened_at=1000.0)
-    shown = [run_lines(run, now, None, 80)["time"].plain.split(",")[0] for now in (1000.0, 1045.0, 1e9)]
+    shown = [show(run, now, None, 80)["time"].plain.split(",")[0] for now in (1000.0, 1045.0, 1e9)]
     assert shown == ["about 2 min 00 s left", "about 1 min 15 s left", "about 1 min 00 s left"]
 
 
@@ -85,11 +91,23 @@ def test_the_worst_problem(changes: dict[str, object], words: str) -> None:
 )
 def test_what_a_person_has_asked_of_the_run(changes: dict[str, object], words: str) -> None:
     run = Snapshot(name="n", phase="training", broker_connected=True, awaited=[3]).model_copy(update=changes)
-    assert run_lines(run, 0.0, None, 80)["waiting"].plain == words
+    assert show(run, 0.0, None, 80)["waiting"].plain == words
+
+
+def test_every_state_of_a_board_has_its_place() -> None:
+    assert sorted(SEVERITY) == sorted(get_args(HealthState))
 
 
 def test_boards_are_in_natural_order() -> None:
     assert sorted(["weak-10", "weak-2", "a", "7", "weak"], key=natural_key) == ["7", "a", "weak", "weak-2", "weak-10"]
+
+
+def test_a_long_history_is_digested_once_per_round() -> None:
+    rows = [RoundResult.model_validate({**ZEROS, "round": n, "accuracy": n / 10}) for n in (1, 2)]
+    first = HistoryDigest().follow(rows[:1])
+    assert (first.scores, first.follow(list(rows[:1])) is first) == (["accuracy 0.1000"], True)
+    assert first.follow(rows).scores == ["accuracy 0.2000"]
+    assert first.follow([]).scores == ()
 
 
 def test_losses_of_any_size() -> None:
