@@ -121,7 +121,8 @@ class Agent:
             self._store.release()
 
     def _find_sensor(self, stopped: Stopped) -> PowerSensor:
-        return choose_sensor(self.settings.kind, self.settings.power_command, stopped)
+        settings = self.settings
+        return choose_sensor(settings.kind, settings.power_command, stopped, agents=settings.machine_agents)
 
     def _work(self, should_stop: Callable[[], bool]) -> None:
         while not should_stop() and not (self._ended and self.settings.once):

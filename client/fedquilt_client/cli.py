@@ -87,6 +87,10 @@ def agent(
         str | None,
         typer.Option(help="Program that prints the board's power in watts.", show_default="the board's sensors"),
     ] = None,
+    machine_agents: Annotated[
+        int | None,
+        typer.Option(help="Agents on this machine; each reports an equal part of its power.", show_default="1"),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -194,6 +198,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         budget=int(config.budget) if config.budget else None,
         private=config.profile == "private",
         power_command=config.power_command,
+        machine_agents=config.machine_agents,
         allow_import=tuple(config.allow_import),
         once=config.once,
     )

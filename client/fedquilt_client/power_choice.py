@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedquilt_client.power import PowerSensor
+from fedquilt_client.power import ESTIMATE, EnergySample, PowerReading, PowerSample, PowerSensor
 from fedquilt_client.power_counters import find_rapl
 from fedquilt_client.power_estimate import make_estimate
 from fedquilt_client.power_programs import CommandMeter, Stopped, find_jtop, find_pmic
 from fedquilt_client.power_rails import find_hwmon, find_ina3221
 
 
-def choose_sensor(kind: str, command: str | None, stopped: Stopped, root: Path = Path("/")) -> PowerSensor:
+class SharedSensor:
+    """An equal part of a sensor's figures, for agents that share a machine: their sum is what the sensor shows.
+
+    Args:
+        sensor: of the whole machine.
+        agents: agents on the machine.
+    """
+
+    source = ESTIMATE
+
+    def __init__(self, sensor: PowerSensor, agents: int) -> None:
+        self.name = f"1/{agents} of {sensor.name}"
+        self._sensor, self._agents = sensor, agents
+
+    def read(self) -> PowerReading:
+        """Read the sensor, and return this agent's part."""
+        match self._sensor.read():
+            case PowerSample(watts):
+                return PowerSample(watts / self._agents)
+            case EnergySample(joules):
+                return EnergySample(joules / self._agents)
+        return None
+
+
+def choose_sensor(
+    kind: str, command: str | None, stopped: Stopped, root: Path = Path("/"), agents: int = 1
+) -> PowerSensor:
     """Return the best source of this board's power figure.
 
     A sensor of the whole board comes before one that measures less of it.
@@ -21,7 +47,13 @@ def choose_sensor(kind: str, command: str | None, stopped: Stopped, root: Path =
         command: the owner's command that prints watts.
         stopped: a program that runs is killed when it returns True.
         root: root of the file system that ``proc`` and ``sys`` are read from.
+        agents: agents on this machine; each gets an equal part.
     """
+    sensor = _choose_whole(kind, command, stopped, root)
+    return sensor if agents == 1 else SharedSensor(sensor, agents)
+
+
+def _choose_whole(kind: str, command: str | None, stopped: Stopped, root: Path) -> PowerSensor:
     if command is not None:
         return CommandMeter(command, stopped)
     for found in (find_ina3221(root), find_hwmon(root)):

@@ -19,6 +19,7 @@ class AgentSettings:
         budget: bytes that training may take; None allows what is free.
         private: report nothing about the board's resources.
         power_command: the owner's command that prints the board's power in watts; None: the board's own sensors.
+        machine_agents: agents on this machine, which share its power figure.
         allow_import: packages from which an experiment may import models, algorithms and data sets.
         once: leave when the run has ended.
     """
@@ -34,5 +35,6 @@ class AgentSettings:
     budget: int | None = None
     private: bool = False
     power_command: str | None = None
+    machine_agents: int = 1
     allow_import: tuple[str, ...] = ()
     once: bool = False

@@ -35,6 +35,7 @@ class AgentConfig(BaseModel):
     budget: Size | None = None
     profile: Literal["open", "private"] = "open"
     power_command: str | None = Field(None, alias="power-command")
+    machine_agents: int = Field(1, alias="machine-agents", ge=1, le=10_000)
     state: Path | None = None
     allow_import: list[str] = Field(default_factory=list, alias="allow-import")
     ca: str = ""

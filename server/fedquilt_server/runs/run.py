@@ -14,6 +14,7 @@ from typing import Final
 
 import psutil
 
+from fedquilt_common import __version__
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.chunks import Blob
@@ -224,6 +225,7 @@ class ActiveRun:
         size = rounds[-1].model_bytes if rounds else self.folder.blobs.blob(last.arrays).size
         return Result(
             format=FORMAT,
+            version=__version__,
             name=self.experiment.name,
             run=self.folder.run,
             algorithm=self.experiment.algorithm.name,

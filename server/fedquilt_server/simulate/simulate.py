@@ -211,7 +211,7 @@ def run_simulation(
         stage(f"Starting the coordinator and {len(agents)} agent{'s' * (len(agents) != 1)}")
         children.start(_coordinator_spec(plan))
         for spec in agents:
-            children.start(_agent_spec(plan, spec))
+            children.start(_agent_spec(plan, spec, len(agents)))
         stage(f"The coordinator loads {plan.experiment.data.set} and the model")
         try:
             ended = _watch(plan, children, show, should_stop)
@@ -317,12 +317,13 @@ def _coordinator_spec(plan: SimulationPlan) -> ChildSpec:
     return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)
 
 
-def _agent_spec(plan: SimulationPlan, spec: AgentSpec) -> ChildSpec:
+def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int) -> ChildSpec:
     options = {
         "--id": spec.name,
         "--clients": f"{spec.clients[0]}-{spec.clients[-1]}",
         "--kind": spec.kind,
         **{f"--{name}": value for name, value in spec.options.items()},
+        "--machine-agents": str(agents),
         "--state": str(plan.folder / "agents" / spec.name),
         "--allow-import": "*",
     }

@@ -129,6 +129,7 @@ class Result(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     format: int = Field(default=1, description="version of the run folder's result files; 1 if it is missing")
+    version: str = Field(default="", description="version of fedquilt that wrote the file; empty in earlier ones")
     name: str
     run: str
     algorithm: str

@@ -195,3 +195,11 @@ def test_models_are_possible() -> None:
 def test_the_owners_meter_comes_first(tmp_path: Path) -> None:
     sensor = choose(write_board("jetson-orin-nano", tmp_path), command="echo 7.5")
     assert (sensor.read(), sensor.source) == (PowerSample(7.5), METER)
+
+
+def test_agents_that_share_a_machine_share_its_power(tmp_path: Path) -> None:
+    whole = choose_sensor("generic", None, lambda: False, write_board("acpi-server", tmp_path))
+    part = choose_sensor("generic", None, lambda: False, tmp_path, agents=4)
+    assert whole.read() == PowerSample(142.0)
+    assert part.read() == PowerSample(35.5)
+    assert (part.name, part.source) == ("1/4 of power_meter", ESTIMATE)
