@@ -74,7 +74,8 @@ def test_a_group_alone_prints_its_help_as_fedquilt_alone_does(name: str, capsys:
 def test_the_agents_help_shows_what_holds_without_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["agent", "--help"]) == 0
     words = " ".join(re.sub(r"[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
-    for option, field in AgentConfig.model_fields.items():
+    for name, field in AgentConfig.model_fields.items():
+        option = field.alias or name
         if isinstance(field.default, str | int) and field.default not in ("", False):
             assert re.search(rf"--{option} .*?\[default: \({field.default}\)\]", words), option
     for default in ("what is free", "STATE_DIRECTORY"):

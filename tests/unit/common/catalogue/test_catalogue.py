@@ -115,8 +115,8 @@ def test_the_list_and_one_entry_are_printed(command: str, capsys: pytest.Capture
 
 
 def test_fields_are_printed_as_an_experiment_has_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["algorithms", "fedprox"]) == 0
-    assert "    mu (required)  (float)\n" in capsys.readouterr().out
+    assert cli.run(["algorithms", "feddyn"]) == 0
+    assert "    alpha (required)  (float)\n" in capsys.readouterr().out
     assert cli.run(["models"]) == 0
     assert "Fields: hidden = [100], exits = []" in capsys.readouterr().out
 
