@@ -18,10 +18,11 @@ from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.terminal import describe_round
-from fedquilt_server.watch.folder_source import folder_source
-from fedquilt_server.watch.page_source import PageReader, page_source
+from fedquilt_server.watch.folder_source import folder_states
+from fedquilt_server.watch.page_source import PageReader, page_states
 from fedquilt_server.watch.screen import describe_event, screen_lines
 from fedquilt_server.watch.state import WatchSource, WatchState
+from fedquilt_server.watch.threaded import ThreadedSource
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False)
 STEP_SECONDS: Final = 0.25
@@ -75,8 +76,8 @@ def _broker(url: str, federation: str, ca: str, cert: str, key: str) -> WatchSou
 
 def _page_or_folder(target: str, token: str, *, once: bool) -> WatchSource:
     if "://" not in target and Path(target or "/dev/null").is_dir():
-        return folder_source(Path(target), token)
-    return page_source(PageReader(target or PAGE_URL, token), once=once)
+        return ThreadedSource(folder_states(Path(target), token))
+    return ThreadedSource(page_states(PageReader(target or PAGE_URL, token), once=once))
 
 
 def _end(snapshot: Snapshot) -> None:

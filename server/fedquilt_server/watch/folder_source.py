@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,14 +15,14 @@ from fedquilt_server.runs.result_files import RESULT, read_result
 from fedquilt_server.status.recorded import recorded_snapshot
 from fedquilt_server.status.snapshot import ENDED
 from fedquilt_server.watch.page_source import PageReader
-from fedquilt_server.watch.polling import PolledSource
 from fedquilt_server.watch.state import WatchState
+from fedquilt_server.watch.threaded import PAUSE_SECONDS, States
 
 UNKNOWN: Final = "No page answers; result.json may lag and lists no boards"
 
 
-def folder_source(folder: Path, token: str = "") -> PolledSource:
-    """Return a source of the states of a folder's run.
+def folder_states(folder: Path, token: str = "") -> States:
+    """Return a function that yields the states of a folder's run.
 
     Args:
         folder: the run folder.
@@ -31,7 +33,14 @@ def folder_source(folder: Path, token: str = "") -> PolledSource:
     """
     if not (folder / RESULT).is_file() and read_page(folder) is None:
         raise RunFolderError(f"{folder} holds no {RESULT}, so there is no run to watch; name a run folder")
-    return PolledSource(FolderReader(folder, token).fetch)
+    reader = FolderReader(folder, token)
+
+    def states(closing: threading.Event) -> Iterator[WatchState]:
+        while not closing.is_set():
+            yield reader.fetch()
+            closing.wait(PAUSE_SECONDS)
+
+    return states
 
 
 class FolderReader:
@@ -47,7 +56,7 @@ class FolderReader:
         self._reader: PageReader | None = None
         self._address: PageAddress | None = None
 
-    def fetch(self, _: WatchState | None = None) -> WatchState:
+    def fetch(self) -> WatchState:
         """Return the state now.
 
         Raises:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import httpx
@@ -10,10 +13,13 @@ from pydantic import ValidationError
 from fedquilt_common.errors import PageUnreachableError
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.watch.polling import PolledSource
 from fedquilt_server.watch.state import WatchState
+from fedquilt_server.watch.threaded import PAUSE_SECONDS, States
 
-ANSWER_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 15.0
+"""Longest silence of a page that works: it sends a heartbeat every 5 s."""
+DATA: Final = "data: {"
+"""Beginning of a line with a snapshot; a heartbeat holds a number."""
 NOT_FOUND: Final = "it is not the status page of a fedquilt coordinator"
 
 
@@ -42,43 +48,79 @@ class PageReader:
         Raises:
             PageUnreachableError: nothing answers, or what answers is not a run's page.
         """
-        fresh = self._get(self._history[-1].round if self._history else 0)
+        return self._complete(self._get(self._last_round))
+
+    def stream(self) -> Iterator[Snapshot]:
+        """Yield each new snapshot, with all rounds of its run, until the page closes the stream.
+
+        Raises:
+            PageUnreachableError: nothing answers, or what answers is not a run's page.
+        """
+        with self._answers(), self._page.stream("GET", "api/v1/stream", params={"since": self._last_round}) as response:
+            self._check(response)
+            for line in response.iter_lines():
+                if line.startswith(DATA):
+                    yield self._complete(self._parse(line.removeprefix("data: ")))
+
+    @property
+    def _last_round(self) -> int:
+        return self._history[-1].round if self._history else 0
+
+    def _complete(self, fresh: Snapshot) -> Snapshot:
+        """Return a snapshot with the rounds that earlier ones held."""
         if fresh.run != self._run:  # another run has begun at this address
             fresh = self._get(0) if self._history else fresh
             self._run, self._history = fresh.run, []
-        self._history = [*self._history, *fresh.history]
+        self._history = [*self._history, *fresh.history] if fresh.history else self._history
         return fresh.model_copy(update={"history": self._history})
 
     def _get(self, since: int) -> Snapshot:
+        with self._answers():
+            response = self._page.get("api/v1/snapshot", params={"since": since})
+        self._check(response)
+        return self._parse(response.content)
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
         try:
-            response = self._page.get("api/status", params={"since": since})
+            yield
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise PageUnreachableError(f"no status page answers at {self.url}: {error}") from None
+
+    def _check(self, response: httpx.Response) -> None:
         if response.status_code in (401, 403):
             advice = "give its token with --token or FEDQUILT_PAGE_TOKEN"
             raise PageUnreachableError(f"the page at {self.url} refuses to show the run: {advice}")
         if response.status_code != httpx.codes.OK:
             raise PageUnreachableError(f"{self.url} answers with status {response.status_code}: {NOT_FOUND}")
+
+    def _parse(self, text: str | bytes) -> Snapshot:
         try:
-            return Snapshot.model_validate_json(response.content)
+            return Snapshot.model_validate_json(text)
         except ValidationError:
             raise PageUnreachableError(f"{self.url} does not answer with a run's state: {NOT_FOUND}") from None
 
 
-def page_source(reader: PageReader, *, once: bool) -> PolledSource:
-    """Return a source of the states that a page reports.
+def page_states(reader: PageReader, *, once: bool) -> States:
+    """Return a function that yields the states that a page reports.
 
     Args:
-        reader: fetches the snapshots.
+        reader: reads the page.
         once: raise the first failure; otherwise it is shown, and the page is asked again.
     """
 
-    def fetch(last: WatchState | None) -> WatchState:
-        try:
-            return WatchState(reader.fetch(), reader.url)
-        except PageUnreachableError as error:
-            if once:
-                raise
-            return WatchState(last.snapshot if last else Snapshot(), reader.url, str(error))
+    def states(closing: threading.Event) -> Iterator[WatchState]:
+        snapshot = Snapshot()
+        while not closing.is_set():
+            trouble = f"the page at {reader.url} has closed its connection"
+            try:
+                for snapshot in reader.stream():
+                    yield WatchState(snapshot, reader.url)
+            except PageUnreachableError as error:
+                if once:
+                    raise
+                trouble = str(error)
+            yield WatchState(snapshot, reader.url, trouble)
+            closing.wait(PAUSE_SECONDS)
 
-    return PolledSource(fetch)
+    return states

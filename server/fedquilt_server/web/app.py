@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, FastAPI, Header, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
@@ -18,7 +18,7 @@ from fedquilt_common import __version__
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web import view
 from fedquilt_server.web.access import Access, AccessCheck
-from fedquilt_server.web.api import api_routes, first_api_routes
+from fedquilt_server.web.api import Since, api_routes, first_api_routes
 from fedquilt_server.web.assets import FOLDER, LastingFiles, digest_files
 from fedquilt_server.web.connections import MOST_CONNECTIONS
 from fedquilt_server.web.control import RequestControl, control_routes
@@ -26,12 +26,17 @@ from fedquilt_server.web.frames import FrameSource
 from fedquilt_server.web.headers import SecurityHeaders
 from fedquilt_server.web.hosts import HostCheck, HostNames
 from fedquilt_server.web.metrics import create_registry
+from fedquilt_server.web.snapshot_stream import stream_snapshots
 from fedquilt_server.web.stream import BoundedEventStream, EventStreams, stream_updates
 
 DESCRIPTION = "The state of a fedquilt run. Each response comes from one snapshot. Only POST requests change the run."
 
 LastFrame = Annotated[str, Header(max_length=64, description="The frame of the last event, after a lost connection.")]
 FrameId = Annotated[str, Query(max_length=64, description="The frame that the page shows: it receives what changed.")]
+_STREAM: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "Server-sent events, without end."},
+    503: {"description": "Too many pages are open."},
+}
 
 
 class HealthReport(BaseModel):
@@ -70,7 +75,9 @@ def create_app(
         app.add_middleware(AccessCheck, access=access)
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
-    app.include_router(_page_routes(store, app.state.closing, EventStreams(connections // 2)))
+    streams = EventStreams(connections // 2)
+    app.include_router(_page_routes(store, app.state.closing, streams))
+    app.include_router(_stream_routes(store, app.state.closing, streams))
     app.include_router(first_api_routes(store))
     app.include_router(api_routes(store))
     app.include_router(_monitoring_routes(store))
@@ -93,10 +100,7 @@ def _page_routes(store: StatusStore, closing: threading.Event, streams: EventStr
         "/events",
         summary="The status page's event stream",
         response_class=EventSourceResponse,
-        responses={
-            200: {"content": {"text/event-stream": {}}, "description": "Server-sent events, without end."},
-            503: {"description": "Too many pages are open."},
-        },
+        responses=_STREAM,
     )
     async def events(frame: FrameId = "", last_event_id: LastFrame = "") -> EventSourceResponse:
         """Send what changed on the page: HTML of small parts, JSON of single cells and points, and a heartbeat.
@@ -105,6 +109,21 @@ def _page_routes(store: StatusStore, closing: threading.Event, streams: EventStr
         the page's own script and may change with any version; other programs use the API.
         """
         return BoundedEventStream(stream_updates(source, last_event_id or frame, closing), streams)
+
+    return router
+
+
+def _stream_routes(store: StatusStore, closing: threading.Event, streams: EventStreams) -> APIRouter:
+    router = APIRouter(prefix="/api/v1", tags=["api"])
+
+    @router.get("/stream", summary="Each new snapshot", response_class=EventSourceResponse, responses=_STREAM)
+    async def stream(since: Since = 0) -> EventSourceResponse:
+        """Send an event `snapshot` for each change, a few times a second at most, and `clock` as a heartbeat.
+
+        Its data is that of `snapshot`, without `reply_rows`. Each event holds the rounds that no earlier one held. The
+        stream ends with the coordinator; the last event shows how the run ended.
+        """
+        return BoundedEventStream(stream_snapshots(store, since, closing), streams)
 
     return router
 

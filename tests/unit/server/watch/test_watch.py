@@ -77,6 +77,16 @@ def test_a_line_for_each_change_until_the_end(phase: RunPhase, code: int, store:
     assert ("the reason" in err) == (code != 0)
 
 
+def test_it_sees_the_end_of_a_page_that_closes_at_once() -> None:
+    store = StatusStore(RUN)
+    with PageServer(store) as server, watching(server.url, "--json") as (process, lines):
+        assert json.loads(next(lines))["phase"] == "training"
+        store.update(phase="finished", history=ROWS)
+        server.stop()
+        last = json.loads(process.communicate(timeout=30)[0].splitlines()[-1])
+    assert (process.returncode, last["phase"], last["history"][-1]["round"]) == (0, "finished", 5)
+
+
 def test_a_pipe_gets_a_line_for_each_round(store: StatusStore, page: PageServer) -> None:
     with watching(page.url) as (process, lines):
         assert next(lines) == "round 1/5: accuracy 0.1000, 0.00 s\n"

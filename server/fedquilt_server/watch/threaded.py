@@ -1,33 +1,36 @@
-"""Fetch states from a thread of its own, so that a page or a disk that hangs does not delay the terminal."""
+"""Take states from a thread of its own, so that a page or a disk that hangs does not delay the terminal."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_server.watch.state import WatchState
 
-POLL_SECONDS: Final = 0.5
+PAUSE_SECONDS: Final = 0.5
+"""Pause between two attempts to find something new."""
+States = Callable[[threading.Event], Iterator[WatchState]]
+"""Yields states until the event is set."""
 
 
-class PolledSource:
-    """A source that is asked again and again.
+class ThreadedSource:
+    """A source whose states a thread collects.
 
     Args:
-        fetch: returns the state now, given the last one.
+        states: yields them.
     """
 
-    def __init__(self, fetch: Callable[[WatchState | None], WatchState]) -> None:
-        self._fetch = fetch
+    def __init__(self, states: States) -> None:
+        self._make_states = states
         self._states: queue.SimpleQueue[WatchState | FedquiltError] = queue.SimpleQueue()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._poll, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._collect, name="watch", daemon=True)
         self.complete = False
 
-    def __enter__(self) -> PolledSource:
+    def __enter__(self) -> ThreadedSource:
         self._thread.start()
         return self
 
@@ -38,7 +41,7 @@ class PolledSource:
         """Return the next state; None if nothing has changed within ``timeout`` seconds.
 
         Raises:
-            FedquiltError: as ``fetch``.
+            FedquiltError: as the states.
         """
         try:
             found = self._states.get(timeout=timeout)
@@ -49,18 +52,14 @@ class PolledSource:
         self.complete = True
         return found
 
-    def _poll(self) -> None:
-        last: WatchState | None = None
-        while not self._closing.is_set():
-            try:
-                state = self._fetch(last)
-            except FedquiltError as error:
-                self._states.put(error)
-                return
-            if last is None or _key(state) != _key(last):
-                self._states.put(state)
-            last = state
-            self._closing.wait(POLL_SECONDS)
+    def _collect(self) -> None:
+        shown: tuple[object, ...] = ()
+        try:
+            for state in self._make_states(self._closing):
+                if shown != (shown := _key(state)):
+                    self._states.put(state)
+        except FedquiltError as error:
+            self._states.put(error)
 
 
 def _key(state: WatchState) -> tuple[object, ...]:
