@@ -35,7 +35,8 @@ def row(number: int) -> RoundResult:
     }
     times = {"seconds": training + 1.9, "train_seconds": training, "overhead_seconds": 1.9, "sending_seconds": 0.4}
     ends = {"averaging_seconds": 0.15, "evaluate_seconds": 0.3 + 0.1 * math.sin(number)}
-    sizes = {"bytes_down": 412_000 + 37 * number, "bytes_up": 3_260_000 + 911 * number}
+    sizes: dict[str, float] = {"bytes_down": 412_000 + 37 * number, "bytes_up": 3_260_000 + 911 * number}
+    sizes |= {"joules": 310 + 40 * math.sin(5 * number)}
     counts = {"clients": 6 if number == 7 else 8, "asked": 8, "late": int(number == 7)}
     refused = {"rejected": int(number in (7, 12)), "round": number}
     return RoundResult.model_validate({**zeros, **scores, **times, **ends, **sizes, **counts, **refused})

@@ -12,10 +12,12 @@ from fedquilt_server.status.units import is_number
 
 COLUMNS: Final = (
     "round", "value", "personal", "loss", "down", "up",
-    "sending", "training", "waiting", "averaging", "bytes", "seconds",
+    "sending", "training", "waiting", "averaging", "joules", "bytes", "seconds",
 )  # fmt: skip
 """Columns of a point; ``bytes`` and ``seconds`` are totals since the run began."""
-_EXTREMES: Final = tuple(map(COLUMNS.index, ("value", "personal", "loss", "down", "up", "training", "waiting")))
+_EXTREMES: Final = tuple(
+    map(COLUMNS.index, ("value", "personal", "loss", "down", "up", "training", "waiting", "joules"))
+)
 """Columns whose highest and lowest value of a bucket stay when the curves are thinned."""
 RAW_POINTS: Final = 600
 """Runs of up to this length are not thinned; nor are the latest rounds of a longer run."""
@@ -87,7 +89,7 @@ def _new_points(rows: Sequence[RoundResult], known: Curves) -> Iterator[ScreenPo
 def _values(row: RoundResult, measure: Measure) -> tuple[float | None, ...]:
     value = row.r2 if measure == "r2" else row.accuracy
     personal = row.personal_accuracy if row.has_both else None
-    return (value, personal, row.loss, row.bytes_down, row.bytes_up, *split_seconds(row).values())
+    return (value, personal, row.loss, row.bytes_down, row.bytes_up, *split_seconds(row).values(), row.joules)
 
 
 def split_seconds(row: RoundResult) -> dict[str, float]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fedquilt_server.status.problems import SEVERITY, board_health
 from fedquilt_server.status.scores import measured_scores
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
+from fedquilt_server.status.units import is_number
 
 
 def create_registry(store: StatusStore) -> CollectorRegistry:
@@ -82,21 +85,55 @@ def _counter(name: str, text: str, value: int) -> Metric:
     return CounterMetricFamily(f"fedquilt_{name}", text, value=value)
 
 
-def _board_metrics(boards: Iterable[BoardStatus]) -> Iterator[Metric]:
+def _board_metrics(boards: Sequence[BoardStatus]) -> Iterator[Metric]:
     online = GaugeMetricFamily("fedquilt_board_online", "1 if the agent is online", labels=["agent", "kind"])
-    temperature = GaugeMetricFamily(
-        "fedquilt_board_temperature_celsius", "Temperature that the board reported last", labels=["agent"]
-    )
-    memory = GaugeMetricFamily(
-        "fedquilt_board_memory_used_bytes", "Memory in use that the board reported last", labels=["agent"]
-    )
     for board in boards:
         online.add_metric([board.agent, board.kind], int(board.online))
-        _add_sample(temperature, board, board.temperature)
-        _add_sample(memory, board, board.memory_used)
-    yield from (online, temperature, memory)
+    yield online
+    yield _health(boards)
+    for name, text, field in _BOARD_GAUGES:
+        gauge = GaugeMetricFamily(f"fedquilt_board_{name}", text, labels=["agent"])
+        yield _with_samples(gauge, ((board.agent, getattr(board, field)) for board in boards))
+    restarts = CounterMetricFamily("fedquilt_board_restarts", "Restarts of the agent during the run", labels=["agent"])
+    yield _with_samples(restarts, ((board.agent, board.restarts) for board in boards))
+    yield _energy(boards)
 
 
-def _add_sample(family: GaugeMetricFamily, board: BoardStatus, value: float | None) -> None:
-    if value is not None:
-        family.add_metric([board.agent], value)
+_BOARD_GAUGES: Final = (
+    ("temperature_celsius", "Temperature that the board reported last", "temperature"),
+    ("memory_used_bytes", "Memory in use that the board reported last", "memory_used"),
+    ("memory_own_bytes", "Memory of the agent and its training processes", "memory_own"),
+    ("power_watts", "Power that the board reported last; the energy's label says how it is known", "power"),
+    ("load", "Load average over one minute", "load"),
+)
+
+
+def _health(boards: Iterable[BoardStatus]) -> Metric:
+    """Return one sample per board and state: 1 for the state that the board is in, 0 for the others."""
+    health = GaugeMetricFamily(
+        "fedquilt_board_health", "1 for the board's state of health, 0 for the other states", labels=["agent", "state"]
+    )
+    for board in boards:
+        for state in SEVERITY:
+            health.add_metric([board.agent, state], int(state == board_health(board)))
+    return health
+
+
+def _energy(boards: Iterable[BoardStatus]) -> Metric:
+    text = "Energy since the agent first reported it in this run; source: sensor, meter or estimate"
+    energy = CounterMetricFamily("fedquilt_board_energy_joules", text, labels=["agent", "source"])
+    for board in boards:
+        if board.joules is not None and is_number(board.joules):
+            energy.add_metric([board.agent, board.power_source], board.joules)
+    return energy
+
+
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
+
+
+def _with_samples(family: Family, values: Iterable[tuple[str, float | None]]) -> Family:
+    """Add a sample for each agent whose value is known, and return the family."""
+    for agent, value in values:
+        if value is not None:
+            family.add_metric([agent], value)
+    return family

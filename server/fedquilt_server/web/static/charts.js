@@ -5,7 +5,7 @@ import { colour, onTheme, patternOf } from "./palette.js";
 
 const HEIGHT = 170;
 const MARKS_UP_TO = 40;
-const NAMES = ["value", "loss", "traffic", "time"];
+const NAMES = ["value", "loss", "traffic", "time", "energy"];
 const charts = {};
 let against = "round";
 let fromZero = false;
@@ -124,6 +124,7 @@ function draw(name, spec) {
   const box = byId(`${name}-chart`);
   const known = spec.lines.filter((line) => isKnown(line.column));
   byId(`${name}-title`).textContent = spec.title;
+  if (name === "energy") byId("energy-figure").hidden = !known.length; // few boards have a meter
   box.setAttribute("role", "img");
   box.setAttribute("aria-label", describe(spec));
   if (!known.length) {

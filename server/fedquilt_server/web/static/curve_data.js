@@ -1,5 +1,5 @@
 // The points of the curves, as the server sends them, and the columns that each chart draws.
-const COLUMNS = ["round", "value", "personal", "loss", "down", "up", "sending", "training", "waiting", "averaging", "bytes", "seconds"];
+const COLUMNS = ["round", "value", "personal", "loss", "down", "up", "sending", "training", "waiting", "averaging", "joules", "bytes", "seconds"];
 export const points = Object.fromEntries(COLUMNS.map((name) => [name, []]));
 export const run = { measure: "accuracy" };
 export const STACK = ["training", "sending", "averaging", "waiting"];
@@ -33,6 +33,8 @@ const plainTick = (v, step) => (Math.abs(v) >= 1e5 ? v.toExponential(1) : v.toFi
 const plain = { tick: plainTick, show: (v) => (Math.abs(v) >= 1e5 ? v.toExponential(3) : v.toFixed(4)) };
 const share = { tick: (v, step) => percent(v, Math.max(0, digitsFor(step) - 2)), show: (v) => percent(v, 2) };
 const size = { tick: (v) => scaled(v, 0, ["B", "kB", "MB", "GB", "TB"]), show: (v) => scaled(v, 0, ["B", "kB", "MB", "GB", "TB"]) };
+const joules = (v) => scaled(v, 0, ["J", "kJ", "MJ", "GJ"]);
+const energy = { tick: joules, show: joules };
 const time = { tick: (v, step) => `${v.toFixed(Math.min(3, digitsFor(step)))} s`, show: (v) => `${v.toFixed(v < 10 ? 2 : 1)} s` };
 
 export const X = {
@@ -54,6 +56,7 @@ export function specs() {
       { column: "down", label: "Down", colour: "down", mark: "circle" },
       { column: "up", label: "Up", colour: "up", dash: [7, 4], mark: "square" },
     ] },
+    energy: { title: "Energy per round", ...energy, zero: true, lines: [{ column: "joules", label: "All boards", colour: "joules", mark: "circle" }] },
     time: { title: "Seconds per round", ...time, zero: true, stack: true, lines: STACK.map((name) => (
       { column: name, label: name[0].toUpperCase() + name.slice(1), colour: name })) },
   };

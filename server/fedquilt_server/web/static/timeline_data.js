@@ -4,11 +4,11 @@ import { natural } from "./dom.js";
 
 const MOST_EXCHANGES = 60;
 export const SPANS = {
-  receive: { label: "receive", colour: "receiving" },
+  receive: { label: "receive or queue", colour: "receiving" },
   train: { label: "train", colour: "training" },
   send: { label: "send", colour: "sending" },
-  wait: { label: "wait for the others", colour: "waiting" },
-  lost: { label: "no reply that counts", colour: "lost" },
+  wait: { label: "wait", colour: "waiting" },
+  lost: { label: "lost", colour: "lost" },
   awaited: { label: "at work", colour: "awaited" },
 };
 let exchanges = new Map();

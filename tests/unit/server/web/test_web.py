@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import fedquilt_server.web
 from fedquilt_common.errors import FedquiltError
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
+from fedquilt_server.status.problems import SEVERITY
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
@@ -155,6 +156,24 @@ def test_metrics_count_the_accepted_replies_of_every_exchange(store: StatusStore
     store.update(accepted=17, history=rounds)
     assert read_metrics(web)["fedquilt_replies_total", (("outcome", "accepted"),)] == 17
     assert web.get("/api/status").json()["accepted"] == 17
+
+
+def test_metrics_of_a_board_s_health_and_energy(store: StatusStore, web: httpx.Client) -> None:
+    known = {"power": 5.5, "joules": 1200.0, "power_source": "estimate", "memory_own": 2048, "load": 1.5}
+    store.update(boards=[status("a", health="hot", restarts=3, **known), status("b", online=False)])
+    samples = read_metrics(web)
+    agent = ("agent", "a")
+    assert samples["fedquilt_board_power_watts", (agent,)] == 5.5
+    assert samples["fedquilt_board_energy_joules_total", (agent, ("source", "estimate"))] == 1200
+    assert samples["fedquilt_board_memory_own_bytes", (agent,)] == 2048
+    assert samples["fedquilt_board_load", (agent,)] == 1.5
+    assert samples["fedquilt_board_restarts_total", (agent,)] == 3
+    states = {dict(labels)["state"]: value for (name, labels), value in samples.items()
+              if name == "fedquilt_board_health" and agent in labels}  # fmt: skip
+    assert [state for state, value in states.items() if value] == ["hot"]
+    assert set(states) == set(SEVERITY)
+    assert samples["fedquilt_board_health", (("agent", "b"), ("state", "offline"))] == 1
+    assert ("fedquilt_board_power_watts", (("agent", "b"),)) not in samples
 
 
 def test_metrics_leave_out_what_is_not_known(store: StatusStore, web: httpx.Client) -> None:
