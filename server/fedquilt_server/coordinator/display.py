@@ -114,9 +114,9 @@ class StatusUpdater:
 
     def take_energy(self) -> dict[str, float | bool | None]:
         """Return the joules of all boards since the last call, and whether a part was estimated."""
-        total, before = self._agents.total_joules(), self._joules or 0.0
-        self._joules = total
+        total, before = self._agents.total_joules(clock.now()), self._joules or 0.0
         joules = None if total is None else max(0.0, total - before)
+        self._joules = None if joules is None else before + joules
         return {"joules": joules, "joules_estimated": joules is not None and self._agents.is_estimated}
 
     # -- health --------------------------------------------------------------------------------

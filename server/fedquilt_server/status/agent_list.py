@@ -25,10 +25,19 @@ class HealthChange(NamedTuple):
 
 @dataclass
 class _Energy:
-    """The energy of one agent: joules since it first reported them, and its last report."""
+    """The energy of one agent: joules since it first reported them, and its last report.
+
+    Attributes:
+        boot: number of the agent's start.
+        reported: joules of the last report, which count from that start.
+        at: Unix time in seconds of the last report.
+        watts: its power then.
+    """
 
     boot: int
     reported: float
+    at: float
+    watts: float
     total: float = 0.0
 
 
@@ -100,7 +109,7 @@ class AgentList:
             temperature=message.temperature,
             power=message.power,
             power_source=message.power_source,
-            joules=self._add_energy(message),
+            joules=self._add_energy(message, now),
             load=message.load,
             throttled=message.throttled,
             training={int(c): p for c, p in message.training.items() if int(c) in hosted},
@@ -108,19 +117,31 @@ class AgentList:
             **({} if message.interval is None else {"interval": message.interval}),
         )
 
-    def _add_energy(self, message: Telemetry) -> float | None:
+    def _add_energy(self, message: Telemetry, now: float) -> float | None:
         """Return the joules since the agent first reported them; a restarted agent counts from 0 again."""
         if message.joules is None:
             return self._energy[message.agent].total if message.agent in self._energy else None
-        energy = self._energy.setdefault(message.agent, _Energy(message.boot, message.joules))
+        energy = self._energy.setdefault(message.agent, _Energy(message.boot, message.joules, now, 0.0))
         before = energy.reported if energy.boot == message.boot and message.joules >= energy.reported else 0.0
         energy.total += message.joules - before
-        energy.boot, energy.reported = message.boot, message.joules
+        energy.boot, energy.reported, energy.at, energy.watts = message.boot, message.joules, now, message.power or 0.0
         return energy.total
 
-    def total_joules(self) -> float | None:
-        """Return the joules of all boards; None if no board reports them."""
-        return sum(energy.total for energy in self._energy.values()) if self._energy else None
+    def total_joules(self, now: float) -> float | None:
+        """Return the joules of all boards up to now; None if no board reports them.
+
+        Since its last report, a connected board is assumed to take the power of that report, but not for longer than
+        until its next report is due.
+        """
+        if not self._energy:
+            return None
+        return sum(energy.total + self._since_report(name, now) for name, energy in self._energy.items())
+
+    def _since_report(self, agent: str, now: float) -> float:
+        board, energy = self._agents.get(agent), self._energy[agent]
+        if board is None or not board.online:
+            return 0.0
+        return energy.watts * min(max(0.0, now - energy.at), board.interval)
 
     @property
     def is_estimated(self) -> bool:
