@@ -31,7 +31,9 @@ def page() -> Iterator[PageServer]:
     """The status page of a run with one round and one board."""
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
     row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.25})
-    boards = [BoardStatus(agent="pi", memory_used=1 << 20, temperature=51.5, last_seen=1.0)]
+    measured = {"power": 4.5, "power_source": "sensor", "joules": 90.0, "memory_own": 1 << 19, "load": 0.5}
+    known = {"agent": "pi", "memory_used": 1 << 20, "temperature": 51.5, "last_seen": 1.0}
+    boards = [BoardStatus.model_validate({**known, **measured})]
     store = StatusStore(Snapshot(name="x", run="x-1", broker_connected=True, round=3, history=[row], boards=boards))
     with PageServer(store) as server:
         yield server
@@ -74,12 +76,28 @@ def await_samples(client: httpx.Client, count: int) -> None:
         time.sleep(0.2)
 
 
+def test_no_panel_covers_another_one() -> None:
+    places = [panel["gridPos"] for panel in PANELS]
+    cells = [
+        (x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+
+
+def test_every_query_asks_the_data_source_that_is_provisioned() -> None:
+    (source,) = yaml.safe_load((MONITORING / "grafana" / "datasource.yml").read_text())["datasources"]
+    asked = {target["datasource"]["uid"] for panel in PANELS for target in panel["targets"]}
+    assert asked == {source["uid"]}
+
+
 def test_the_page_publishes_the_metrics_of_the_dashboard(page: PageServer) -> None:
     lines = httpx.get(f"{page.url.rstrip('/')}/metrics").text.splitlines()
     samples = [line for line in lines if line and not line.startswith("#")]
     published = {re.split(r"[{ ]", line)[0]: float(line.rpartition(" ")[2]) for line in samples}
     wanted = {name for expression in ASKED for name in re.findall(r"\bfedquilt_\w+", expression)}
-    assert len(wanted) >= 12
+    assert len(wanted) >= 18
     assert {name for name in wanted if math.isnan(published.get(name, math.nan))} == set()
     assert (published["fedquilt_accuracy"], published["fedquilt_loss"]) == (0.5, 1.25)
 
@@ -87,6 +105,14 @@ def test_the_page_publishes_the_metrics_of_the_dashboard(page: PageServer) -> No
 def test_prometheus_answers_every_query_of_the_dashboard(prometheus: httpx.Client) -> None:
     answers = {expression: [one["value"][1] for one in ask(prometheus, expression)] for expression in ASKED}
     assert {expression for expression, values in answers.items() if not values or "NaN" in values} == set()
+
+
+def test_prometheus_accepts_our_configuration() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("Prometheus is not installed: sudo apt-get install prometheus")
+    command = ["promtool", "check", "config", str(MONITORING / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_prometheus_has_the_numbers_of_the_page(prometheus: httpx.Client) -> None:
