@@ -167,7 +167,7 @@ def time_parts(snapshot: Snapshot, digest: HistoryDigest, now: float, elapsed: f
     if left is not None and a_round is not None and snapshot.opened_at is not None:
         left -= min(max(now - snapshot.opened_at, 0.0), a_round)
     return [
-        *([f"{whole_duration(elapsed)} elapsed"] if elapsed is not None else []),
+        *([f"{whole_duration(elapsed)} elapsed"] if elapsed is not None and snapshot.phase not in ENDED else []),
         *([f"about {whole_duration(left)} left"] if left is not None else []),
         *([f"{duration(a_round)} a round"] if a_round is not None else []),
         *digest.traffic,

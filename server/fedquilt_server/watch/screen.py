@@ -11,7 +11,7 @@ from rich.text import Text
 from fedquilt_server.status.run_event import EventLevel, RunEvent
 from fedquilt_server.status.run_lines import IMPORTANCE, WORDS, choose_lines, digest_history, fit, run_lines, show_loss
 from fedquilt_server.status.scores import Score, choose_measure, measured_scores
-from fedquilt_server.status.snapshot import ENDED, Snapshot
+from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.watch.board_lines import board_lines
 from fedquilt_server.watch.curves import draw_curve
 from fedquilt_server.watch.state import WatchState
@@ -55,7 +55,7 @@ def _head(state: WatchState, now: float, width: int, height: int, *, ascii_only:
     trouble = [fit(f"{state.trouble}; trying again", width, "bold yellow")] if state.trouble else []
     if not snapshot.name and not snapshot.run:
         return [*trouble, fit(f"No run yet at {state.source}", width, "bold")]
-    elapsed = now - snapshot.started_at if snapshot.started_at and snapshot.phase not in ENDED else None
+    elapsed = now - snapshot.started_at if snapshot.started_at else None
     lines = run_lines(snapshot, digest_history(snapshot.history), now, elapsed, width, ascii_only=ascii_only)
     unknown = [fit(state.unknown, width, "dim")] if state.unknown else []
     return [*trouble, *choose_lines(lines, height - len(trouble)), *unknown]
