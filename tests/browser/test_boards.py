@@ -65,6 +65,7 @@ def test_sort_filter_and_group(browser: Any) -> None:
         visit.page.fill("#board-filter", "")
         visit.page.check("#board-group")
         groups = visit.page.locator("#boards .group")
+        sync_api.expect(groups).to_have_count(3)
         assert groups.all_inner_texts() == ["jetson-orin-nano (14)", "raspberry-pi-4 (13)", "raspberry-pi-5 (13)"]
 
 

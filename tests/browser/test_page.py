@@ -147,11 +147,11 @@ def test_the_timeline_scrolls_back(visit: Visit) -> None:
 
 
 def test_the_quilt_shows_channels_and_boards(visit: Visit) -> None:
-    sync_api.expect(visit.page.locator("#quilt-text")).to_contain_text("20 rounds. Least covered layer")
+    sync_api.expect(visit.page.locator("#quilt-text")).to_contain_text("20 rounds. All channels were trained. Darker:")
     visit.page.wait_for_timeout(100)
     assert pixels(visit, "#quilt-canvas", "quilt") > 500
     visit.page.select_option("#quilt-view", "boards")
-    visit.page.locator("#quilt").hover(position={"x": 200, "y": 30})
+    visit.page.locator("#quilt").hover(position={"x": 200, "y": 25})
     sync_api.expect(visit.page.locator("#tip")).to_contain_text("of the layer")
     visit.page.locator("#quilt-details summary").click()
     assert visit.page.locator("#quilt-rows tr").count() == 6

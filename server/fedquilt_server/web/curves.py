@@ -19,9 +19,9 @@ _EXTREMES: Final = tuple(
     map(COLUMNS.index, ("value", "personal", "loss", "down", "up", "training", "waiting", "joules"))
 )
 """Columns whose highest and lowest value of a bucket stay when the curves are thinned."""
-RAW_POINTS: Final = 600
+RAW_POINTS: Final = 300
 """Runs of up to this length are not thinned; nor are the latest rounds of a longer run."""
-BUCKETS: Final = 150
+BUCKETS: Final = 80
 
 ScreenPoint = tuple[float | None, ...]
 """The values of one round in the order of ``COLUMNS``; None is a gap."""

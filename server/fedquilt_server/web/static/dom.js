@@ -63,8 +63,6 @@ export function once(work) {
 const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 export const natural = (a, b) => collator.compare(a, b) || (a < b ? -1 : Number(a > b));
 
-export const clear = (node) => node.replaceChildren();
-
 // Show a tip beside the pointer, inside the window. The style sheet may not have inline styles, but scripts may set them.
 export function showTip(event, lines) {
   const tip = byId("tip");

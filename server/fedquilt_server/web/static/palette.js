@@ -1,5 +1,11 @@
 // Colours and patterns: one colour for one quantity everywhere, and each pattern differs from the others without hue.
-export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+// They are read once for each theme: reading them makes the browser compute the style of the whole page.
+const known = new Map();
+
+export function colour(name) {
+  if (!known.has(name)) known.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return known.get(name);
+}
 
 const TILE = 8;
 
@@ -44,10 +50,8 @@ export function patternOf(name, context) {
 }
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
+dark.addEventListener("change", () => known.clear());
 export const onTheme = (redraw) => dark.addEventListener("change", redraw);
-
-// Whether motion is welcome.
-export const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 // Make a canvas sharp on any screen, and return its context with the page's pixels as units.
 export function prepareCanvas(canvas, width, height) {

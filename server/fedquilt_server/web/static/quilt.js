@@ -3,7 +3,7 @@ import { byId, choice, element, hideTip, natural, onEvent, once, showTip } from 
 import { colour, onTheme, prepareCanvas } from "./palette.js";
 
 const ROW = 18;
-const HEAD = 16;
+const HEAD = 2;
 const CHANNELS = 128;
 const PAUSE_MS = 2000;
 let coverage = null;
@@ -62,8 +62,6 @@ function drawBoards(pen, width) {
 function drawNames(pen) {
   pen.fillStyle = colour("text");
   coverage.layers.forEach((layer, i) => pen.fillText(shorten(pen, layer.name), 0, HEAD + i * ROW + ROW / 2 - 1));
-  pen.fillStyle = colour("quiet");
-  pen.fillText(view === "channels" ? "channels: darker is trained more often; the mark below is the last round" : "boards: darker is a larger share of the layer", gutter(), HEAD / 2 - 1);
 }
 
 // The end of a layer's name says more than its beginning.
@@ -95,11 +93,17 @@ const percent = (v) => `${(100 * v).toFixed(0)} %`;
 
 function describe() {
   const whole = coverage.layers.every((layer) => Object.values(layer.boards).every((part) => part >= 1));
-  const least = coverage.layers.reduce((a, b) => (share(b.counts) < share(a.counts) ? b : a));
-  byId("quilt-text").textContent = whole
-    ? `Every client trains the whole model: ${coverage.layers.length} layers, ${coverage.rounds} rounds.`
-    : `${coverage.rounds} rounds. Least covered layer: ${least.name}, ${percent(share(least.counts))} of its channels trained.`;
+  const key = view === "channels"
+    ? "Darker: trained by more replies. The mark below: the last round."
+    : "Darker: the board trains a larger share of the layer.";
+  byId("quilt-text").textContent = `${coverage.rounds} rounds. ${whole ? "Every client trains the whole model." : leastCovered()} ${key}`;
   fillTable();
+}
+
+function leastCovered() {
+  const least = coverage.layers.reduce((a, b) => (share(b.counts) < share(a.counts) ? b : a));
+  const part = share(least.counts);
+  return part < 1 ? `Least covered layer: ${least.name}, ${percent(part)} of its channels.` : "All channels were trained.";
 }
 
 function fillTable() {

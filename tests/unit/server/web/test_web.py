@@ -198,6 +198,13 @@ def test_every_answer_has_the_safe_headers(web: httpx.Client, path: str) -> None
     assert headers["x-content-type-options"] == "nosniff"
 
 
+def test_scripts_never_change_at_their_address(web: httpx.Client) -> None:
+    address = re.search(r'src="(/static/\w+/page\.js)"', web.get("/").text)
+    assert address
+    assert "immutable" in web.get(address[1]).headers["cache-control"]
+    assert web.get("/static/page.js").headers["cache-control"] == "no-cache"
+
+
 class Inspector(HTMLParser):
     """Collects inline code and links to other hosts, which the content security policy forbids."""
 
