@@ -6,7 +6,7 @@ import threading
 from collections.abc import Container
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, FastAPI, Header, Query, Response
+from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import generate_latest
@@ -76,7 +76,8 @@ def create_app(
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
     streams = EventStreams(connections // 2)
-    app.include_router(_page_routes(store, app.state.closing, streams))
+    controls = access if request_control is not None else None
+    app.include_router(_page_routes(store, app.state.closing, streams, controls))
     app.include_router(_stream_routes(store, app.state.closing, streams))
     app.include_router(first_api_routes(store))
     app.include_router(api_routes(store))
@@ -88,13 +89,16 @@ def create_app(
     return app
 
 
-def _page_routes(store: StatusStore, closing: threading.Event, streams: EventStreams) -> APIRouter:
+def _page_routes(
+    store: StatusStore, closing: threading.Event, streams: EventStreams, controls: Access | None
+) -> APIRouter:
+    """Return the page's routes; a reader whom ``controls`` knows gets the forms that control the run."""
     router = APIRouter(tags=["page"])
     source = FrameSource(store)
 
     @router.get("/", response_class=HTMLResponse, summary="The status page")
-    async def page() -> HTMLResponse:
-        return HTMLResponse(source.page())
+    async def page(request: Request) -> HTMLResponse:
+        return HTMLResponse(source.page(control=controls is not None and controls.knows(request)))
 
     @router.get(
         "/events",

@@ -20,7 +20,7 @@ from fedquilt_server.status.problems import sort_worst_first
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.scores import Measure
-from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
+from fedquilt_server.status.snapshot import ENDED, BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web import view
 from fedquilt_server.web.bars import Timeline, draw_timeline
 from fedquilt_server.web.cells import BoardCells, format_cells
@@ -95,12 +95,14 @@ class FrameSource:
             return frame
         return replace(frame, curves=Curves(frame.curves.measure), timeline=Timeline())
 
-    def page(self) -> str:
-        """Render the whole page."""
+    def page(self, *, control: bool = False) -> str:
+        """Render the whole page; ``control``: with the forms that control the run."""
         frame = self.current(newest=True)
         s = frame.snapshot
         context = {
             "now": time.time(),
+            "control": control and s.phase not in ENDED,
+            "control_boards": [board.agent for board in s.boards[:BOARDS_SHOWN]],
             "parts": frame.parts,
             "frame": frame.id + _BARE,
             "s": s,

@@ -5,13 +5,14 @@ import { startAnnouncer } from "./announcer.js";
 import { startBoards } from "./boards.js";
 import { startCharts } from "./charts.js";
 import { startDrawer } from "./drawer.js";
+import { startControl } from "./control.js";
 import { startCopying } from "./copy.js";
 import { startEvents } from "./events.js";
 import { startQuilt } from "./quilt.js";
 import { startRounds } from "./rounds.js";
 import { startTimeline } from "./timeline.js";
 
-for (const start of [startCharts, startBoards, startDrawer, startEvents, startRounds, startTimeline, startQuilt, startCopying, startAnnouncer]) {
+for (const start of [startCharts, startBoards, startDrawer, startEvents, startRounds, startTimeline, startQuilt, startCopying, startControl, startAnnouncer]) {
   start();
 }
 connect();

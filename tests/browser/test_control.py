@@ -1,0 +1,50 @@
+"""Whoever has the page's token controls the run on the page, with and without JavaScript; others see no forms."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+import pytest
+from tests.browser.test_access import violations
+from tests.support.example_runs import running
+from tests.support.visit import Visit
+
+from fedquilt_server.status.control import ControlRequest
+from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.web.access import Access
+from fedquilt_server.web.server import PageServer
+
+TOKEN = "a-token-of-some-length"  # noqa: S105
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_the_forms_need_the_token_and_reach_the_coordinator(browser: Any, script: bool) -> None:
+    requests: queue.SimpleQueue[ControlRequest] = queue.SimpleQueue()
+    store = StatusStore(running())
+    with PageServer(store, access=Access(TOKEN), request_control=requests.put) as server:
+        visit = Visit(browser, server, store, java_script_enabled=script)
+        page = visit.page
+        assert visit.test("control").count() == 0
+        page.goto(f"{server.url}?token={TOKEN}")
+        assert "token" not in page.url
+        page.get_by_role("button", name="Pause").click()
+        assert requests.get(timeout=5) == ControlRequest("pause")
+        board = store.current.boards[0].agent
+        page.get_by_label("Board", exact=True).fill(board)
+        page.get_by_role("button", name="Drop").click()
+        assert requests.get(timeout=5) == ControlRequest("drop", board)
+        if script:
+            visit.expect("control-answer", "The board is dropped.")
+            page.get_by_label("Board", exact=True).fill("nobody")
+            page.get_by_role("button", name="Drop").click()
+            visit.expect("control-answer", "there is no board 'nobody'")
+            assert violations(visit) == []
+            store.update(phase="finished")
+            page.get_by_role("button", name="Continue").click()
+            visit.expect("control-answer", "the run is finished: it takes no requests")
+        store.update(phase="finished")
+        page.reload()
+        assert visit.test("control").count() == 0
+        assert [error for error in visit.errors if "status of 4" not in error] == []
+        page.close()
