@@ -100,5 +100,8 @@ def describe_event(event: RunEvent) -> str:
 
 
 def clock(at: float) -> str:
-    """Format a Unix time as the time of day on this machine."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+    """Format a Unix time as the time of day on this machine; dashes for a time that no clock shows."""
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return "--:--:--"

@@ -87,6 +87,22 @@ def test_what_the_source_does_not_report_is_named() -> None:
     assert "no scores" in screen(busy_run(), unknown="no scores")
 
 
+@pytest.mark.parametrize("number", [1e300, -1e300, math.inf, -math.inf, math.nan])
+def test_impossible_numbers_and_hostile_texts(number: float) -> None:
+    text = "\x1b[2J\n\u202e" + "9" * 5000
+    board = BoardStatus(
+        agent=text, health="late", reason=text, last_seen=number, temperature=number, power=number, memory_used=10**30,
+        training={1: number}, clients=[10**9], since=number, load=number,
+    )  # fmt: skip
+    history = [row(n).model_copy(update={"accuracy": number, "loss": number, "seconds": number}) for n in (1, 2, 3)]
+    run = Snapshot(
+        name=text, run="r", algorithm=text, phase="training", broker_connected=True, round=-5, rounds=0, tasks=-1,
+        started_at=number, opened_at=number, boards=[board], history=history, warning=text, awaited=[-3, 10**9],
+        events=[RunEvent(at=number, kind="late", board=text, text=text)],
+    )  # fmt: skip
+    screen(run)
+
+
 # --- curves ---------------------------------------------------------------------------------------------------
 
 
