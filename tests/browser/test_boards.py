@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -93,7 +94,8 @@ def test_the_rows_stay_below_the_pointer(visit: Visit) -> None:
 def test_the_drawer_shows_one_board(visit: Visit) -> None:
     visit.page.click("#boards tr[data-agent=pi5-1] .open")
     visit.expect("drawer", "81.2 °C")
-    visit.expect("drawer", "hot: 81.2 °C, slows down at 85 °C")
+    state = re.compile(r"hot since [\d:]+: 81\.2 °C, slows down at 85 °C \(raspberry-pi-5\)")
+    sync_api.expect(visit.page.locator("#drawer-state")).to_have_text(state)
     visit.expect("drawer", "The digest of chunk 3")
     assert visit.page.locator("#drawer-replies tr").count() >= 10
     for degrees in (70.0, 75.0, 71.0):

@@ -24,8 +24,8 @@ def request(data: bytes, _: Path) -> None:
     method, (path, query, *lines) = METHODS[data[0] % len(METHODS) if data else 0], [*data[1:].split(b"\n"), b"", b""]
     path, query = (bytes(byte for byte in part if 0x20 < byte < 0x7F) for part in (path, query))
     headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
-    if unquote(path.decode()) == "/events" and method == "GET":
-        return  # the event stream has no end
+    if unquote(path.decode()) in ("/events", "/api/v1/stream") and method == "GET":
+        return  # an event stream has no end
     status = _LOOP.run_until_complete(_status(method, path, query, headers, lines[-1]))
     assert status < 500 or unquote(path.decode()) == "/healthz", f"{method} {path!r} gives {status}"
 

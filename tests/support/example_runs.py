@@ -76,7 +76,9 @@ def list_boards(count: int, now: float) -> list[BoardStatus]:
     """Return boards of which a few are not well."""
     agos = {2: 400, 7: 23}
     return [
-        healthy_board(i, now).model_copy(update={**TROUBLES.get(i, {}), "last_seen": now - agos.get(i, i % 3)})
+        healthy_board(i, now).model_copy(
+            update={**TROUBLES.get(i, {}), "since": now - agos.get(i, 420), "last_seen": now - agos.get(i, i % 3)}
+        )
         for i in range(count)
     ]
 

@@ -4,7 +4,7 @@ let skew = 0;
 export const setClock = (seconds) => { skew = seconds - Date.now() / 1000; };
 export const now = () => Date.now() / 1000 + skew;
 
-function timeOfDay(at) {
+export function timeOfDay(at) {
   return new Date((at - skew) * 1000).toLocaleTimeString([], { hour12: false });
 }
 

@@ -1,7 +1,7 @@
 // A dialog with everything about one board: state, values, curves, latest replies and events.
 import { rowOf, cell } from "./boards.js";
 import { MEASURES, historyOf, watchHistories } from "./board_history.js";
-import { duration } from "./clock.js";
+import { duration, timeOfDay } from "./clock.js";
 import { byId, element, onEvent, once } from "./dom.js";
 import { eventsOf } from "./events.js";
 import { colour, onTheme } from "./palette.js";
@@ -16,7 +16,9 @@ const FACTS = { clients: "Clients", cores: "Cores", workers: "Workers", memory: 
 function showFacts(row) {
   const reason = cell(row, "reason").textContent;
   byId("drawer-state").dataset.health = row.dataset.health;
-  byId("drawer-state").textContent = `${row.dataset.health}${reason ? `: ${reason}` : ""} (${cell(row, "kind").textContent})`;
+  const since = Number(row.dataset.since);
+  const begun = since > 0 && since < 1e11 ? ` since ${timeOfDay(since)}` : "";
+  byId("drawer-state").textContent = `${row.dataset.health}${begun}${reason ? `: ${reason}` : ""} (${cell(row, "kind").textContent})`;
   byId("drawer-facts").replaceChildren(...Object.entries(FACTS).flatMap(([name, label]) => {
     const text = cell(row, name)?.textContent;
     if (!text) return [];
