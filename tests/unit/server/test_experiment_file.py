@@ -109,7 +109,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("algorithm.muu=1", "algorithm.muu = 1: unknown field; did you mean 'mu'?"),
         ("algorithm.mu=0", "algorithm.mu = 0: mu must be a positive number"),
         ('algorithm.mu="1"', "algorithm.mu = '1': must be a valid number"),
-        ("algorithm={name: fedprox}", "algorithm.mu: is missing"),
+        ("algorithm={name: feddyn}", "algorithm.alpha: is missing"),
         ("algorithm={name: fedavg, x: 1}", "algorithm.x = 1: unknown field"),
     ],
 )

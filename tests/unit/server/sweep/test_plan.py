@@ -68,10 +68,10 @@ def test_every_invalid_run_is_named_at_once(tmp_path: Path) -> None:
 
 def test_an_algorithm_without_its_field_gets_advice(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError) as caught:
-        plan(tmp_path, {"algorithm.name": ["fedavg", "fedprox"]})
+        plan(tmp_path, {"algorithm.name": ["fedavg", "feddyn"]})
     assert str(caught.value).splitlines() == [
-        "digits.yaml: algorithm.mu: is missing; add it",
-        "    in the run algorithm.name=fedprox",
+        "digits.yaml: algorithm.alpha: is missing; add it",
+        "    in the run algorithm.name=feddyn",
         "To give each algorithm its own fields, vary the whole section, such as "
         "--vary 'algorithm={name: fedavg},{name: fedprox, mu: 0.1}'",
     ]
