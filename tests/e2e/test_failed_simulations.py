@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command
 
 from fedquilt_server.simulate.mosquitto import free_port
@@ -60,6 +61,22 @@ def test_a_model_that_diverges(tmp_path: Path) -> None:
     assert shown["message"] == reason
     assert f"fedquilt: {reason}" in err
     assert "The page stays for 60 s" in err
+
+
+@pytest.mark.parametrize(("policy", "code", "status"), [("warn", 0, "finished"), ("stop", 7, "failed")])
+def test_a_loss_that_explodes_is_reported_and_ends_the_run_if_wanted(
+    policy: str, code: int, status: str, tmp_path: Path
+) -> None:
+    changes = ("rounds=2", "training.lr=1e9", f"on_divergence={policy}")
+    words = command(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, *(word for c in changes for word in ("--set", c)))
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (done.returncode, found["status"], len(found["rounds"])) == (code, status, 2 if policy == "warn" else 1)
+    (warning,) = found["warnings"]
+    assert "over 10 times that of a model that guesses (2.303): the training has diverged" in warning
+    assert "the training has diverged" in done.stderr
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert (kinds.count("diverged"), kinds[-1]) == (1, status)
 
 
 def test_a_data_set_that_is_missing(tmp_path: Path) -> None:
