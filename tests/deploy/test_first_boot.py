@@ -68,14 +68,15 @@ def test_every_command_of_the_page_is_tried_here() -> None:
 
 
 PREPARING = (
-    ("federation init", "--broker"), ("provision kitchen",), ("provision desk",), ("make wheelhouse ARCH=aarch64",),
+    ("federation init", "--broker"), ("provision kitchen --kind",), ("provision desk",),
+    ("make wheelhouse ARCH=aarch64",),
     ("flash raspios", "--board"), ("wheelhouse-jetson", "make"), ("flash --board desk",),
 )  # fmt: skip
 BROKER, COORDINATOR, BOARDS = ("fedquilt federation broker",), ("fedquilt coordinator",), ("fedquilt boards",)
 DOCTOR, DOCTOR_ON_BOARD = ("doctor --broker",), ("sudo", "doctor")
 ELSEWHERE = (
     ("provision --from",), ("flash", "--all"), ("boards --watch",), ("fedquilt upgrade",), ("pip install",),
-    ("--mdns",), ("--announce",), ("homeassistant",),
+    ("--mdns",), ("--announce",), ("fedquilt homeassistant",), ("--power-command",), ("intel-rapl",),
 )  # fmt: skip
 
 

@@ -55,8 +55,17 @@ def ends(manifest: SweepManifest) -> list[tuple[str, str, int | None]]:
     return [(run.status, run.reason, run.exit_code) for run in manifest.runs]
 
 
+OTHERS: set[psutil.Process] = set()
+"""Processes that earlier tests of this file's process have started and still use."""
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    OTHERS.update(psutil.Process().children(recursive=True))
+
+
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    return [child for child in psutil.Process().children(recursive=True) if child not in OTHERS]
 
 
 FAILING = """
