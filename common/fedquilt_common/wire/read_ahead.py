@@ -121,7 +121,8 @@ class ReadAhead:
             for _ in range(_READS):
                 if self._drop_from_data(ignores, dropped) or not self._extend():
                     return dropped
-            self._pause = BlockingIOError()
+            if not self._drop_from_data(ignores, dropped):  # what the last read brought may be the end
+                self._pause = BlockingIOError()
         except OSError as error:
             self._pause = error
         return dropped

@@ -39,8 +39,8 @@ class Line:
 
 def read_like_paho(source: ReadAhead) -> tuple[bytes, list[bytes]]:
     """Read byte by byte as far as a packet's length, then the packet; returns what was read and what was dropped."""
-    read, dropped, waits, line = b"", [], 0, source._connection
-    while waits < 2 or line.pieces:
+    read, dropped, line = b"", [], source._connection
+    while True:
         try:
             dropped += source.drop(lambda topic: topic == "ignored")
             head = source.recv(1)
@@ -51,11 +51,10 @@ def read_like_paho(source: ReadAhead) -> tuple[bytes, list[bytes]]:
             while need:
                 part = _wait(source, need)
                 read, need = read + part, need - len(part)
-            waits = 0
         except BlockingIOError:
-            waits += 1
             assert source.pending() == 0  # else paho would not wait for the socket
-    return read, dropped
+            if not line.pieces:  # nothing would wake paho any more
+                return read, dropped
 
 
 def _wait(source: ReadAhead, size: int) -> bytes:
@@ -111,6 +110,15 @@ def test_an_ignored_packet_is_acknowledged_when_all_of_it_has_arrived() -> None:
     line.pieces = [whole[20:], packet("kept", b"", 0, 0)]
     assert source.drop(lambda topic: topic == "ignored") == [b"\x00\x07"]
     assert source.recv(100) == packet("kept", b"", 0, 0)
+
+
+@pytest.mark.parametrize("pieces", [15, 16, 17, 32])
+def test_a_packet_behind_a_long_ignored_one_is_read_without_another_arrival(pieces: int) -> None:
+    ignored, kept = packet("ignored", bytes(pieces * 100), 1, 7), packet("kept", b"x", 0, 0)
+    stream = ignored + kept
+    size = -(-len(stream) // pieces)
+    source = ReadAhead(Line([stream[at : at + size] for at in range(0, len(stream), size)]), lambda _: None)
+    assert read_like_paho(source) == (kept, [b"\x00\x07"])
 
 
 @pytest.mark.parametrize("error", [ssl.SSLWantWriteError, ssl.SSLWantReadError, ConnectionResetError])
