@@ -10,11 +10,11 @@ from pathlib import Path
 from tests.support.recorded_runs import write_boards, write_run
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_server.report.comparison import compare_runs, comparison_json
+from fedquilt_server.library.comparison import compare_runs, comparison_json
+from fedquilt_server.library.run_list import run_json
 from fedquilt_server.report.contents import make_contents
 from fedquilt_server.report.html import to_html
 from fedquilt_server.report.published import read_published
-from fedquilt_server.report.run_list import run_json
 from fedquilt_server.report.sources import gather_runs
 from fedquilt_server.report.table import flat_rows
 from fedquilt_server.report.text_formats import to_json, to_latex, to_markdown

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fedquilt_server.report.run_files import REPLIES, TELEMETRY, TelemetrySample, iterate_rows
+from fedquilt_server.library.run_files import REPLIES, TELEMETRY, TelemetrySample, iterate_rows
 from fedquilt_server.status.problems import natural_key
 from fedquilt_server.status.reply_row import ReplyRow
 

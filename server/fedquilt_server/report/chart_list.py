@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedquilt_server.library.quantities import QUANTITIES
 from fedquilt_server.report.charts import (
     MOST_BOARDS,
     Chart,
@@ -16,7 +17,6 @@ from fedquilt_server.report.charts import (
 )
 from fedquilt_server.report.contents import ReportContents
 from fedquilt_server.report.groups import average_curve
-from fedquilt_server.report.quantities import QUANTITIES
 from fedquilt_server.status.coverage import Coverage
 
 AXES = ("round", "bytes", "seconds", "joules")

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from fedquilt_common.errors import PackageMissingError
+from fedquilt_server.library.quantities import QUANTITIES, Quantity
+from fedquilt_server.library.run_files import ReplyPhases, reply_phases
+from fedquilt_server.library.scales import scale_of
 from fedquilt_server.report.detail import ClientScores, RunDetail
 from fedquilt_server.report.groups import CurvePoint
-from fedquilt_server.report.quantities import QUANTITIES, Quantity
-from fedquilt_server.report.run_files import ReplyPhases, reply_phases
-from fedquilt_server.report.table import scale_of
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.problems import natural_key
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
-from fedquilt_server.report.comparison import compare_runs, comparison_json
-from fedquilt_server.report.recorded_run import find_runs, is_run_folder, name_runs, read_run
-from fedquilt_server.report.run_list import run_json
+from fedquilt_server.library.comparison import compare_runs, comparison_json
+from fedquilt_server.library.recorded_run import find_runs, is_run_folder, name_runs, read_run
+from fedquilt_server.library.run_list import run_json
 from fedquilt_server.report.terminal_tables import print_comparison, print_report_summary, print_runs
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)

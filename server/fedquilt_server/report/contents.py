@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fedquilt_common.errors import ExperimentError
+from fedquilt_server.library.comparison import check_target
+from fedquilt_server.library.quantities import pick_score
+from fedquilt_server.library.recorded_run import RecordedRun
 from fedquilt_server.report.detail import (
     ClientScores,
     RunDetail,
@@ -20,8 +22,6 @@ from fedquilt_server.report.detail import (
 from fedquilt_server.report.group_tables import cost_table, curve_table, score_table, target_table
 from fedquilt_server.report.groups import RunGroup, drop_copies, group_runs, pick_target
 from fedquilt_server.report.published import published_tables
-from fedquilt_server.report.quantities import QUANTITIES, is_possible, pick_score
-from fedquilt_server.report.recorded_run import RecordedRun
 from fedquilt_server.report.run_tables import common_settings, excluded_table, notes_of, run_table, settings_table
 from fedquilt_server.report.sources import RunSources
 from fedquilt_server.report.table import ReportTable
@@ -116,15 +116,3 @@ def _group_tables(groups: Sequence[RunGroup], score: str | None, target: float |
 
 ONLY_CSV: Final = frozenset({"curves", "coverage-boards"})
 """Tables that are too long for people."""
-
-
-def check_target(score: str | None, target: float | None) -> None:
-    """Check that a target can be reached.
-
-    Raises:
-        ExperimentError: it is no possible value of the score.
-    """
-    if target is not None and not is_possible(target, score or "accuracy"):
-        quantity = QUANTITIES[score or "accuracy"]
-        limits = "within 0 and 1, such as 0.9" if quantity.unit == "share" else "a finite number"
-        raise ExperimentError(f"--target {target:g}: the {quantity.heading} must be {limits}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedquilt_server.library.quantities import is_possible
+from fedquilt_server.library.recorded_run import RecordedRun
+from fedquilt_server.library.run_files import COVERAGE, read_coverage
 from fedquilt_server.report.board_totals import BoardHistory, read_boards
 from fedquilt_server.report.groups import RunGroup
 from fedquilt_server.report.mean_deviation import mean_deviation, quantiles
-from fedquilt_server.report.quantities import is_possible
-from fedquilt_server.report.recorded_run import RecordedRun
-from fedquilt_server.report.run_files import COVERAGE, read_coverage
 from fedquilt_server.report.table import Cell, Column, ReportTable
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.problems import natural_key

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fedquilt_server.library.quantities import COSTS, QUANTITIES, SCORES, Quantity, evaluated
 from fedquilt_server.report.groups import RunGroup, average_curve
 from fedquilt_server.report.mean_deviation import mean_deviation
-from fedquilt_server.report.quantities import COSTS, QUANTITIES, SCORES, Quantity, evaluated
 from fedquilt_server.report.table import Cell, Column, ReportTable
 
 GROUP = Column("group", "group")

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fedquilt_server.report.mean_deviation import MeanDeviation, mean_deviation
-from fedquilt_server.report.quantities import (
+from fedquilt_server.library.quantities import (
     COSTS,
     TargetReached,
     accumulate,
@@ -17,8 +16,9 @@ from fedquilt_server.report.quantities import (
     reach_target,
     read_number,
 )
-from fedquilt_server.report.recorded_run import RecordedRun
-from fedquilt_server.report.settings import Settings, compared, fingerprint, short_names
+from fedquilt_server.library.recorded_run import RecordedRun
+from fedquilt_server.library.settings import Settings, compared, fingerprint, short_names
+from fedquilt_server.report.mean_deviation import MeanDeviation, mean_deviation
 from fedquilt_server.status.results import RoundResult
 
 

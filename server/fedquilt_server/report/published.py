@@ -12,12 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_server.library.quantities import QUANTITIES, best_value, last_value
+from fedquilt_server.library.recorded_run import RecordedRun
+from fedquilt_server.library.scales import CellKind
+from fedquilt_server.library.settings import MISSING, Settings, same_value
 from fedquilt_server.report.groups import RunGroup, settings_of
 from fedquilt_server.report.mean_deviation import mean_deviation
-from fedquilt_server.report.quantities import QUANTITIES, best_value, last_value
-from fedquilt_server.report.recorded_run import RecordedRun
-from fedquilt_server.report.settings import MISSING, Settings, same_value
-from fedquilt_server.report.table import Cell, CellKind, Column, ReportTable
+from fedquilt_server.report.table import Cell, Column, ReportTable
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable
 
 _TABLES = TypeAdapter(list[PublishedTable])

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from fedquilt_server.library.quantities import QUANTITIES, last_value
+from fedquilt_server.library.recorded_run import RecordedRun, total_cost
+from fedquilt_server.library.run_files import iterate_rows
+from fedquilt_server.library.settings import MISSING, differing_keys, show_value
 from fedquilt_server.report.groups import RunGroup, repeated_seeds
-from fedquilt_server.report.quantities import QUANTITIES, accumulate, last_value
-from fedquilt_server.report.recorded_run import RecordedRun
-from fedquilt_server.report.run_files import iterate_rows
-from fedquilt_server.report.settings import MISSING, differing_keys, show_value
 from fedquilt_server.report.table import Column, ReportTable
+from fedquilt_server.status.units import time_text
 
 MOST_NAMED: Final = 5
 """Runs that one sentence names; the others are counted."""
@@ -29,20 +29,6 @@ class BoardColumns(BaseModel):
     agent: str
     kind: str
     cores: int = 0
-
-
-def total_cost(run: RecordedRun, cost: str) -> float | None:
-    """Return the sum of a cost over a run's rounds; None if a round does not have it."""
-    sums = accumulate(run.rounds, cost)
-    return sums[-1] if sums else None
-
-
-def time_text(at: float | None) -> str | None:
-    """Return a Unix time as date and time in UTC; None if it is unknown or impossible."""
-    try:
-        return None if at is None else datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    except (OverflowError, ValueError, OSError):
-        return None
 
 
 def run_table(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], score: str | None) -> ReportTable:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_server.report.recorded_run import RecordedRun, find_runs, is_run_folder, name_runs, read_run
+from fedquilt_server.library.recorded_run import RecordedRun, find_runs, is_run_folder, name_runs, read_run
 from fedquilt_server.sweep.manifest import SEED, PublishedTable, SweepManifest, SweptRun, holds_sweep, read_manifest
 
 

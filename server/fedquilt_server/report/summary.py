@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedquilt_common import __version__
+from fedquilt_server.library.quantities import QUANTITIES
 from fedquilt_server.report.contents import ReportContents
-from fedquilt_server.report.quantities import QUANTITIES
 from fedquilt_server.report.run_tables import MOST_NAMED
 
 

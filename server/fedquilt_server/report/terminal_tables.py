@@ -11,13 +11,14 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from fedquilt_server.report.comparison import Comparison
+from fedquilt_server.library.comparison import Comparison
+from fedquilt_server.library.quantities import QUANTITIES, last_value, pick_score
+from fedquilt_server.library.recorded_run import RecordedRun, RecordedStatus, total_cost
+from fedquilt_server.library.scales import number_text, scale_of
 from fedquilt_server.report.make_report import WrittenReport
-from fedquilt_server.report.quantities import QUANTITIES, last_value, pick_score
-from fedquilt_server.report.recorded_run import RecordedRun, RecordedStatus
-from fedquilt_server.report.run_tables import merge_notes, total_cost
+from fedquilt_server.report.run_tables import merge_notes
 from fedquilt_server.report.summary import describe_runs
-from fedquilt_server.report.table import ReportTable, headings, number_text, scale_of, texts
+from fedquilt_server.report.table import ReportTable, headings, texts
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.units import duration, traffic
 from fedquilt_server.status.waiting import DASH

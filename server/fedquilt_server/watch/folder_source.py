@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from fedquilt_common.errors import FedquiltError, PageUnreachableError, RunFolderError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_server.library.page_reader import PageReader
 from fedquilt_server.runs.page_address import PageAddress, read_page
 from fedquilt_server.runs.result_files import RESULT, read_result
 from fedquilt_server.status.recorded import recorded_snapshot
 from fedquilt_server.status.snapshot import ENDED
-from fedquilt_server.watch.page_source import PageReader
 from fedquilt_server.watch.state import WatchState
 from fedquilt_server.watch.threaded import PAUSE_SECONDS, States
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.support.recorded_runs import reply, write_run, write_table
 
+from fedquilt_server.library.recorded_run import read_run
 from fedquilt_server.report.charts import MOST_BOARDS, draw_curves, draw_timeline
 from fedquilt_server.report.detail import read_detail
 from fedquilt_server.report.groups import CurvePoint, RunGroup
 from fedquilt_server.report.mean_deviation import MeanDeviation
-from fedquilt_server.report.recorded_run import read_run
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: use make test")
 

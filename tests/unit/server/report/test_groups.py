@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.recorded_runs import make_experiment, make_round, make_rounds, near, write_run
 
+from fedquilt_server.library.recorded_run import RecordedRun, name_runs, read_run
 from fedquilt_server.report.charts import MOST_POINTS, thin_out
 from fedquilt_server.report.groups import (
     CurvePoint,
@@ -23,7 +24,6 @@ from fedquilt_server.report.groups import (
     repeated_seeds,
 )
 from fedquilt_server.report.mean_deviation import MeanDeviation
-from fedquilt_server.report.recorded_run import RecordedRun, name_runs, read_run
 from fedquilt_server.status.results import Result
 
 

@@ -11,10 +11,10 @@ import pytest
 from tests.support.recorded_runs import make_round, near, write_run
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_server.library.recorded_run import RecordedRun, read_run
 from fedquilt_server.report.groups import group_runs
 from fedquilt_server.report.mean_deviation import MeanDeviation
 from fedquilt_server.report.published import figure_of, published_tables, read_published
-from fedquilt_server.report.recorded_run import RecordedRun, read_run
 from fedquilt_server.sweep.manifest import PublishedTable
 
 FILE = """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.support.recorded_runs import START, reply, write_table
 
+from fedquilt_server.library.run_files import ReplyPhases, iterate_rows, read_coverage, reply_phases
 from fedquilt_server.report.board_totals import LATEST_ROUNDS, read_boards
-from fedquilt_server.report.run_files import ReplyPhases, iterate_rows, read_coverage, reply_phases
 from fedquilt_server.status.reply_row import ReplyRow
 
 

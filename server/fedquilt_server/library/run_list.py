@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedquilt_server.report.quantities import best_value, last_value, pick_score
-from fedquilt_server.report.recorded_run import RecordedRun
-from fedquilt_server.report.run_tables import total_cost
+from fedquilt_server.library.quantities import best_value, last_value, pick_score
+from fedquilt_server.library.recorded_run import RecordedRun, total_cost
 
 
 def run_json(run: RecordedRun) -> dict[str, Any]:

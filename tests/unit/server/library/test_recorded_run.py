@@ -12,7 +12,7 @@ from tests.support.recorded_runs import make_round, write_run
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.locking import is_locked, lock_folder
-from fedquilt_server.report.recorded_run import find_runs, name_runs, read_run
+from fedquilt_server.library.recorded_run import find_runs, name_runs, read_run
 from fedquilt_server.runs.journal import Journal
 
 

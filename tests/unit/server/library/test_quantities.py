@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.recorded_runs import make_round, make_rounds
 
-from fedquilt_server.report.quantities import (
+from fedquilt_server.library.quantities import (
     QUANTITIES,
     TargetReached,
     accumulate,

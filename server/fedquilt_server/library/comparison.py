@@ -6,13 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedquilt_server.report.contents import check_target
-from fedquilt_server.report.quantities import COSTS, QUANTITIES, SCORES, best_value, evaluated, last_value, pick_score
-from fedquilt_server.report.quantities import reach_target as reach
-from fedquilt_server.report.recorded_run import RecordedRun
-from fedquilt_server.report.run_tables import time_text, total_cost
-from fedquilt_server.report.settings import MISSING, differing_keys, flatten, show_value
-from fedquilt_server.report.table import CellKind, number_text, scale_of
+from fedquilt_common.errors import ExperimentError
+from fedquilt_server.library.quantities import (
+    COSTS,
+    QUANTITIES,
+    SCORES,
+    best_value,
+    evaluated,
+    is_possible,
+    last_value,
+    pick_score,
+)
+from fedquilt_server.library.quantities import reach_target as reach
+from fedquilt_server.library.recorded_run import RecordedRun, total_cost
+from fedquilt_server.library.scales import CellKind, number_text, scale_of
+from fedquilt_server.library.settings import MISSING, differing_keys, flatten, show_value
+from fedquilt_server.status.units import time_text
 from fedquilt_server.status.waiting import DASH
 
 
@@ -76,6 +85,18 @@ def compare_runs(runs: Sequence[RecordedRun], target: float | None) -> Compariso
     unknown = [run.label for run in runs if run.settings is None]
     notes += [f"{label}: the settings are not recorded, so they are not compared" for label in unknown]
     return Comparison(tuple(runs), tuple(rows), target, _differences(runs), tuple(notes))
+
+
+def check_target(score: str | None, target: float | None) -> None:
+    """Check that a target can be reached.
+
+    Raises:
+        ExperimentError: it is no possible value of the score.
+    """
+    if target is not None and not is_possible(target, score or "accuracy"):
+        quantity = QUANTITIES[score or "accuracy"]
+        limits = "within 0 and 1, such as 0.9" if quantity.unit == "share" else "a finite number"
+        raise ExperimentError(f"--target {target:g}: the {quantity.heading} must be {limits}")
 
 
 def _state_rows(runs: Sequence[RecordedRun]) -> Iterator[ComparedRow]:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from fedquilt_common.errors import FedquiltError, RunFolderError
 from fedquilt_common.files.locking import is_locked
 from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_server.report.quantities import find_impossible
+from fedquilt_server.library.quantities import accumulate, find_impossible
 from fedquilt_server.runs.journal import peek_meta
 from fedquilt_server.runs.result_files import RESULT, read_result
 from fedquilt_server.runs.run_folder import JOURNAL
@@ -72,6 +72,12 @@ class RecordedRun:
     def counts(self) -> bool:
         """Whether the run belongs in a mean: it is finished and has rounds."""
         return self.status == "finished" and bool(self.rounds)
+
+
+def total_cost(run: RecordedRun, cost: str) -> float | None:
+    """Return the sum of a cost over a run's rounds; None if a round does not have it."""
+    sums = accumulate(run.rounds, cost)
+    return sums[-1] if sums else None
 
 
 def is_run_folder(folder: Path) -> bool:

@@ -1,0 +1,1 @@
+"""Run folders on disk: find them, read them, compare them and show them."""
