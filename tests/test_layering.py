@@ -138,7 +138,7 @@ SERVER = {
     "runs": "history lab round status",
     "coordinator": "history round runs status",
     "library": "runs status",
-    "web": "status",
+    "web": "runs status",
     "simulate": "runs status",
     "provisioning": "simulate",
     "fleet": "provisioning",

@@ -193,7 +193,7 @@ def coordinator(
     access = choose_access(host, folder, public=public_page) if page else None
     with (
         open_sinks(tensorboard, mlflow, loaded) as sinks,
-        _serve_page(board, host, port, allow_host or (), access, requests) as url,
+        _serve_page(board, host, port, allow_host or (), access, requests, folder) as url,
     ):
         _print_control(url, access)
         shown_for = linger if url else 0.0
@@ -259,13 +259,14 @@ def _serve_page(
     names: Sequence[str],
     access: Access | None,
     requests: queue.SimpleQueue[ControlRequest],
+    folder: Path,
 ) -> Iterator[str]:
     """Serve the status page until the block ends; yields its address, empty if it is not served (no ``access``)."""
     connections = connection_limit(raise_file_limit())
     if access is None:
         yield ""
         return
-    server = PageServer(board, host, port, names, connections, access, requests.put)
+    server = PageServer(board, host, port, names, connections, access, requests.put, folder)
     server.start()
     try:
         yield server.url

@@ -14,7 +14,7 @@ from fedquilt_common.types import ClientId
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_server.experiment_file import parse_experiment
 from fedquilt_server.round.events import Event, Replied, skip_dropped
-from fedquilt_server.runs.blob_store import reply_name
+from fedquilt_server.runs.blob_store import BLOBS, reply_name
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, copy_journal, peek_meta
 from fedquilt_server.runs.result_files import MODEL
 from fedquilt_server.runs.run_folder import JOURNAL
@@ -80,7 +80,7 @@ class Recording:
     def reply_file(self, event: Replied) -> Path:
         """Return the path at which the run folder keeps a reply, whether it exists or not."""
         name = reply_name(event.client, event.round, event.exchange, event.digest)
-        return self.folder / "blobs" / "replies" / name
+        return self.folder / BLOBS / "replies" / name
 
 
 def read_run(folder: Path) -> str:

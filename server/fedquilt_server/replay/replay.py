@@ -15,7 +15,7 @@ from fedquilt_server.replay.recording import Recording, read_recording, read_run
 from fedquilt_server.replay.report import ReplayReport
 from fedquilt_server.replay.training import TrainingPool
 from fedquilt_server.replay.work_folder import ReplayOptions, ReplayProgress, read_progress, write_progress
-from fedquilt_server.runs.blob_store import BlobStore
+from fedquilt_server.runs.blob_store import BLOBS, BlobStore
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def replay_run(
         progress = _open_progress(work, read_run(folder), settings.options)
         recording = read_recording(folder, journal)
         on_start(recording, len(progress.rounds))
-        store = BlobStore(work / "blobs")
+        store = BlobStore(work / BLOBS)
         with (
             closing(TrainingPool(settings.workers, settings.options.threads, settings.should_stop)) as pool,
             open_downlink(recording.experiment, store, journal) as downlink,

@@ -24,6 +24,7 @@ from fedquilt_server.replay.memories import Memories
 from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.training import TrainingPool, TrainingProcess
 from fedquilt_server.round.events import Replied
+from fedquilt_server.runs.blob_store import BLOBS
 
 MEASURED: Final = frozenset({"train_seconds", "joules", "memory_peak"})
 """Metrics that a board measures, so another training gives another number."""
@@ -194,7 +195,7 @@ class ReplyMaker:
         message, client = exchange.message, event.client
         task, fingerprint = exchange.task_of(client), exchange.fingerprint(client)
         slices, own = message.sub_models(task)
-        blobs = self._folder / "blobs"
+        blobs = self._folder / BLOBS
         return Job(
             number=client,
             run_file=self._run_file,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
@@ -13,6 +14,9 @@ from fedquilt_common.types import Arrays, ClientId, Precision
 from fedquilt_common.wire.chunks import Blob, digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
+
+BLOBS: Final = "blobs"
+"""Name of their folder in a run folder."""
 
 
 def reply_name(client: ClientId, round: int, exchange: int, digest: str) -> str:

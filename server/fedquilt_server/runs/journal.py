@@ -8,8 +8,9 @@ the event before, and that of a checkpoint covers the checksum of the event that
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -225,17 +226,37 @@ def copy_journal(source: Path, target: Path) -> None:
         recorded.backup(copy)
 
 
+@contextmanager
+def _peek(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """Open a journal that another process may be writing; yields None if there is none yet."""
+    if not path.exists():
+        yield None
+        return
+    # a process that was killed while it made the file has left a rollback journal, which a reader cannot roll back
+    mode = "rw" if path.with_name(f"{path.name}-journal").exists() else "ro"
+    with journal_errors(path), closing(connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)) as db:
+        yield db if columns_of(db) else None  # the process was killed before it made the tables
+
+
 def peek_meta(path: Path, key: str) -> str | None:
     """Return a value of a journal that another process may be writing; None if there is none.
 
     Raises:
         RunFolderError: the file is damaged, or is not a journal.
     """
-    if not path.exists():
-        return None
-    # a process that was killed while it made the file has left a rollback journal, which a reader cannot roll back
-    mode = "rw" if path.with_name(f"{path.name}-journal").exists() else "ro"
-    with journal_errors(path), closing(connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)) as db:
-        if not columns_of(db):
-            return None  # the process was killed before it made the tables
-        return read_meta(db, path, key)
+    with _peek(path) as db:
+        return None if db is None else read_meta(db, path, key)
+
+
+def peek_model(path: Path) -> tuple[int, str] | None:
+    """Return the last finished round of a journal that another process may be writing, and its model's digest.
+
+    Returns:
+        None before the first checkpoint.
+
+    Raises:
+        RunFolderError: the file is damaged, or is not a journal.
+    """
+    with _peek(path) as db:
+        found = db and db.execute("SELECT round, arrays FROM checkpoints ORDER BY round DESC LIMIT 1").fetchone()
+        return (int(found[0]), str(found[1])) if found else None

@@ -15,7 +15,7 @@ from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.begun_mark import BegunMark, check_mark, mark_path, read_mark, write_mark
-from fedquilt_server.runs.blob_store import BlobStore
+from fedquilt_server.runs.blob_store import BLOBS, BlobStore
 from fedquilt_server.runs.journal import Journal, peek_meta
 
 JOURNAL: Final = "journal.sqlite"
@@ -83,7 +83,7 @@ class RunFolder:
             check_mark(path, path / JOURNAL, self.journal.meta("run"), self._last_round())
             if not begun:
                 self.journal.set_meta(_FRESH, "yes")
-            self.blobs = BlobStore(path / "blobs")
+            self.blobs = BlobStore(path / BLOBS)
             self.run, self.epoch, self.started_at = self._identify()
             undo.pop_all()
 

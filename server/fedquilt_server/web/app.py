@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
@@ -22,12 +23,14 @@ from fedquilt_server.web.api import Since, api_routes, first_api_routes
 from fedquilt_server.web.assets import FOLDER, LastingFiles, digest_files
 from fedquilt_server.web.connections import MOST_CONNECTIONS
 from fedquilt_server.web.control import RequestControl, control_routes
+from fedquilt_server.web.downloads import download_routes
 from fedquilt_server.web.frames import FrameSource
 from fedquilt_server.web.headers import SecurityHeaders
 from fedquilt_server.web.hosts import HostCheck, HostNames
+from fedquilt_server.web.long_responses import LongResponses
 from fedquilt_server.web.metrics import create_registry
 from fedquilt_server.web.snapshot_stream import stream_snapshots
-from fedquilt_server.web.stream import BoundedEventStream, EventStreams, stream_updates
+from fedquilt_server.web.stream import BoundedEventStream, stream_updates
 
 DESCRIPTION = "The state of a fedquilt run. Each response comes from one snapshot. Only POST requests change the run."
 
@@ -35,7 +38,7 @@ LastFrame = Annotated[str, Header(max_length=64, description="The frame of the l
 FrameId = Annotated[str, Query(max_length=64, description="The frame that the page shows: it receives what changed.")]
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"text/event-stream": {}}, "description": "Server-sent events, without end."},
-    503: {"description": "Too many pages are open."},
+    503: {"description": "Too many pages and downloads are open."},
 }
 
 
@@ -52,15 +55,17 @@ def create_app(
     connections: int = MOST_CONNECTIONS,
     access: Access | None = None,
     request_control: RequestControl | None = None,
+    folder: Path | None = None,
 ) -> FastAPI:
     """Create the application for one run. Set the event ``app.state.closing`` to end its event streams.
 
     Args:
         store: where the coordinator writes the snapshots.
         hosts: names with a dot to which the page answers; None for this machine's own.
-        connections: how many connections the server holds; half of them may be event streams.
+        connections: how many connections the server holds; half of them may be event streams and downloads.
         access: who may read and control; None lets everybody read and nobody control.
         request_control: passes control requests to the coordinator; None for a page without control.
+        folder: the run folder, for downloads; None for a page without them.
     """
     app = FastAPI(
         title="fedquilt coordinator",
@@ -75,13 +80,16 @@ def create_app(
         app.add_middleware(AccessCheck, access=access)
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
-    streams = EventStreams(connections // 2)
+    streams = LongResponses(connections // 2)
     controls = access if request_control is not None else None
-    app.include_router(_page_routes(store, app.state.closing, streams, controls))
+    source = FrameSource(store, downloads=folder is not None)
+    app.include_router(_page_routes(source, app.state.closing, streams, controls))
     app.include_router(_stream_routes(store, app.state.closing, streams))
     app.include_router(first_api_routes(store))
     app.include_router(api_routes(store))
     app.include_router(_monitoring_routes(store))
+    if folder is not None:
+        app.include_router(download_routes(store, folder, streams))
     if access is not None and request_control is not None:
         app.include_router(control_routes(store, request_control))
     app.mount(f"/static/{digest_files()}", LastingFiles(directory=FOLDER), name="lasting")
@@ -90,11 +98,10 @@ def create_app(
 
 
 def _page_routes(
-    store: StatusStore, closing: threading.Event, streams: EventStreams, controls: Access | None
+    source: FrameSource, closing: threading.Event, streams: LongResponses, controls: Access | None
 ) -> APIRouter:
     """Return the page's routes; a reader whom ``controls`` knows gets the forms that control the run."""
     router = APIRouter(tags=["page"])
-    source = FrameSource(store)
 
     @router.get("/", response_class=HTMLResponse, summary="The status page")
     async def page(request: Request) -> HTMLResponse:
@@ -117,7 +124,7 @@ def _page_routes(
     return router
 
 
-def _stream_routes(store: StatusStore, closing: threading.Event, streams: EventStreams) -> APIRouter:
+def _stream_routes(store: StatusStore, closing: threading.Event, streams: LongResponses) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["api"])
 
     @router.get("/stream", summary="Each new snapshot", response_class=EventSourceResponse, responses=_STREAM)

@@ -19,13 +19,13 @@ MOST_CONNECTIONS: Final = 256
 HEAD_SECONDS: Final = 10.0
 """A request's head must be complete this long after its connection, or its first byte on an idle connection."""
 RESPONSE_SECONDS: Final = 30.0
-"""A visitor must have taken a response this long after the request. Event streams have no such limit."""
+"""A visitor must have taken a response this long after the request. Event streams and downloads have no such limit."""
 STALL_SECONDS: Final = 10.0
 """A visitor that leaves more than the buffers hold for this long is dropped, also from an event stream."""
 SEND_BUFFER: Final = 32 * 1024
 """Bytes that the kernel holds for one visitor. Without a limit, it holds up to 4 MB for each that does not read."""
-EVENT_STREAM: Final = "event_stream"
-"""Key in the request's state, set for a response without end."""
+LONG_RESPONSE: Final = "long_response"
+"""Key in the request's state, set for a response that may take longer than ``RESPONSE_SECONDS``."""
 _numbers = itertools.count()
 
 
@@ -135,7 +135,7 @@ class PageConnection(H11Protocol):
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
-        if not (self._is_answering and EVENT_STREAM in self.cycle.scope["state"]):
+        if not (self._is_answering and LONG_RESPONSE in self.cycle.scope["state"]):
             self.drop()
 
     def _end_stall(self) -> None:

@@ -20,6 +20,8 @@ from fedquilt_server.web.missing import list_missing
 PARTS = ("status", "waiting", "summary")
 """The parts of the page that are small and change often. Each is the name of a template and of a server-sent event."""
 
+DOWNLOADS = ("rounds.csv", "clients.csv", "classes.csv", "replies.csv", "boards.csv", "telemetry.csv", "events.jsonl")
+"""Files of the run folder to which the page has links; each run has them."""
 BOARDS_SHOWN = 400
 ROUNDS_SHOWN = 20
 EVENTS_SHOWN = 100
@@ -35,6 +37,7 @@ def create_environment() -> Environment:
         static=f"/static/{digest_files()}",
         modules=list_modules(),
         dash=DASH,
+        run_files=DOWNLOADS,
         rounds_shown=ROUNDS_SHOWN,
         events_shown=EVENTS_SHOWN,
         boards_shown=BOARDS_SHOWN,

@@ -63,10 +63,12 @@ class FrameSource:
 
     Args:
         store: where the coordinator writes the snapshots.
+        downloads: whether the page has links to files of the run folder.
     """
 
-    def __init__(self, store: StatusStore) -> None:
+    def __init__(self, store: StatusStore, *, downloads: bool = False) -> None:
         self._store = store
+        self._downloads = downloads
         self._renderer = Renderer()
         self._boot = secrets.token_hex(4)
         self._made = 0
@@ -101,6 +103,7 @@ class FrameSource:
         s = frame.snapshot
         context = {
             "now": time.time(),
+            "downloads": self._downloads,
             "control": control and s.phase not in ENDED,
             "control_boards": [board.agent for board in s.boards[:BOARDS_SHOWN]],
             "parts": frame.parts,

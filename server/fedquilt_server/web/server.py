@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import uvicorn
 
@@ -47,6 +48,7 @@ class PageServer:
         connections: how many connections the page may hold, see ``connection_limit``.
         access: who may read and control, see ``create_app``.
         request_control: passes control requests to the coordinator.
+        folder: the run folder, for downloads.
 
     Attributes:
         url: the address for a browser on this machine; empty before ``start``.
@@ -61,11 +63,12 @@ class PageServer:
         connections: int = MOST_CONNECTIONS,
         access: Access | None = None,
         request_control: RequestControl | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.url = ""
         self._host, self._port = host, port
         self._names = HostNames(allowed_hosts)
-        self._app = create_app(store, self._names, connections, access, request_control)
+        self._app = create_app(store, self._names, connections, access, request_control, folder)
         self._server = uvicorn.Server(_config(self._app, connections))
         self._thread: threading.Thread | None = None
 

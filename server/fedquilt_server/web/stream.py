@@ -12,52 +12,29 @@ from typing import Final
 
 import anyio
 from sse_starlette import EventSourceResponse
-from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from fedquilt_server.web.connections import EVENT_STREAM
 from fedquilt_server.web.frames import FRAME_SECONDS, Frame, FrameSource, encode_event
+from fedquilt_server.web.long_responses import LongResponses
 
 HEARTBEAT_SECONDS: Final = 5.0
 """Time between two events with the server's clock. The page shows a lost connection after three missed heartbeats."""
-BUSY_SECONDS: Final = 5
-
-
-class EventStreams:
-    """The number of open event streams, and its bound: each stream holds its connection without end."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.open = 0
 
 
 class BoundedEventStream(EventSourceResponse):
-    """An event stream that counts as one of ``streams``, or status 503 if there are too many.
+    """An event stream that counts as one of the long responses.
 
     The ``send_timeout`` of the library is not used: after it, uvicorn waits without end for the visitor to take the
     rest. ``PageConnection`` drops such a visitor instead.
     """
 
-    def __init__(self, content: AsyncIterator[bytes], streams: EventStreams) -> None:
+    def __init__(self, content: AsyncIterator[bytes], bound: LongResponses) -> None:
         super().__init__(content)
-        self._streams = streams
+        self._bound = bound
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream until the visitor leaves or the server closes."""
-        if self._streams.open >= self._streams.most:
-            await _TOO_MANY(scope, receive, send)
-            return
-        scope.setdefault("state", {})[EVENT_STREAM] = True
-        self._streams.open += 1
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._streams.open -= 1
-
-
-_TOO_MANY = PlainTextResponse(
-    "Too many pages are open. Close one of them.\n", 503, headers={"Retry-After": str(BUSY_SECONDS)}
-)
+        await self._bound.send(super().__call__, scope, receive, send)
 
 
 class Reader:
