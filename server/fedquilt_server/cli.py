@@ -155,7 +155,11 @@ def coordinator(
     allow_host: AllowHost = None,
     page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
     public_page: Annotated[
-        bool, typer.Option("--public-page", help="Let everybody who reaches the page read it without the page's token.")
+        bool,
+        typer.Option(
+            "--public-page",
+            help="Let everybody who reaches the page read it and download the model without the page's token.",
+        ),
     ] = False,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     patience: Annotated[

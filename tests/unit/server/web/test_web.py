@@ -16,6 +16,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.recorded_runs import write_run
 
 import fedquilt_server.web
 from fedquilt_common.errors import FedquiltError
@@ -412,13 +413,14 @@ def test_ipv6(store: StatusStore) -> None:
 
 
 # The event streams have no end, so a generated request would never finish. They have their own tests.
-def test_answers_keep_to_the_schema() -> None:
+def test_answers_keep_to_the_schema(tmp_path: Path) -> None:
     import schemathesis  # here, because it takes a second: no other test needs it
 
-    app = create_app(StatusStore(hostile_snapshot()))
+    write_run(tmp_path)
+    app = create_app(StatusStore(hostile_snapshot()), folder=tmp_path)
     schema = schemathesis.openapi.from_asgi("/openapi.json", app).exclude(path=["/events", "/api/v1/stream"])
     operations = [found.ok() for found in schema.get_all_operations()]  # type: ignore[union-attr]
-    assert len(operations) == 11
+    assert len(operations) == 14
     for operation in operations:
 
         @given(operation.as_strategy())
@@ -429,9 +431,9 @@ def test_answers_keep_to_the_schema() -> None:
         check()
 
 
-def test_schema_describes_every_operation() -> None:
-    paths = create_app(StatusStore()).openapi()["paths"]
-    names = ("snapshot", "rounds", "boards", "events", "replies", "coverage", "stream")
+def test_schema_describes_every_operation(tmp_path: Path) -> None:
+    paths = create_app(StatusStore(), folder=tmp_path).openapi()["paths"]
+    names = ("snapshot", "rounds", "boards", "events", "replies", "coverage", "stream", "result", "model")
     first = {"/", "/events", "/api/status", "/api/rounds", "/healthz", "/metrics"}
-    assert set(paths) == first | {f"/api/v1/{name}" for name in names}
+    assert set(paths) == first | {f"/api/v1/{name}" for name in (*names, "files/{name}")}
     assert all(path["get"]["summary"] for path in paths.values())
