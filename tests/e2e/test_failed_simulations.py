@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command
+from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, simulating
 
 from fedquilt_server.simulate.mosquitto import free_port
 
@@ -49,18 +48,18 @@ def result(folder: Path) -> tuple[str, str, int]:
 def test_a_model_that_diverges(tmp_path: Path) -> None:
     """The coordinator ends the run. The page stays, and the next command resumes the run."""
     port, fails = free_port(), EXPERIMENTS / "digits-fedavg.yaml"
-    words = command(fails, tmp_path, "--set", "training.lr=1e30", "--port", str(port), "--linger", "60")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    options = ("--set", "training.lr=1e30", "--port", str(port), "--linger", "60")
+    with simulating(fails, tmp_path, *options) as process:
         shown = await_failure(port)
         process.send_signal(signal.SIGINT)  # ends the lingering
-        out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out) == (7, "")
+        done = process.finish(PATIENCE)
+    assert (done.returncode, done.stdout) == (7, "")
     status, reason, code = result(tmp_path)
     assert (status, code) == ("failed", 7)
     assert "round 1 cannot reach its quorum of 8: 8 of 8 clients failed (client 0: the loss became nan" in reason
     assert shown["message"] == reason
-    assert f"fedquilt: {reason}" in err
-    assert "The page stays for 60 s" in err
+    assert f"fedquilt: {reason}" in done.stderr
+    assert "The page stays for 60 s" in done.stderr
 
 
 @pytest.mark.parametrize(("policy", "code", "status"), [("warn", 0, "finished"), ("stop", 7, "failed")])
@@ -68,8 +67,9 @@ def test_a_loss_that_explodes_is_reported_and_ends_the_run_if_wanted(
     policy: str, code: int, status: str, tmp_path: Path
 ) -> None:
     changes = ("rounds=2", "training.lr=1e9", f"on_divergence={policy}")
-    words = command(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, *(word for c in changes for word in ("--set", c)))
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    options = (word for change in changes for word in ("--set", change))
+    with simulating(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, *options) as process:
+        done = process.finish(PATIENCE)
     found = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (done.returncode, found["status"], len(found["rounds"])) == (code, status, 2 if policy == "warn" else 1)
     (warning,) = found["warnings"]
@@ -81,9 +81,9 @@ def test_a_loss_that_explodes_is_reported_and_ends_the_run_if_wanted(
 
 def test_a_data_set_that_is_missing(tmp_path: Path) -> None:
     """The coordinator ends before its run begins."""
-    words = command(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, "--set", "data.set=cifar10")
-    environment = {**os.environ, "FEDQUILT_DATA": str(tmp_path)}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment)
+    options = ("--set", "data.set=cifar10")
+    with simulating(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, *options, FEDQUILT_DATA=str(tmp_path)) as process:
+        done = process.finish(PATIENCE)
     status, reason, code = result(tmp_path)
     assert (done.returncode, status, code) == (5, "failed", 5)
     assert "cifar10" in reason
@@ -94,8 +94,7 @@ def test_an_agent_that_cannot_run(tmp_path: Path) -> None:
     """``simulate`` ends the run; its coordinator records and shows the reason."""
     port = free_port()
     (tmp_path / "idle.yaml").write_text(IDLE)
-    words = command(tmp_path / "idle.yaml", tmp_path, "--port", str(port), "--linger", "60")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with simulating(tmp_path / "idle.yaml", tmp_path, "--port", str(port), "--linger", "60") as process:
         await_round(tmp_path, 2)
         killed = set[int]()
         while len(killed) < 4:
@@ -106,11 +105,11 @@ def test_an_agent_that_cannot_run(tmp_path: Path) -> None:
             time.sleep(0.05)
         shown = await_failure(port)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 7
+        done = process.finish(PATIENCE)
+    assert done.returncode == 7
     status, reason, code = result(tmp_path)
     assert (status, code) == ("failed", 7)
     assert reason.startswith("pi-0 was killed by SIGILL (Illegal instruction). The end of its log")
     assert shown["message"] == reason
-    assert reason.splitlines()[0] in err
+    assert reason.splitlines()[0] in done.stderr
     assert not (tmp_path / "run" / "stop.json").exists()

@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support import warm
 from tests.support.runs import (
     EXPERIMENTS,
-    FEDQUILT,
     PATIENCE,
     await_round,
-    command,
     kill,
     memories,
     recording_broker,
     simulate,
+    simulating,
 )
 
 from fedquilt_common.wire.codec import FileArrays
@@ -69,17 +67,17 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     folder = tmp_path_factory.mktemp("killed")
     one = "fleet=[{kind: strong, agents: 1, clients: 20}]"
     options = ("--set", "rounds=50", "--set", "training.epochs=2", "--set", "wire.chunk=1MiB", "--set", one)
-    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with recording_broker(folder) as (broker, messages):
-        start = command(EXPERIMENTS / "digits-ditto.yaml", folder, "--broker", broker, *options)
-        with subprocess.Popen(start, **silent) as run:
-            try:
-                await_round(folder, KILLED_AFTER)
-            finally:
-                run.kill()
-                for who in ("coordinator", "strong-0"):
-                    with contextlib.suppress(ProcessLookupError):  # it ends by itself without its parent
-                        kill(folder, who)
+    with (
+        recording_broker(folder) as (broker, messages),
+        simulating(EXPERIMENTS / "digits-ditto.yaml", folder, "--broker", broker, *options) as run,
+    ):
+        try:
+            await_round(folder, KILLED_AFTER)
+        finally:
+            run.kill()
+            for who in ("coordinator", "strong-0"):
+                with contextlib.suppress(ProcessLookupError):  # it ends by itself without its parent
+                    kill(folder, who)
     return folder, b"".join(message.header + message.payload for message in messages)
 
 
@@ -98,10 +96,7 @@ def test_nothing_private_is_on_any_topic(killed: tuple[Path, bytes]) -> None:
 
 def test_a_killed_run_is_replayed_without_boards(killed: tuple[Path, bytes]) -> None:
     """Also the private memory comes out the same, bit for bit."""
-    done = subprocess.run(
-        [*FEDQUILT, "replay", str(killed[0] / "run"), "--json"],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    done = warm.fedquilt("replay", str(killed[0] / "run"), "--json", where=killed[0], patience=PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)
     closed = [row for row in report["rounds"] if row["state_equal"]]
@@ -112,11 +107,11 @@ def test_a_killed_run_is_replayed_without_boards(killed: tuple[Path, bytes]) -> 
 
 
 def test_whoever_is_killed_private_memory_counts_once(calm: Path, tmp_path: Path) -> None:
-    with subprocess.Popen(command(FEDREB, tmp_path, *SHORT), stdout=subprocess.DEVNULL) as process:
+    with simulating(FEDREB, tmp_path, *SHORT) as process:
         for number, who in ((1, "weak-0"), (2, "coordinator")):
             await_round(tmp_path, number)
             kill(tmp_path, who)
-        assert process.wait(PATIENCE) == 0
+        assert process.finish(PATIENCE).returncode == 0
     runs = [folder / "run" for folder in (calm, tmp_path)]
     assert len({(run / "global.safetensors").read_bytes() for run in runs}) == 1
     results = [json.loads((run / "result.json").read_text())["rounds"] for run in runs]

@@ -1,4 +1,4 @@
-"""From ``fq.simulate`` to reports in each format, as a user makes them."""
+"""From runs to reports in each format, as a user makes them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from tests.support import warm
 
 import fedquilt as fq
 from fedquilt_common.cli import run as fedquilt
@@ -21,7 +23,11 @@ SMALL: dict[str, Any] = {
 
 
 def test_runs_of_two_seeds_become_a_report_in_each_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [fq.simulate(SMALL, out=tmp_path / f"seed-{seed}", progress=False, seed=seed) for seed in (1, 2)]
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(SMALL))
+    for seed in (1, 2):
+        words = ("simulate", "tiny.yaml", "--out", f"seed-{seed}", "--set", f"seed={seed}")
+        assert warm.fedquilt(*words, where=tmp_path).returncode == 0
+    runs = [fq.load_run(tmp_path / f"seed-{seed}") for seed in (1, 2)]
     made = fq.report(runs, out=tmp_path / "report")
     group = made.contents.groups[0]
     final = [run.result.final["accuracy"] for run in runs]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.support.runs import PATIENCE, await_round, command
+from tests.support.runs import PATIENCE, await_round, simulating
 
 ROUNDS = 40
 IDLE = f"""
@@ -24,13 +23,13 @@ fleet:
 def test_a_resumed_run_has_no_round_twice(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     (tmp_path / "idle.yaml").write_text(IDLE)
-    words = command(tmp_path / "idle.yaml", tmp_path, "--tensorboard", str(tmp_path / "logs"))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    run = (tmp_path / "idle.yaml", tmp_path, "--tensorboard", str(tmp_path / "logs"))
+    with simulating(*run) as process:
         await_round(tmp_path, 3)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE)
+        assert process.finish(PATIENCE).returncode == 130
+    with simulating(*run) as process:
+        assert process.finish(PATIENCE).returncode == 0
     (folder,) = (tmp_path / "logs").iterdir()
     assert len(list(folder.iterdir())) == 2  # a file for each start
     reader = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0})

@@ -14,11 +14,11 @@ from tests.support.runs import (
     FEDQUILT,
     PATIENCE,
     await_round,
-    command,
     kill,
     memories,
     recording_broker,
     simulate,
+    simulating,
 )
 
 from fedquilt_common.wire.codec import FileArrays
@@ -83,11 +83,11 @@ def test_neither_lost_packets_nor_kills_change_a_bit(calm: Recorded, tmp_path: P
     link = "{rate: 2000, latency: 0.1, loss: 0.2, mtu: 700}"
     lossy = ["--set", "wire.chunk=500", "--set", "speedup=400", "--set", "participation.deadline=86400"]
     lossy += [word for line in (0, 1) for word in ("--set", f"fleet.{line}.link={link}")]
-    with subprocess.Popen(command(EXPERIMENT, tmp_path, *SHORT, *lossy), stdout=subprocess.DEVNULL) as process:
+    with simulating(EXPERIMENT, tmp_path, *SHORT, *lossy) as process:
         await_round(tmp_path, 1)
         for who in ("weak-0", "coordinator"):
             kill(tmp_path, who)
-        assert process.wait(PATIENCE) == 0
+        assert process.finish(PATIENCE).returncode == 0
     assert outcome(tmp_path) == outcome(calm[0])
     rows = json.loads((tmp_path / "run" / "result.json").read_text())["rounds"]
     assert all(row["rejected"] == 0 and row["label_bytes_up"] >= 6 * LABELS for row in rows)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, command, kill, simulate
+from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, kill, simulate, simulating
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.wire.codec import FileArrays
@@ -117,12 +116,14 @@ def test_what_adaptivefl_reports_and_that_a_killed_board_changes_no_bit_of_it(tm
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
     experiment = EXPERIMENTS / "digits-adaptivefl.yaml"
     options = ("--set", "rounds=2", "--set", "evaluate_every=2", "--set", "training.epochs=1")
+    calm.mkdir()
     found = simulate(experiment, calm, *options)
     check_report(found, "adaptivefl", 2)
     check_adaptive_report(found, calm)
-    with subprocess.Popen(command(experiment, stormy, *options), stdout=subprocess.DEVNULL) as process:
+    stormy.mkdir()
+    with simulating(experiment, stormy, *options) as process:
         await_round(stormy, 1)
         kill(stormy, "medium-0")
-        assert process.wait(PATIENCE) == 0
+        assert process.finish(PATIENCE).returncode == 0
     models = [(folder / "run" / "global.safetensors").read_bytes() for folder in (calm, stormy)]
     assert models[0] == models[1]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.support.runs import EXPERIMENTS, FEDQUILT, PATIENCE, await_round, recording_broker
+import pytest
+from tests.support import warm
+from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, recording_broker
 
 import fedquilt as fq
+from fedquilt_common import cli
 
 METHODS = f"""
 name: methods
@@ -35,12 +39,12 @@ algorithm: {name: echo}
 """No process needs torch for it."""
 
 
-def command(*words: str) -> list[str]:
-    return [*FEDQUILT, "sweep", *words]
+def sweeping(folder: Path, *words: str) -> AbstractContextManager[warm.WarmCommand]:
+    return warm.running("sweep", *words, where=folder)
 
 
 def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    return warm.fedquilt("sweep", *words, where=folder, patience=PATIENCE)
 
 
 def manifest(folder: Path) -> dict[str, Any]:
@@ -80,13 +84,13 @@ def test_an_interrupted_sweep_resumes_and_skips_what_is_finished(tmp_path: Path)
     first = tmp_path / "all" / "seed=1"
     first.mkdir(parents=True)
     (first / "run").symlink_to(first)  # where await_round looks for the journal
-    with subprocess.Popen(command(*words), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    with sweeping(tmp_path, *words) as process:
         await_round(first, 2)
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, err
-    assert "Interrupted after 0 of 2 runs. Run the same command again to resume; the folder is all" in err
+        stopped = process.finish(PATIENCE)
+    assert stopped.returncode == 130, stopped.stderr
+    assert "Interrupted after 0 of 2 runs. Run the same command again to resume; the folder is all" in stopped.stderr
     assert statuses(tmp_path / "all") == {"seed=1": "stopped", "seed=2": "pending"}
     _, alive = psutil.wait_procs(family, timeout=PATIENCE)
     assert (len(family) >= 4, alive) == (True, [])
@@ -109,14 +113,11 @@ def test_an_interrupted_sweep_resumes_and_skips_what_is_finished(tmp_path: Path)
 def test_boards_take_part_in_one_run_after_another(tmp_path: Path) -> None:
     (tmp_path / "idle.yaml").write_text(UNTRAINED)
     with recording_broker(tmp_path / "broker") as (url, messages):
-        words = [*FEDQUILT, "agent", "--broker", url, "--id", "pi", "--clients", "0-1", "--state", str(tmp_path / "pi")]
-        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as board:
-            try:
-                done = sweep(
-                    tmp_path, "idle.yaml", "--vary", "seed=1,2", "--set", "rounds=2", "--broker", url, "--jobs", "1"
-                )
-            finally:
-                board.terminate()
+        words = ("agent", "--broker", url, "--id", "pi", "--clients", "0-1", "--state", str(tmp_path / "pi"))
+        with warm.running(*words, where=tmp_path):
+            done = sweep(
+                tmp_path, "idle.yaml", "--vary", "seed=1,2", "--set", "rounds=2", "--broker", url, "--jobs", "1"
+            )
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "runs" / "idle-sweep") == {"seed=1": "finished", "seed=2": "finished"}
     assert done.stderr.count("Status page: http://127.0.0.1:") == 2
@@ -124,13 +125,23 @@ def test_boards_take_part_in_one_run_after_another(tmp_path: Path) -> None:
     assert agents == {"pi"}, "nothing is simulated"
 
 
-def test_options_for_boards_need_a_broker_and_one_run_at_a_time(tmp_path: Path) -> None:
-    (tmp_path / "idle.yaml").write_text(UNTRAINED)
-    words = ("idle.yaml", "--vary", "seed=1,2")
-    lonely = sweep(tmp_path, *words, "--federation", "lab")
-    assert (lonely.returncode, "need --broker" in lonely.stderr) == (4, True)
-    both = sweep(tmp_path, *words, "--broker", "mqtt://127.0.0.1", "--jobs", "2")
-    assert (both.returncode, "boards take part in one run at a time" in both.stderr) == (4, True)
-    pages = sweep(tmp_path, *words, "--port", "8080", "--jobs", "2")
-    assert (pages.returncode, "two pages cannot share a port" in pages.stderr) == (4, True)
-    assert not (tmp_path / "runs").exists()
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--federation", "lab"), "need --broker"),
+        (("--broker", "mqtt://127.0.0.1", "--jobs", "2"), "boards take part in one run at a time"),
+        (("--port", "8080", "--jobs", "2"), "two pages cannot share a port"),
+    ],
+)
+def test_options_for_boards_need_a_broker_and_one_run_at_a_time(
+    options: tuple[str, ...],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("idle.yaml").write_text(UNTRAINED)
+    assert cli.run(["sweep", "idle.yaml", "--vary", "seed=1,2", *options]) == 4
+    assert words in capsys.readouterr().err
+    assert not Path("runs").exists()

@@ -1,4 +1,4 @@
-"""Runs ``fedquilt simulate`` as users start it, reads its files, and records the messages on its broker."""
+"""Runs ``fedquilt simulate`` in warm processes, reads its files, and records the messages on its broker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm
+
 from fedquilt_client.store import kept_memories
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
@@ -26,16 +28,18 @@ FEDQUILT = (sys.executable, "-m", "fedquilt_common.cli")
 PATIENCE = 150.0
 
 
-def command(experiment: Path, folder: Path, *options: str) -> list[str]:
-    return [*FEDQUILT, "simulate", str(experiment), "--out", str(folder / "run"), "--json", *options]
+def simulating(
+    experiment: Path, folder: Path, *options: str, **environment: str
+) -> contextlib.AbstractContextManager[warm.WarmCommand]:
+    """Start ``fedquilt simulate``; ends it with the block."""
+    words = ("simulate", str(experiment), "--out", str(folder / "run"), "--json", *options)
+    return warm.running(*words, where=folder, environment=environment)
 
 
 def simulate(experiment: Path, folder: Path, *options: str, **environment: str) -> dict[str, Any]:
     """Run ``fedquilt simulate``; returns the result that it prints, the same as in its folder."""
-    done = subprocess.run(
-        command(experiment, folder, *options),
-        capture_output=True, text=True, timeout=PATIENCE, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
+    with simulating(experiment, folder, *options, **environment) as running:
+        done = running.finish(PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout)
     del found["restarts"]

@@ -1,51 +1,186 @@
-"""Functions and commands in processes of their own, forked from one that has loaded torch: loading it takes seconds."""
+"""Functions and commands in processes of their own, forked from one that has loaded torch: loading it takes seconds.
+
+The processes that a command starts are forked, too. Every process has an id, memory, signals and files of its own, as
+one that begins a program has; it only finds the modules loaded.
+"""
 
 from __future__ import annotations
 
+import gc
+import importlib
+import logging
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 PATIENCE = 60.0
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["fedquilt_common.training.learner", "fedquilt_server.coordinator.coordinator"])
+PROCESSES.set_forkserver_preload([
+    "fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_client.context", "fedquilt_client.worker",
+    "fedquilt_common.training.learner", "fedquilt_server.cli", "fedquilt_server.coordinator.coordinator",
+    "fedquilt_server.simulate.simulate", "fedquilt_server.web.server",
+])  # fmt: skip
 
 
-def fedquilt(*arguments: str, where: Path, before: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command in the folder ``where``; ``before`` is executed first in its process."""
+class WarmCommand:
+    """A ``fedquilt`` command that runs."""
+
+    def __init__(self, process: Any, words: Sequence[str], streams: tuple[Path, Path]) -> None:
+        self._process, self._words, self._streams = process, words, streams
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return int(self._process.pid)
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL."""
+        self._process.kill()
+
+    def finish(self, patience: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+        """Wait until it ends; returns its exit code and what it has printed."""
+        self._process.join(patience)
+        code = self._process.exitcode
+        assert code is not None, f"fedquilt {' '.join(self._words)} has not ended after {patience} s"
+        return subprocess.CompletedProcess(self._words, code, *(path.read_text() for path in self._streams))
+
+
+@contextmanager
+def running(
+    *arguments: str, where: Path, before: str = "", environment: Mapping[str, str] | None = None
+) -> Iterator[WarmCommand]:
+    """Start the command; kills it at the end of the block.
+
+    Args:
+        *arguments: the words after ``fedquilt``.
+        where: the folder that it runs in.
+        before: Python that is executed first in its process.
+        environment: variables to set.
+    """
     with tempfile.TemporaryDirectory() as folder:
         streams = Path(folder, "stdout"), Path(folder, "stderr")
-        process = PROCESSES.Process(target=_command, args=(arguments, where, before, streams))
+        target = partial(_command, arguments, where, before, dict(environment or {}), streams)
+        process = PROCESSES.Process(target=target)
         process.start()
-        process.join(PATIENCE)
-        process.kill()  # no effect on one that has ended
-        process.join()
-        code = process.exitcode or 0
-        assert code != -signal.SIGKILL, f"fedquilt {' '.join(arguments)} has not ended after {PATIENCE} s"
-        return subprocess.CompletedProcess(arguments, code, *(path.read_text() for path in streams))
+        try:
+            yield WarmCommand(process, arguments, streams)
+        finally:
+            process.kill()  # no effect on one that has ended
+            process.join()
 
 
-def _command(arguments: tuple[str, ...], where: Path, before: str, streams: tuple[Path, Path]) -> None:
-    os.chdir(where)
-    for stream, path in enumerate(streams, 1):
-        with path.open("wb") as file:
-            os.dup2(file.fileno(), stream)
-    warnings.simplefilter("error")
-    sys.argv = ["fedquilt", *arguments]
-    exec(before, {})  # noqa: S102 - a test's own words
-    from fedquilt_common.cli import main
-
-    main()
+def fedquilt(
+    *arguments: str,
+    where: Path,
+    before: str = "",
+    environment: Mapping[str, str] | None = None,
+    patience: float = PATIENCE,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, as ``running`` starts it."""
+    with running(*arguments, where=where, before=before, environment=environment) as command:
+        return command.finish(patience)
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function returns in a process of its own."""
     with PROCESSES.Pool(1) as pool:
         return pool.apply(function, arguments)
+
+
+class ForkedProgram(subprocess.Popen[Any]):
+    """Starts ``python -m MODULE`` by a fork that calls the module's ``main``, and any other program as usual."""
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        preexec_fn: Callable[[], object] | None = None,
+        **options: Any,
+    ) -> None:
+        if list(args[:2]) == [sys.executable, "-m"]:
+            preexec_fn = partial(_become, args[2], args[3:], dict(os.environ if env is None else env), preexec_fn)
+        super().__init__(args, env=env, preexec_fn=preexec_fn, **options)
+
+
+def _become(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], before: Callable[[], object] | None
+) -> None:
+    """Call a module's ``main`` with the state of a new process, instead of beginning a program. Never returns."""
+    if before is not None:
+        before()
+    gc.freeze()  # what this process has of its parent is never finalised
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also the pipe on which Popen waits for the program to begin
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python program does
+    streams = (os.fdopen(number, mode, 1, closefd=False) for number, mode in enumerate("rww"))
+    sys.stdin, sys.stdout, sys.stderr = streams
+    logging.root.handlers.clear()
+    warnings.simplefilter("default")
+    os.environ.clear()
+    os._exit(_run_main(module, arguments, environment))
+
+
+def _run_main(module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Return the exit code of a module's ``main``."""
+    _enter(arguments, environment)
+    _forget_packages()
+    code = 0
+    try:
+        importlib.import_module(module).main()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _enter(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Set the arguments, the environment and the folders of packages."""
+    os.environ.update(environment)
+    sys.argv = ["fedquilt", *arguments]
+    sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", *sys.path)]
+
+
+def _forget_packages() -> None:
+    """Forget modules that are neither installed nor the project's: each test has others of the same name."""
+    known = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
+    for name, module in list(sys.modules.items()):
+        if not (getattr(module, "__file__", None) or sys.prefix).startswith(known):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def _command(
+    arguments: tuple[str, ...], where: Path, before: str, environment: Mapping[str, str], streams: tuple[Path, Path]
+) -> None:
+    os.chdir(where)
+    for stream, path in enumerate(streams, 1):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), stream)
+    warnings.simplefilter("error")
+    subprocess.Popen = ForkedProgram  # type: ignore[assignment,misc]
+    _enter(arguments, environment)
+    exec(before, {})  # noqa: S102 - a test's own words
+    from fedquilt_common.cli import main
+
+    main()

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.warm import ForkedProgram
 
+from fedquilt_client import worker_pool
 from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common.experiment.experiment import Experiment
@@ -50,6 +53,12 @@ def wait_for(done: Callable[[], Any], what: str = "it", seconds: float = PATIENC
         assert time.monotonic() < end, f"waited {seconds} seconds for {what}"
         time.sleep(0.02)
     return found
+
+
+@pytest.fixture(autouse=True)
+def _warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training processes are forked from this process, which has loaded what they need."""
+    monkeypatch.setattr(worker_pool, "subprocess", SimpleNamespace(Popen=ForkedProgram, PIPE=subprocess.PIPE))
 
 
 @pytest.fixture(name="wait_for")

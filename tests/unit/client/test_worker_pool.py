@@ -62,8 +62,9 @@ class Driver:
 
 
 def workers_of_this_process() -> list[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return [child for child in found if "fedquilt_client.worker" in " ".join(child.cmdline())]
+    """Return the children that were forked from this process."""
+    own = psutil.Process()
+    return [child for child in own.children(recursive=True) if child.cmdline() == own.cmdline()]
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support import warm
 
 from fedquilt_common import cli
 from fedquilt_common.files.yaml_text import load_yaml
@@ -57,8 +56,7 @@ def test_the_file_runs(tmp_path: Path) -> None:
     """With fewer rounds and agents, to be quick."""
     assert cli.run(["init", "first"]) == 0
     fewer = ("--set", "rounds=2", "--set", "fleet=[{kind: strong, agents: 1, clients: 4}]")
-    command = [sys.executable, "-m", "fedquilt_common.cli", "simulate", "first.yaml", "--json", *fewer]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = warm.fedquilt("simulate", "first.yaml", "--json", *fewer, where=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(json.loads(done.stdout)["rounds"]) == 2
     assert (tmp_path / "runs" / "first" / "result.json").exists()
