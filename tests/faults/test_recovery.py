@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fedquilt_common.experiment.sections import Budget
 from fedquilt_common.wire.transport import Deliver, MqttMessage
+from fedquilt_server.history.log_files import read_events
 from fedquilt_server.round.events import Replied
+from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.status.snapshot import StatusStore
 
 if TYPE_CHECKING:
@@ -144,6 +147,33 @@ def test_a_crash_anywhere_changes_nothing(
         assert sum(row.duplicates for row in stage.rows) == expected, where
         left = {topic.rpartition("lab/")[2] for topic in stage.broker.retained}
         assert left == {"coordinator", "end", "agents/pi/presence", "agents/jetson/presence"}, where
+        for player in stage.players.values():
+            player.listen()
+            assert player.ended, where
+
+
+def test_a_run_ends_once_when_its_budget_is_used_up(
+    tmp_path_factory: pytest.TempPathFactory, make_stage: Callable[..., Stage]
+) -> None:
+    """The first of five rounds uses it up, wherever the coordinator crashes around the end of this round."""
+    limits = {"rounds": 5, "evaluate_every": 3, "budget": Budget(hours=1e-9)}
+    reason = "the budget of 0.00 s is used up after round 1"
+
+    def begin() -> Stage:
+        stage = make_stage(tmp_path_factory.mktemp("run"))
+        stage.experiment = stage.experiment.model_copy(update=limits)
+        stage.arrive()
+        return stage
+
+    points = until_it_dies(begin(), 0).points
+    for at in range(len(points) - points[::-1].index("before append"), len(points) + 1):
+        stage = begin()
+        until_it_dies(stage, at)
+        go_on(stage)
+        result, where = read_result(stage.folder), f"point {at}: {points[at - 1]}"
+        assert (result.status, result.reason, len(result.rounds)) == ("finished", reason, 1), where
+        kinds = [event.kind for event in read_events(stage.folder / "events.jsonl")]
+        assert "finished" in kinds, where
         for player in stage.players.values():
             player.listen()
             assert player.ended, where

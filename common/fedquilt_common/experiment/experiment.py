@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from fedquilt_common.experiment.sections import (
     AlgorithmChoice,
+    Budget,
     Data,
     FleetLine,
     Model,
@@ -42,6 +43,7 @@ class Experiment(Section):
         evaluate_every: evaluate the global model every N rounds, and after the last.
         on_divergence: what happens when the loss explodes or the accuracy stays at chance level: `warn`, or `stop` the
             run as failed.
+        budget: limits after which the run ends before its last round.
         speedup: speed of time on simulated links and for deadlines; 200 is 200 times as fast.
         data: the data set, and how its samples are divided.
         model: the model and its parameters.
@@ -58,6 +60,7 @@ class Experiment(Section):
     rounds: Positive = 10
     evaluate_every: Positive = 1
     on_divergence: Literal["warn", "stop"] = "warn"
+    budget: Budget = Budget()
     speedup: Annotated[float, Field(ge=BOUNDS["speedup"][0], le=BOUNDS["speedup"][1])] = 1.0
     data: Data
     model: Model

@@ -219,6 +219,20 @@ class Participation(Section):
     shortfall: Literal["wait", "replace"] = "wait"
 
 
+class Budget(Section):
+    """Limits on what a run spends. It ends as finished after the round in which one of them is used up.
+
+    Args:
+        bytes: bytes that the coordinator sends and receives, also as text such as `2GB`.
+        joules: energy of all boards. Boards that report none do not count.
+        hours: time of the rounds, without the time in which the coordinator does not run.
+    """
+
+    bytes: Annotated[Size, Field(ge=1)] | None = None
+    joules: Annotated[float, Field(gt=0)] | None = None
+    hours: Annotated[float, Field(gt=0)] | None = None
+
+
 class Training(Section):
     """A client's training in a task: gradient descent in batches.
 

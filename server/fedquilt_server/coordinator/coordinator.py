@@ -265,10 +265,10 @@ class Coordinator:
 
     def _publish_end(self) -> None:
         """Clear what the broker retains of the run and publish its end; retry while the broker is unreachable."""
-        self._store.update(phase="finished", message="all rounds are done", broker_connected=self._connected)
+        self._store.update(phase="finished", message=self.run.end_reason, broker_connected=self._connected)
         self._downlink.clear()
         self._transport.publish(self._topics.run, b"", retain=True)
-        end = EndMessage(run=self.run.folder.run, reason="all rounds are done")
+        end = EndMessage(run=self.run.folder.run, reason=self.run.end_reason)
         self._transport.publish(self._topics.end, end.encode(), retain=True)
         if self._connected and self._transport.drain(DRAIN_SECONDS):
             self.run.folder.close()

@@ -13,6 +13,7 @@ from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
+from fedquilt_server.status.budget import BudgetUse
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, StatusStore
 
@@ -67,6 +68,7 @@ class StatusUpdater:
             boards=self.boards,
             awaited=run.machine.awaited,
             warning=run.divergence.warning,
+            budget=run.budget.uses,
             **self._counts(),
             **self._happened(),
         )
@@ -108,9 +110,10 @@ class StatusUpdater:
         """Show that a round is aggregated."""
         self._store.update(phase="evaluating")
 
-    def show_round(self, row: RoundResult, warning: str) -> None:
-        """Show a finished round, and the warning that the training has diverged."""
-        self._store.update(history=[*self._store.current.history, row], warning=warning, **self._happened())
+    def show_round(self, row: RoundResult, warning: str, budget: Sequence[BudgetUse]) -> None:
+        """Show a finished round, the warning that the training has diverged, and what is used of the budget."""
+        history = [*self._store.current.history, row]
+        self._store.update(history=history, warning=warning, budget=list(budget), **self._happened())
 
     def take_energy(self) -> dict[str, float | bool | None]:
         """Return the joules of all boards since the last call, and whether a part was estimated."""
@@ -224,4 +227,4 @@ class StatusUpdater:
 def show_finished(run: ActiveRun, store: StatusStore) -> None:
     """Show a run that was finished before this program started."""
     StatusUpdater(store, AgentList()).start(run)
-    store.update(phase="finished", message="all rounds are done")
+    store.update(phase="finished", message=run.end_reason)

@@ -216,7 +216,7 @@ class Driver:
         if divergence.take(row):
             log.warning("%s", divergence.warning)
             self._run.history.add("diverged", clock.now(), divergence.warning, round=row.round)
-        self._display.show_round(row, divergence.warning)
+        self._display.show_round(row, divergence.warning, self._run.budget.uses)
         self.stop_if_diverged()
 
     def stop_if_diverged(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from fedquilt_server.library.quantities import Unit
-from fedquilt_server.status.waiting import DASH
+from fedquilt_server.status.units import DASH
 
 CellKind: TypeAlias = Unit | Literal["text", "count"]
 DIGITS: Final = 3

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from fedquilt_server.status.waiting import DASH
+from fedquilt_server.status.units import DASH
 
 Settings = Mapping[str, Any]
 """Dotted key, such as ``training.lr`` -> value. A missing key is a key that the run does not have."""

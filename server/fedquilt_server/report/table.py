@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from fedquilt_server.library.scales import CellKind, Scale, number_text, scale_of
 from fedquilt_server.report.mean_deviation import MeanDeviation
-from fedquilt_server.status.waiting import DASH
+from fedquilt_server.status.units import DASH
 
 Cell: TypeAlias = str | int | float | MeanDeviation | None
 """None is an unknown value, which is shown as a dash and never as 0."""

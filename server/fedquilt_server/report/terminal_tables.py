@@ -20,8 +20,7 @@ from fedquilt_server.report.run_tables import merge_notes
 from fedquilt_server.report.summary import describe_runs
 from fedquilt_server.report.table import ReportTable, headings, texts
 from fedquilt_server.status.console import printable
-from fedquilt_server.status.units import duration, traffic
-from fedquilt_server.status.waiting import DASH
+from fedquilt_server.status.units import DASH, duration, traffic
 
 COLOURS: dict[RecordedStatus, str] = {"finished": "green", "failed": "red", "damaged": "red", "interrupted": "yellow",
                                       "stopped": "yellow", "unknown": "yellow", "running": "cyan"}  # fmt: skip

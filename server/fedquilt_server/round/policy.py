@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedquilt_common.algorithm_api import Task
@@ -38,6 +38,10 @@ class Policy:
     quorum: int
     deadline: float | None = None
     shortfall: Literal["wait", "replace"] = "wait"
+
+    def end_after(self, round: int) -> Policy:
+        """Return the policy of a run whose last round is ``round``."""
+        return replace(self, rounds=round)
 
     def agent_of(self, event: Joined) -> KnownAgent:
         """Return the record of an agent after this event; clients that the experiment does not have are left out."""

@@ -66,7 +66,7 @@ def round_result(
         trained=report.get("trained", {}),
         client_accuracy=report.get("client_accuracy", {}),
         **_label_fields(watch.labels.by_client()),
-        **_score_fields(scores),
+        **score_fields(scores),
     )
 
 
@@ -76,7 +76,7 @@ def _label_fields(labels: dict[str, dict[str, int]]) -> dict[str, Any]:
     return {"label_bytes": labels, **(totals if labels else {})}
 
 
-def _score_fields(scores: Mapping[str, float]) -> dict[str, Any]:
+def score_fields(scores: Mapping[str, float]) -> dict[str, Any]:
     """Return the row's scores: those with a column of their own, and the others."""
     return {
         **{name: scores.get(name) for name in SCORE_COLUMNS},

@@ -27,10 +27,11 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy
-from fedquilt_server.runs.result_files import ResultFiles, final_row, round_result, write_model
+from fedquilt_server.runs.result_files import ResultFiles, final_row, round_result, score_fields, write_model
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
+from fedquilt_server.status.budget import BudgetMeter
 from fedquilt_server.status.divergence import DivergenceDetector
 from fedquilt_server.status.results import FINISHED, FORMAT, RUNNING, Ending, OwnMemory, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
@@ -69,6 +70,7 @@ class ActiveRun:
         ending: how the run ended; it runs until then.
         history: the run's replies and events.
         divergence: follows the rounds' results.
+        budget: what the rounds have spent.
 
     Raises:
         RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run; or it
@@ -84,12 +86,15 @@ class ActiveRun:
             self.workbench = Workbench(experiment)
             self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
+            self.budget = BudgetMeter(experiment.budget)
+            for row in self.folder.journal.results():
+                self.budget.take(row)
             self.machine = self._make_machine()
             self.traffic = TrafficMeter(self.folder.journal)
             self.watch = Stopwatch(self.checkpoints.last.traffic)
             self.result_files = ResultFiles(path, self.result, stale=self.machine.done > 0)
             self._idle_memory = 0
-            self.ending = FINISHED if self.folder.finished else RUNNING
+            self.ending = self._finished if self.folder.finished else RUNNING
             running = not self.machine.finished
             self.history = History(path, self._finished_rounds(), self.folder.journal.events_after(0))
             self.divergence = DivergenceDetector(self.workbench.classes if running else None)
@@ -110,9 +115,19 @@ class ActiveRun:
 
     def _make_machine(self) -> Machine:
         algorithm, state, load = self.workbench.algorithm(), self.checkpoints.read(), self.folder.blobs.reply
-        policy, context_for = make_policy(self.experiment), partial(make_context, self.workbench)
         done, validates = self.checkpoints.last.round, os.environ.get(VALIDATE, "") == "1"
+        policy, context_for = make_policy(self.experiment), partial(make_context, self.workbench)
+        policy = policy.end_after(done) if self.budget.reason else policy
         return Machine(algorithm, policy, state, context_for, load, done, validates=validates)
+
+    @property
+    def end_reason(self) -> str:
+        """Why a finished run ended."""
+        return self.budget.reason or "all rounds are done"
+
+    @property
+    def _finished(self) -> Ending:
+        return FINISHED.model_copy(update={"reason": self.budget.reason})
 
     @property
     def message(self) -> RunMessage:
@@ -187,6 +202,10 @@ class ActiveRun:
         traffic, now = self.traffic.read(), clock.now()
         row = round_result(done, self.watch, now, traffic, travelling.size, scores)
         row = row.model_copy(update=dict(energy or {}))
+        self.budget.take(row)
+        if self.budget.reason:
+            self.machine.policy = self.machine.policy.end_after(done.round)
+            row = row if scores else row.model_copy(update=score_fields(self.machine.evaluate(done.state)))
         stored = StoredCheckpoint(done.round, seq, model.digest, extra, now, done.snapshot, row, traffic)
         self.checkpoints.save(stored, {travelling.digest, *keep})
         self.folder.note_round(done.round)
@@ -199,8 +218,9 @@ class ActiveRun:
     def finish(self, boards: Sequence[BoardStatus]) -> None:
         """Write the final model and the last result files, and record that the run is finished."""
         write_model(self.folder.path, self.folder.blobs.blob(self.checkpoints.last.arrays))
-        self.ending = FINISHED
-        self.history.add("finished", clock.now(), "All rounds are done", round=self.machine.done)
+        self.ending = self._finished
+        text = self.end_reason[0].upper() + self.end_reason[1:]
+        self.history.add("finished", clock.now(), text, round=self.machine.done)
         self.history.flush(force=True)
         self.result_files.write(boards)
         self.folder.finish()

@@ -142,9 +142,9 @@ def round_line(snapshot: Snapshot, width: int, *, ascii_only: bool = False) -> T
 
 
 def _finished_rounds(snapshot: Snapshot) -> int:
-    if snapshot.phase == "finished":
-        return snapshot.rounds
-    return snapshot.history[-1].round if snapshot.history else max(snapshot.round - 1, 0)
+    if snapshot.history:
+        return snapshot.history[-1].round
+    return snapshot.rounds if snapshot.phase == "finished" else max(snapshot.round - 1, 0)
 
 
 def _phase(snapshot: Snapshot) -> str:
@@ -170,6 +170,7 @@ def time_parts(snapshot: Snapshot, digest: HistoryDigest, now: float, elapsed: f
         *([f"{whole_duration(elapsed)} elapsed"] if elapsed is not None and snapshot.phase not in ENDED else []),
         *([f"about {whole_duration(left)} left"] if left is not None else []),
         *([f"{duration(a_round)} a round"] if a_round is not None else []),
+        *(f"budget {use.text}" for use in snapshot.budget),
         *digest.traffic,
     ]
 

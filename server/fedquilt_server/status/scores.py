@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Literal
 
@@ -34,8 +35,20 @@ def median_or_none(values: Iterable[float]) -> float | None:
 
 
 def seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
-    """Estimate the time until the end of the last round from the median time per round."""
+    """Estimate the time until the end of the run.
+
+    Args:
+        snapshot: its history and budget show how many rounds are left.
+        seconds: median time per round; None if it is not known.
+    """
     if seconds is None or snapshot.phase in ENDED:
         return None
-    rounds_left = snapshot.rounds - snapshot.history[-1].round
+    rounds_left = min(snapshot.rounds - snapshot.history[-1].round, *_rounds_in_budget(snapshot), math.inf)
     return seconds * rounds_left if rounds_left > 0 else None
+
+
+def _rounds_in_budget(snapshot: Snapshot) -> Iterator[int]:
+    """Yield after how many more rounds each limit of the budget is used up, if they spend what the earlier ones did."""
+    for use in snapshot.budget:
+        if use.used > 0:
+            yield max(0, math.ceil((use.limit - use.used) * len(snapshot.history) / use.used))

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedquilt_server.status.budget import BudgetUse
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
@@ -108,6 +109,7 @@ class Snapshot(BaseModel):
     paused: bool = Field(default=False, description="whether a person has paused the run: no further round opens")
     stopping: bool = Field(default=False, description="whether the run ends after the open round")
     warning: str = Field(default="", description="the training has diverged, and how")
+    budget: list[BudgetUse] = Field(default_factory=list, description="limits after which the run ends, and their use")
     opened_at: float | None = Field(default=None, description="Unix time at which the exchange opened")
     events: list[RunEvent] = Field(default_factory=list, description="the latest events, newest first")
     reply_rows: list[ReplyRow] = Field(default_factory=list, description="replies of the latest rounds, oldest first")

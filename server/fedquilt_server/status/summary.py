@@ -44,6 +44,8 @@ def print_line(console: Console, text: str, style: str = "") -> None:
 def summary_lines(result: Result, folder: Path, restarts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each line."""
     rows = result.rounds
+    if result.status == "finished" and result.reason:
+        yield "ended", result.reason
     yield from _scores(rows)
     if rows:
         yield "rounds", _times(rows)

@@ -16,7 +16,7 @@ from fedquilt_server.status.wait_reporter import WaitReporter
 
 UPDATE_SECONDS: Final = 0.25
 STOPPING: Final = "Stopping; press Ctrl-C again to end at once"
-_ENDS: Final = {"finished": "All rounds are done", "failed": "The run has failed"}
+_ENDS: Final = {"finished": "The run is finished", "failed": "The run has failed"}
 
 
 class ProgressDisplay:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from typing import Final
 
-from fedquilt_server.status.waiting import DASH
+DASH: Final = "\N{EN DASH}"
+"""Stands for a value that is not known."""
 
 
 def is_number(value: float | None) -> bool:
@@ -27,6 +29,11 @@ def percent(value: float | None, digits: int = 1) -> str:
 def traffic(size: float | None) -> str:
     """Format bytes on the wire, in powers of 1000."""
     return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
+
+
+def energy(joules: float | None) -> str:
+    """Format an energy: ``312 J``, ``4.1 kJ``."""
+    return _scaled(joules, 1000, ("J", "kJ", "MJ", "GJ"))
 
 
 def memory(size: float | None) -> str:

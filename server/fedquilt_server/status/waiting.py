@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from fedquilt_server.status.snapshot import Snapshot
-
-DASH: Final = "\N{EN DASH}"
+from fedquilt_server.status.units import DASH
 
 
 def describe_waiting(snapshot: Snapshot, width: int | None = None) -> str:

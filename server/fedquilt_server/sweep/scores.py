@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_server.runs.result_files import read_result
-from fedquilt_server.status.waiting import DASH
+from fedquilt_server.status.units import DASH
 from fedquilt_server.sweep.axes import value_text
 from fedquilt_server.sweep.manifest import SweepManifest, SweptRun
 

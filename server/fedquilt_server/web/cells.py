@@ -7,9 +7,9 @@ from typing import Final
 
 from fedquilt_server.status.problems import SEVERITY, board_health
 from fedquilt_server.status.snapshot import BoardStatus
-from fedquilt_server.status.units import is_number, memory, number, percent
-from fedquilt_server.status.waiting import DASH, ranges
-from fedquilt_server.web.text import count, energy
+from fedquilt_server.status.units import DASH, energy, is_number, memory, number, percent
+from fedquilt_server.status.waiting import ranges
+from fedquilt_server.web.text import count
 
 BoardCells = dict[str, str | float]
 """Name of a cell -> its text; or a number to sort by or to show as a bar, where -1 means not known."""

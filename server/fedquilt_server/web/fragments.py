@@ -11,7 +11,8 @@ from fedquilt_server.status.problems import list_problems
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.status.waiting import DASH, describe_waiting
+from fedquilt_server.status.units import DASH
+from fedquilt_server.status.waiting import describe_waiting
 from fedquilt_server.web import text, view
 from fedquilt_server.web.assets import digest_files, list_modules
 from fedquilt_server.web.cells import BoardCells

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from fedquilt_server.status.problems import natural_key
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
-from fedquilt_server.status.waiting import DASH, ranges
+from fedquilt_server.status.units import DASH
+from fedquilt_server.status.waiting import ranges
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
-from fedquilt_server.status.units import duration, is_number, memory, number, percent, traffic
-from fedquilt_server.status.waiting import DASH, ranges
+from fedquilt_server.status.units import DASH, duration, energy, memory, number, percent, traffic
+from fedquilt_server.status.waiting import ranges
 
 
 def count(value: int) -> str:
@@ -20,14 +20,6 @@ def clock(at: float) -> str:
         return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S UTC") if at else DASH
     except (OverflowError, ValueError, OSError):  # no calendar has this time, or it is NaN
         return DASH
-
-
-def energy(joules: float | None) -> str:
-    """Format an energy: ``312 J``, ``4.1 kJ``."""
-    if joules is None or not is_number(joules):
-        return DASH
-    power = min(3, max(0, len(str(int(abs(joules)))) - 1) // 3)
-    return f"{joules / 1000**power:.{1 if power else 0}f}\N{NO-BREAK SPACE}{('J', 'kJ', 'MJ', 'GJ')[power]}"
 
 
 def tally(counts: Mapping[str, int]) -> str:

@@ -19,8 +19,7 @@ from fedquilt_server.status.scores import (
     seconds_left,
 )
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
-from fedquilt_server.status.units import duration
-from fedquilt_server.status.waiting import DASH
+from fedquilt_server.status.units import DASH, duration
 from fedquilt_server.web.bars import split_reply
 
 

@@ -12,7 +12,8 @@ from fedquilt_server.status.problems import SEVERITY, natural_key, worst_problem
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_lines import HistoryDigest, Lines, digest_history, run_lines, show_loss
 from fedquilt_server.status.snapshot import BoardStatus, HealthState, Snapshot
-from fedquilt_server.status.waiting import DASH, ranges
+from fedquilt_server.status.units import DASH
+from fedquilt_server.status.waiting import ranges
 
 ZEROS = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedquilt_server.status.problems import list_problems, natural_key, sort_worst_first
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
-from fedquilt_server.status.waiting import DASH
+from fedquilt_server.status.units import DASH
 from fedquilt_server.web.cells import UNKNOWN, format_cells
 from fedquilt_server.web.missing import list_missing
 

@@ -45,10 +45,10 @@ def snapshot(*rows: RoundResult, **known: Any) -> Snapshot:
         (units.traffic(7e17), "700000 TB"),
         (units.memory(512 * 2**20), "512 MiB"),
         (units.memory(8 * 2**30), "8.0 GiB"),
-        (waiting.ranges([7, 0, 1, 2, 3]), f"0{waiting.DASH}3, 7"),
+        (waiting.ranges([7, 0, 1, 2, 3]), f"0{units.DASH}3, 7"),
         (text.clock(3661), "01:01:01 UTC"),
         (text.tally({"1.0": 4, "0.5": 2}), f"4{TIMES}1.0, 2{TIMES}0.5"),
-        (text.tally({}), waiting.DASH),
+        (text.tally({}), units.DASH),
     ],
 )
 def test_written(written: str, expected: str) -> None:
@@ -58,16 +58,16 @@ def test_written(written: str, expected: str) -> None:
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 def test_no_number_is_a_dash(value: float | None) -> None:
     formats = (units.number, units.percent, units.traffic, units.memory, units.duration)
-    assert {write(value) for write in formats} == {waiting.DASH}
+    assert {write(value) for write in formats} == {units.DASH}
 
 
 def test_not_told_yet_is_a_dash() -> None:
-    assert units.memory(0) == text.count(0) == text.clock(0) == waiting.ranges([]) == waiting.DASH
+    assert units.memory(0) == text.count(0) == text.clock(0) == waiting.ranges([]) == units.DASH
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_ranges_name_exactly_the_numbers(numbers: set[int]) -> None:
-    parts = [part.split(waiting.DASH) for part in waiting.ranges(numbers).split(", ")] if numbers else []
+    parts = [part.split(units.DASH) for part in waiting.ranges(numbers).split(", ")] if numbers else []
     assert {n for part in parts for n in range(int(part[0]), int(part[-1]) + 1)} == numbers
 
 
@@ -164,17 +164,17 @@ def test_the_table_of_replies_has_those_of_the_latest_closed_exchange() -> None:
     shown = view.latest_replies(rows)
     assert [one["agent"] for one in shown] == ["pi-1", "pi-2", "pi-10"]
     assert [shown[1][name] for name in ("receive", "train", "send", "wait")] == ["0.50 s", "3.50 s", "1.00 s", "2.50 s"]
-    assert [shown[0][name] for name in ("receive", "train", "send", "wait")] == [waiting.DASH] * 4
+    assert [shown[0][name] for name in ("receive", "train", "send", "wait")] == [units.DASH] * 4
     assert view.latest_replies([]) == []
 
 
 @pytest.mark.parametrize(
-    ("joules", "words"), [(0.0, "0 J"), (312.4, "312 J"), (4100.0, "4.1 kJ"), (7.5e6, "7.5 MJ"), (None, waiting.DASH)]
+    ("joules", "words"), [(0.0, "0 J"), (312.4, "312 J"), (4100.0, "4.1 kJ"), (7.5e6, "7.5 MJ"), (None, units.DASH)]
 )
 def test_energy(joules: float | None, words: str) -> None:
-    assert text.energy(joules).replace("\N{NO-BREAK SPACE}", " ") == words
+    assert units.energy(joules) == words
 
 
 @pytest.mark.parametrize("at", [0.0, math.nan, math.inf, -1e300, 1e18])
 def test_a_time_without_a_calendar_is_a_dash(at: float) -> None:
-    assert text.clock(at) == waiting.DASH
+    assert text.clock(at) == units.DASH
