@@ -34,7 +34,7 @@ class RecordedRun:
         label: a name that no other run of the same list has.
         status: "interrupted" is a run that was killed; "damaged" is a folder whose result cannot be read; "unknown"
             is a run of an earlier version that may not be finished; "pending" is one that a sweep has not started.
-        reason: why the run is not finished; empty for a finished or running one.
+        reason: why the run is not finished, or has finished before its last round; empty for others.
         result: the content of ``result.json``; None if it is missing or damaged.
         settings: the experiment as plain data; None if it is not recorded.
         started: Unix time in seconds; None if it is not recorded.
@@ -149,7 +149,7 @@ def _judge(folder: Path, result: Result, settings: Mapping[str, Any] | None) -> 
     if result.status == "failed":
         code = "" if result.exit_code is None else f" (exit code {result.exit_code})"
         return "failed", f"{result.reason or 'the reason is not recorded'}{code}"
-    return result.status, "" if result.status == "finished" else result.reason
+    return result.status, result.reason
 
 
 def _judge_by_rounds(result: Result, settings: Mapping[str, Any] | None) -> tuple[RecordedStatus, str]:
