@@ -75,7 +75,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
     ("override", "expected"),
     [
         ("training.lrr=0.1", "training.lrr = 0.1: unknown key; did you mean 'lr'?"),
-        ("zzz=1", "unknown key; choose one of: algorithm, data"),
+        ("zzz=1", "unknown key; choose one of: algorithm, budget, data"),
         ("fleet.1.memry=1GiB", "fleet.1.memry = '1GiB': unknown key; did you mean 'memory'?"),
         ("data.partition.alpah=1", "did you mean 'alpha'?"),
         ('training.epochs="5"', "training.epochs = '5': must be a valid integer"),
