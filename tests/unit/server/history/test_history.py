@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from fedquilt_server.history.history import History
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Resumed, RoundRestarted, Ticked
+from fedquilt_server.runs.tables import rounds_csv
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
@@ -141,3 +146,34 @@ def test_a_new_run_in_an_old_folder_begins_a_new_history(tmp_path: Path) -> None
     history.add("started", 1.0, "Run b began")
     replies, events = written(tmp_path)
     assert (replies, [event["kind"] for event in events]) == ([], ["started"])
+
+
+def documented(language: str, folder: Path) -> str:
+    """Return the example of the documentation in this language, for the tables in ``folder``."""
+    section = (Path(__file__).parents[4] / "docs" / "machine.md").read_text().split("\n## Tables")[1].split("\n## ")[0]
+    (code,) = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    return str(code).replace("runs/demo", str(folder))
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """The tables of a run of two rounds."""
+    history = play(tmp_path)
+    history.close_round(finished(2, 4.0), 20.0)
+    (tmp_path / "rounds.csv").write_text(rounds_csv([
+        finished(1, 8.0, accuracy=0.5, bytes_down=100, bytes_up=200), finished(2, 4.0, accuracy=0.75, bytes_up=50),
+    ]))  # fmt: skip
+    return tmp_path
+
+
+def test_the_example_with_pandas(tables: Path) -> None:
+    words = [sys.executable, "-c", documented("python", tables)]
+    shown = [line.split() for line in subprocess.check_output(words, text=True).splitlines()]
+    assert ["pi-0", "2.0", "1.5", "0.0", "1.5", "1.5", "1.5", "1.5", "1.5"] in shown
+    assert shown[-3:] == [["round", "bytes", "accuracy"], ["0", "1", "300", "0.50"], ["1", "2", "350", "0.75"]]
+
+
+def test_the_examples_with_duckdb(tables: Path) -> None:
+    problems, energy = (duckdb.execute(query).fetchall() for query in documented("sql", tables).strip().split(";\n\n"))
+    assert problems == [("pi-0", "left", 1), ("pi-0", "restarted", 1), ("pi-1", "late", 1), ("pi-1", "rejected", 1)]
+    assert energy == [(1, 0.5, 25.0)]
