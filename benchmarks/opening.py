@@ -32,15 +32,19 @@ HISTORY = Path(__file__).parent / "results" / "opening.jsonl"
 ROUNDS = (100, 1000, 10_000)
 WATCH = """
 const curves = ["value", "loss", "traffic", "time", "energy"];
-const drawn = (name) => document.querySelector(`#${name}-chart[data-points] canvas`);
-function look() {
-  if (curves.every(drawn)) { window.curvesAt = performance.now(); return; }
+const isDrawn = (name) => document.querySelector(`#${name}-chart[data-points] canvas`);
+const paint = () => performance.getEntriesByName("first-contentful-paint")[0]?.startTime;
+window.opened = new Promise((done) => {
+  let drawn = 0;
+  const look = () => {
+    if (!drawn && curves.every(isDrawn)) drawn = performance.now();
+    if (drawn && paint()) done({ paint: paint(), curves: drawn });
+    else requestAnimationFrame(look);
+  };
   requestAnimationFrame(look);
-}
-requestAnimationFrame(look);
+});
 """
-"""The curves are drawn before a paint, so the look that finds them in the next frame comes after it."""
-PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+"""Curves are drawn just before a paint, so the look that finds them, in the next frame, comes after it."""
 
 
 def serve(rounds: int) -> None:
@@ -67,8 +71,7 @@ def load(context: Any, url: str) -> dict[str, float]:
     page = context.new_page()
     page.add_init_script(WATCH)
     page.goto(url)
-    page.wait_for_function(f"window.curvesAt && {PAINT}")
-    times: dict[str, float] = page.evaluate(f"({{ paint: {PAINT}, curves: window.curvesAt }})")
+    times: dict[str, float] = page.evaluate("window.opened")
     page.close()
     return times
 

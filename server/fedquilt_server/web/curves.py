@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from fedquilt_server.status.results import RoundResult
@@ -19,9 +21,9 @@ _EXTREMES: Final = tuple(
     map(COLUMNS.index, ("value", "personal", "loss", "down", "up", "training", "waiting", "joules"))
 )
 """Columns whose highest and lowest value of a bucket stay when the curves are thinned."""
-RAW_POINTS: Final = 300
+RAW_POINTS: Final = 150
 """Runs of up to this length are not thinned; nor are the latest rounds of a longer run."""
-BUCKETS: Final = 80
+BUCKETS: Final = 40
 
 ScreenPoint = tuple[float | None, ...]
 """The values of one round in the order of ``COLUMNS``; None is a gap."""
@@ -44,12 +46,22 @@ class Curves:
     settled: int = 0
     thinned: tuple[ScreenPoint, ...] = ()
 
+    @cached_property
+    def text(self) -> str:
+        """All points as JSON, as ``since`` returns them."""
+        return encode_json(self.since(None))
+
     def since(self, before: Curves | None) -> dict[str, object]:
         """Return the points that ``before`` lacks, by column; ``start`` is how many of its points stay."""
         start = count_common(before.points, self.points) if before and before.measure == self.measure else 0
         rows = [[_significant(value) for value in point] for point in self.points[start:]]
         columns = map(list, zip(*rows, strict=True)) if rows else ([] for _ in COLUMNS)
         return {"start": start, "measure": self.measure, **dict(zip(COLUMNS, columns, strict=True))}
+
+
+def encode_json(value: object) -> str:
+    """Encode a value as short JSON."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
 def count_common(before: Sequence[object], now: Sequence[object]) -> int:

@@ -5,13 +5,12 @@ Each frame is made once and each step between two frames is encoded once, for al
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from sse_starlette import ServerSentEvent
@@ -24,7 +23,7 @@ from fedquilt_server.status.snapshot import ENDED, BoardStatus, Snapshot, Status
 from fedquilt_server.web import view
 from fedquilt_server.web.bars import Timeline, draw_timeline
 from fedquilt_server.web.cells import BoardCells, format_cells
-from fedquilt_server.web.curves import Curves, count_common, draw_curves
+from fedquilt_server.web.curves import Curves, count_common, draw_curves, encode_json
 from fedquilt_server.web.fragments import BOARDS_SHOWN, EVENTS_SHOWN, ROUNDS_SHOWN, Renderer
 from fedquilt_server.web.quilt import coverage_rows, has_sub_models
 
@@ -56,6 +55,11 @@ class Frame:
     curves: Curves
     timeline: Timeline
     quilt: int
+
+    @cached_property
+    def bare(self) -> Frame:
+        """The frame as a page shows it that has just been loaded: it has no timeline yet."""
+        return replace(self, timeline=Timeline())
 
 
 class FrameSource:
@@ -90,12 +94,10 @@ class FrameSource:
         """Return a frame of the last seconds; None if there is none with that id.
 
         Args:
-            id: of the frame that a page shows; with ``_BARE``, the page has just been loaded and has no curves yet.
+            id: of the frame that a page shows; with ``_BARE``, the page has just been loaded.
         """
         frame = next((one for one in self._frames if one.id == id.removesuffix(_BARE)), None)
-        if frame is None or not id.endswith(_BARE):
-            return frame
-        return replace(frame, curves=Curves(frame.curves.measure), timeline=Timeline())
+        return frame.bare if frame is not None and id.endswith(_BARE) else frame
 
     def page(self, *, control: bool = False) -> str:
         """Render the whole page; ``control``: with the forms that control the run."""
@@ -109,6 +111,7 @@ class FrameSource:
             "parts": frame.parts,
             "frame": frame.id + _BARE,
             "s": s,
+            "curves": frame.curves.text,
             "rows": s.history[: -ROUNDS_SHOWN - 1 : -1],
             "columns": frame.columns,
             "boards": frame.boards,
@@ -152,9 +155,9 @@ class FrameSource:
         yield from self._round_events(before, now)
         yield from self._log_events(before, now)
         if before is None or before.curves is not now.curves:
-            yield "curves", _json(now.curves.since(before.curves if before else None))
+            yield "curves", encode_json(now.curves.since(before.curves)) if before else now.curves.text
         if before is None or before.timeline != now.timeline:
-            yield "timeline", _json(now.timeline.since(before.timeline if before else None))
+            yield "timeline", encode_json(now.timeline.since(before.timeline if before else None))
         if before is None or before.quilt != now.quilt:
             yield "quilt", str(now.quilt)
 
@@ -169,7 +172,7 @@ class FrameSource:
         changed = {a: _changed(known[a], cells) for a, cells in now.boards.items() if known.get(a, cells) != cells}
         gone = dict.fromkeys(known.keys() - now.boards.keys())
         if changed or gone:
-            yield "boards", _json({**changed, **gone})
+            yield "boards", encode_json({**changed, **gone})
 
     def _round_events(self, before: Frame | None, now: Frame) -> Iterator[tuple[str, str]]:
         history = now.snapshot.history
@@ -213,10 +216,6 @@ def _board_cells(boards: Sequence[BoardStatus], last: Frame | None) -> dict[str,
 
 def _changed(before: BoardCells, now: BoardCells) -> BoardCells:
     return {name: value for name, value in now.items() if before[name] != value}
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
 def encode_event(name: str, data: str, id: str | None = None) -> bytes:

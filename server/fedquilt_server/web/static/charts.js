@@ -77,11 +77,11 @@ function bands(spec) {
   return { bands: spec.lines.slice(1).map((line, i) => ({ series: [i + 2, i + 1], fill: fill(line) })) };
 }
 
-function options(name, spec, box) {
+function options(name, spec, width) {
   const lines = spec.lines.map((line) => series(line, spec));
   if (spec.stack) lines[0].fill = (u) => patternOf(spec.lines[0].colour, u.ctx);
   return {
-    width: box.clientWidth,
+    width,
     height: HEIGHT,
     cursor: { sync: { key: "rounds" }, y: false },
     scales: { x: { time: false, range: xRange }, y: { range: yRange(name) } },
@@ -120,11 +120,10 @@ function note(name) {
 // A chart is built again only if its lines, its x axis or the colours change.
 const shapeOf = (spec) => [against, run.measure, ...spec.lines.map((line) => line.column)].join();
 
-function draw(name, spec) {
+function draw(name, spec, width) {
   const box = byId(`${name}-chart`);
   const known = spec.lines.filter((line) => isKnown(line.column));
   byId(`${name}-title`).textContent = spec.title;
-  if (name === "energy") byId("energy-figure").hidden = !known.length; // few boards have a meter
   box.setAttribute("role", "img");
   box.setAttribute("aria-label", describe(spec));
   if (!known.length) {
@@ -135,7 +134,7 @@ function draw(name, spec) {
   } else {
     remove(name);
     box.replaceChildren();
-    charts[name] = { shape: shapeOf(spec), uplot: new uPlot(options(name, spec, box), dataOf(spec), box) };
+    charts[name] = { shape: shapeOf(spec), uplot: new uPlot(options(name, spec, width), dataOf(spec), box) };
   }
   box.dataset.points = known.length ? points[spec.lines[0].column].filter((v) => v !== null).length : 0;
 }
@@ -145,7 +144,15 @@ function remove(name) {
   delete charts[name];
 }
 
-const redraw = once(() => { for (const [name, spec] of Object.entries(specs())) draw(name, spec); });
+// All widths are read before anything changes: each reading after a change would make the browser lay out the page.
+function drawAll() {
+  byId("energy-figure").hidden = !isKnown("joules"); // few boards have a meter
+  const all = Object.entries(specs()).map(([name, spec]) => [name, spec, byId(`${name}-chart`).clientWidth]);
+  for (const one of all) draw(...one);
+}
+
+const redraw = once(drawAll);
+const isDrawn = () => Object.keys(charts).length > 0;
 
 function rebuild() {
   NAMES.forEach(remove);
@@ -162,10 +169,13 @@ function followWidth() {
   for (const name of NAMES) observer.observe(byId(`${name}-chart`));
 }
 
+// The page brings the first curves, so that they do not wait for the event stream.
 export function startCharts() {
+  append(JSON.parse(byId("charts").dataset.curves));
+  choice("curve-x", (value) => { against = value; if (isDrawn()) redraw(); });
+  choice("curve-zero", (value) => { fromZero = value === "true"; if (isDrawn()) redraw(); });
+  drawAll();
   onEvent("curves", (data) => { append(JSON.parse(data)); redraw(); });
-  choice("curve-x", (value) => { against = value; redraw(); });
-  choice("curve-zero", (value) => { fromZero = value === "true"; redraw(); });
   onTheme(rebuild);
   followWidth();
 }

@@ -312,11 +312,11 @@ def test_events_carry_what_changed(store: StatusStore, web: httpx.Client) -> Non
     assert names_in(second) == {"status", "frame"}
 
 
-def test_a_page_that_was_just_loaded_receives_only_its_curves(web: httpx.Client) -> None:
+def test_a_page_that_was_just_loaded_receives_nothing_twice(web: httpx.Client) -> None:
     address = re.search(r'sse-connect="([^"]+)"', web.get("/").text)
     assert address
     with web.stream("GET", address[1]) as stream:
-        assert names_in(take_until(stream.iter_lines(), "event: frame")) == {"clock", "curves", "frame"}
+        assert names_in(take_until(stream.iter_lines(), "event: frame")) == {"clock", "frame"}
 
 
 def test_a_page_that_is_back_receives_what_it_missed(store: StatusStore, web: httpx.Client) -> None:

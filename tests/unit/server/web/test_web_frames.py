@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
+from html import unescape
 from typing import Any
 
 import pytest
@@ -220,6 +222,27 @@ def test_long_curves_are_thinned_but_keep_their_extremes() -> None:
     assert 77.0 in losses
     assert rounds == sorted(rounds)
     assert rounds[-1] == 10_000
+
+
+def test_the_page_brings_its_curves_so_that_they_do_not_wait_for_the_stream() -> None:
+    page = Page(history=[row(1, accuracy=0.5), row(2, accuracy=math.nan)], reply_rows=[reply(1)])
+    html = page.source.page()
+    found = re.search(r'data-curves="(.*?)"', html)
+    assert found is not None
+    assert json.loads(unescape(found[1])) == draw_curves(page.store.current.history, "accuracy").since(None)
+    frame = html.partition("/events?frame=")[2].partition('"')[0]
+    sent = parse_events(Reader(page.source, frame).events(0.0))
+    assert "timeline" in sent
+    assert "curves" not in sent
+
+
+def test_pages_that_open_at_the_same_frame_share_the_bytes() -> None:
+    page = Page(history=[row(1)])
+    frame = page.source.page().partition("/events?frame=")[2].partition('"')[0]
+    Reader(page.source, frame).events(0.0)
+    made = page.source.encode.cache_info().misses
+    Reader(page.source, frame).events(0.0)
+    assert page.source.encode.cache_info().misses == made
 
 
 def test_a_new_round_of_a_long_run_adds_one_point() -> None:
