@@ -22,8 +22,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
-# Under nohup, this process ignores SIGHUP, and so would every process that a test starts.
+# Under nohup, this process ignores SIGHUP, in the background of a script SIGINT, and so would every process of a test.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["FEDQUILT_VALIDATE"] = "1"  # every coordinator that a test starts checks its machine after every event
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support import warm
 from tests.support.data import data_folder, real_data
-from tests.support.runs import FEDQUILT
 
 from fedquilt_server.sweep.plan import plan_sweep
 from fedquilt_server.sweep.sweep_file import read_source
@@ -47,11 +45,9 @@ def test_there_are_no_others() -> None:
 )  # fmt: skip
 def test_its_smallest_case_runs(tmp_path: Path, name: str, data: str, options: list[str], score: str) -> None:
     real_data(data)
-    words = [*FEDQUILT, "sweep", str(BENCHMARKS / f"{name}.yaml"), "--vary=seed=1", *options, "--json"]
-    done = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE,
-        env={**os.environ, "FEDQUILT_DATA": str(data_folder())},
-    )  # fmt: skip
+    words = ("sweep", str(BENCHMARKS / f"{name}.yaml"), "--vary=seed=1", *options, "--json")
+    environment = {"FEDQUILT_DATA": str(data_folder())}
+    done = warm.fedquilt(*words, where=tmp_path, environment=environment, patience=PATIENCE)
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
     assert 0 < run["final"][score] < 1

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import warm
 
 from fedquilt import FedAvg, Reply, State
 
@@ -26,20 +27,13 @@ ONE_AGENT = "fleet=[{kind: strong, agents: 1, clients: 8}]"
 PATIENCE = 100.0
 
 
-def run(*command: str, where: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, *command], cwd=where, env={**os.environ, **environment}, capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
-
-
 def simulate(folder: Path, *options: str) -> dict[str, Any]:
     """Run two rounds with the examples on the PYTHONPATH."""
     path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
     short = ("--set", "rounds=2", "--set", "training.epochs=1", "--set", ONE_AGENT, "--json", "--out", "run")
-    done = run("-m", "fedquilt_common.cli", "simulate", str(DIGITS), *short, *options, where=folder, PYTHONPATH=path)
+    words = ("simulate", str(DIGITS), *short, *options)
+    done = warm.fedquilt(*words, where=folder, environment={"PYTHONPATH": path}, patience=PATIENCE)
+    assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -78,7 +72,9 @@ def test_without_momentum_fedavgm_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_notebook_runs_cell_by_cell(tmp_path: Path) -> None:
     text = (EXAMPLES / "notebook.py").read_text()
     assert text.count("\n# %% ") >= 4
-    done = run("-W", "error", str(EXAMPLES / "notebook.py"), where=tmp_path)
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "notebook.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     predicted, true = (json.loads(line.partition(":")[2]) for line in lines if line.startswith(("predicted", "true")))
     assert sum(a == b for a, b in zip(predicted, true, strict=True)) >= 6

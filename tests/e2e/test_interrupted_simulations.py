@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.support.runs import FEDQUILT, finished_rounds
+from tests.support.warm import ForkedProgram
 
 ROUNDS = 90
 PATIENCE = 60.0
@@ -81,7 +82,7 @@ class Interrupted:
     def __init__(self, folder: Path, *, at_once: bool = False, **streams: Any) -> None:
         self.folder = folder
         self.at_once = at_once
-        self.process = subprocess.Popen(COMMAND, cwd=folder, text=True, **streams)
+        self.process = ForkedProgram(COMMAND, cwd=folder, text=True, **streams)
 
     def __enter__(self) -> Interrupted:
         try:

@@ -20,7 +20,9 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support import warm
 from tests.support.runs import finished_rounds
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common.wire.codec import FileArrays
 
@@ -45,10 +47,12 @@ class Done:
 
 
 @contextlib.contextmanager
-def fedquilt(*arguments: str, where: Path) -> Iterator[subprocess.Popen[str]]:
+def fedquilt(
+    *arguments: str, where: Path, start: type[subprocess.Popen[str]] = subprocess.Popen
+) -> Iterator[subprocess.Popen[str]]:
     """Run the command in the folder ``where``; all its processes are stopped afterwards."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *arguments]
-    with subprocess.Popen(command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start(command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
@@ -148,7 +152,7 @@ def test_a_finished_folder_is_refused(undisturbed: tuple[Path, Done]) -> None:
 
 def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
     """Kill coordinator, agent and broker one after another, each in the middle of a round."""
-    with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
+    with fedquilt(*simulate("digits-fedavg"), where=tmp_path, start=ForkedProgram) as process:
         for number, who in enumerate(("coordinator", "strong-0", "broker")):
             wait_for(lambda number=number: finished_rounds(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
             before = pids(tmp_path)
@@ -165,9 +169,9 @@ def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> 
 
 def bench(clients: int, where: Path) -> dict[str, Any]:
     arguments = ("--agents", "2", "--clients", str(clients), "--megabytes", "1", "--rounds", "2", "--json")
-    done = run("bench", "round", *arguments, where=where)
-    assert done.code == 0, done.err
-    found: dict[str, Any] = json.loads(done.out)
+    done = warm.fedquilt("bench", "round", *arguments, where=where, patience=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 

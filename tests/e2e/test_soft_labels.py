@@ -20,6 +20,7 @@ from tests.support.runs import (
     simulate,
     simulating,
 )
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.transport import MqttMessage
@@ -109,11 +110,11 @@ def test_a_board_with_another_public_set_is_refused_before_it_spoils_a_round(tmp
     with (
         subprocess.Popen(broker_command(tmp_path, port)) as broker,
         (tmp_path / "coordinator.log").open("wb") as log,
-        subprocess.Popen(
+        ForkedProgram(
             [*FEDQUILT, "coordinator", *experiment, "--out", str(tmp_path / "run")],
             env={**os.environ, "FEDQUILT_DATA": str(data["coordinator"])}, stdout=log, stderr=log,
         ) as coordinator,
-        subprocess.Popen(
+        ForkedProgram(
             [*FEDQUILT, *board], env={**os.environ, "FEDQUILT_DATA": str(data["board"])},
             stderr=subprocess.PIPE, text=True,
         ) as agent,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.support.peers import Peer, peer, running
 from tests.support.runs import FEDQUILT, journal_events
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.wire.broker_url import parse_broker_url
@@ -50,7 +51,7 @@ def process(kind: str, port: int, folder: Path, *options: str) -> Iterator[subpr
     command = [*FEDQUILT, kind, *options, "--broker", f"mqtt://127.0.0.1:{port}", "--federation", FEDERATION]
     with (
         (folder / f"{kind}.log").open("w") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, text=True) as made,
+        ForkedProgram(command, stdout=log, stderr=log, text=True) as made,
     ):
         try:
             yield made

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.wire.broker_url import BrokerAddress
@@ -53,7 +54,7 @@ def start(stage: Stage, port: int) -> subprocess.Popen[bytes]:
         "--no-page", "--broker", f"mqtt://{HOST}:{port}", "--federation", "lab",
     ]  # fmt: skip
     with (stage.scratch.parent / "coordinator.log").open("ab") as log:
-        return subprocess.Popen(argv, stdout=log, stderr=log)
+        return ForkedProgram(argv, stdout=log, stderr=log)
 
 
 def connect(player: Player, port: int, clients: tuple[int, ...]) -> None:

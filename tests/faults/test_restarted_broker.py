@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from safetensors.numpy import load_file
 from tests.support.peers import federation_broker
 from tests.support.runs import FEDQUILT, PATIENCE
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_server.provisioning.cli import coordinator_options
@@ -25,7 +25,7 @@ ROUNDS = 12
 
 
 @contextlib.contextmanager
-def running_processes(federation: Federation, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def running_processes(federation: Federation, folder: Path) -> Iterator[list[ForkedProgram]]:
     """Run a coordinator and two agents, with an experiment without training; pytest shows what they print."""
     experiment = folder / "experiment.yaml"
     experiment.write_text(dump_experiment(bench_experiment(2, 2, 0.5, ROUNDS)))
@@ -44,7 +44,7 @@ def running_processes(federation: Federation, folder: Path) -> Iterator[list[sub
     with contextlib.ExitStack() as stack:
         processes = []
         for words in (run, *([*agent, "--once"] for agent in agents)):
-            processes.append(subprocess.Popen([*FEDQUILT, *words]))
+            processes.append(ForkedProgram([*FEDQUILT, *words]))
             stack.callback(processes[-1].wait)
             stack.callback(processes[-1].kill)
         yield processes

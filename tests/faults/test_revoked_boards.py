@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.support.peers import Peer, federation_broker, peer
 from tests.support.runs import FEDQUILT, journal_events
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.wire.messages import AgentPresence
@@ -35,7 +36,7 @@ def made(tmp_path: Path) -> Iterator[Federation]:
 
 @contextlib.contextmanager
 def command(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([*FEDQUILT, *words]) as process:
+    with ForkedProgram([*FEDQUILT, *words]) as process:
         try:
             yield process
         finally:

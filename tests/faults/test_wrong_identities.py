@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support import warm
 from tests.support.peers import bare_broker
-from tests.support.runs import FEDQUILT, PATIENCE
+from tests.support.runs import PATIENCE
 
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.wire.broker_url import BrokerAddress
@@ -40,8 +40,7 @@ def run_coordinator(federation: Federation, identity: Path, name: str, folder: P
     files = {"ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}
     options = [word for option, file in files.items() for word in (f"--{option}", str(identity / file))]
     where = ["--broker", federation.record.url, "--federation", name, "--out", str(folder / "run"), "--no-page"]
-    command = [*FEDQUILT, "coordinator", str(experiment), *where, *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    ended = warm.fedquilt("coordinator", str(experiment), *where, *options, where=folder, patience=PATIENCE)
     return ended.returncode, ended.stderr
 
 

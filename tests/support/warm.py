@@ -1,11 +1,13 @@
 """Functions and commands in processes of their own, forked from one that has loaded torch: loading it takes seconds.
 
 The processes that a command starts are forked, too. Every process has an id, memory, signals and files of its own, as
-one that begins a program has; it only finds the modules loaded.
+one that begins a program has; it only finds the modules loaded. ``running`` forks from a process that has done nothing
+yet, ``ForkedProgram`` from the test's own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import logging
@@ -18,7 +20,6 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class WarmCommand:
         return subprocess.CompletedProcess(self._words, code, *(path.read_text() for path in self._streams))
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(
     *arguments: str, where: Path, before: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[WarmCommand]:
@@ -133,6 +134,7 @@ def _become(
     sys.stdin, sys.stdout, sys.stderr = streams
     logging.root.handlers.clear()
     warnings.simplefilter("default")
+    subprocess.Popen = ForkedProgram  # type: ignore[assignment,misc]
     os.environ.clear()
     os._exit(_run_main(module, arguments, environment))
 
@@ -149,8 +151,9 @@ def _run_main(module: str, arguments: Sequence[str], environment: Mapping[str, s
     except BaseException:
         traceback.print_exc()
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # its reader has gone
+            stream.flush()
     return code
 
 

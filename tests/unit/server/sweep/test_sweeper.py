@@ -126,15 +126,19 @@ def test_a_folder_that_cannot_be_used_fails_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_so_many_run_at_once(tmp_path: Path, jobs: int) -> None:
+    """Each program waits until so many have begun; a later one would have the time to begin too early."""
     text = """
 import pathlib, time
 folder = pathlib.Path("{folder}")
-mark = folder.parent / (folder.name + ".active")
-mark.touch()
-time.sleep(0.3)
-(folder / "seen").write_text(str(len(list(folder.parent.glob("*.active")))))
-mark.unlink()
-"""
+begun, ended = ((lambda kind=kind: len(list(folder.parent.glob("*/" + kind)))) for kind in ("begun", "ended"))
+(folder / "begun").touch()
+end = time.monotonic() + PATIENCE
+while begun() < JOBS and time.monotonic() < end:
+    time.sleep(0.01)
+time.sleep(0.1)
+(folder / "seen").write_text(str(begun() - ended()))
+(folder / "ended").touch()
+""".replace("PATIENCE", str(PATIENCE)).replace("JOBS", str(jobs))
     made = plan(tmp_path, 1, 2, 3)
     run_sweep(made, Program(text=text), jobs, quiet())
     assert max(int((run.folder / "seen").read_text()) for run in made.runs) == jobs
