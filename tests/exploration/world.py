@@ -146,7 +146,9 @@ def _copy_exchange(exchange: Exchange) -> Exchange:
 
 def _copy_counts(counts: RoundCounts) -> RoundCounts:
     times = {agent: list(seconds) for agent, seconds in counts._train_seconds.items()}
-    return RoundCounts(counts.opened_at, Counter(counts.outcomes), counts.first_exchange, dict(counts.missing), times)
+    twin = replace(counts, outcomes=Counter(counts.outcomes), missing=dict(counts.missing), _train_seconds=times)
+    twin.dropped = set(counts.dropped)
+    return twin
 
 
 _COPIES: dict[type, Callable[[Any], object]] = {

@@ -127,6 +127,8 @@ def _complete(event: RoundEvent, row: ReplyRow, result: RoundResult, spans: dict
     """Add what is known when the round is over."""
     level = result.trained.get(str(row.client))
     changes: dict[str, object] = {"level": None if level is None else str(level)}
+    if row.outcome == "accepted" and row.client in result.discarded.get(str(row.exchange), ()):
+        changes["outcome"] = "discarded"
     if isinstance(event, Replied) and event.exchange in spans:
         span = spans[event.exchange]
         changes |= {"opened_at": span.opened_at, "closed_at": span.closed_at}

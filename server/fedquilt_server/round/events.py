@@ -211,6 +211,7 @@ class Tally:
         train_seconds: training time of the busiest agent, shared out among its workers.
         opened_at: Unix time in seconds.
         missing: exchange -> client -> the agent that was asked, of all clients without a reply that counts.
+        discarded: exchange -> clients whose accepted reply does not count, because the round started again.
     """
 
     clients: int
@@ -222,6 +223,7 @@ class Tally:
     opened_at: float
     replies: int = 0
     missing: Mapping[int, Mapping[ClientId, str]] = field(default_factory=dict)
+    discarded: Mapping[int, Sequence[ClientId]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from fedquilt_server.round.events import (
 from fedquilt_server.round.invariants import MachineView, validate
 from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, move_clients, same_task
 from fedquilt_server.round.ports import ContextFactory, Load
-from fedquilt_server.round.round_counts import RoundCounts
+from fedquilt_server.round.round_counts import CountedReply, RoundCounts
 from fedquilt_server.round.snapshots import MachineSnapshot, ReplyId
 from fedquilt_server.round.states import PROCEED, IllegalTransitionError, RunState, check_transition
 
@@ -349,7 +349,7 @@ class Machine:
         return Reply(self._load(event), event.weight, event.metrics)
 
     def _finish_round(self, state: State, at: float) -> list[Command]:
-        tally = self._counts.tally(self.agents)
+        tally = self._counts.tally(self.agents, self._counted_replies())
         self._counted = self._since
         self.state, self.done, self.exchange, self._round = state, self.done + 1, None, None
         self._closed = True
@@ -383,11 +383,14 @@ class Machine:
                 self._counts.note_training(before.replies[client])
         return [*commands, *self._close_if_complete(at)]
 
+    def _counted_replies(self) -> set[CountedReply]:
+        return {(client, exchange) for client, round, exchange in self._accepted if round == self.round}
+
     def _abandon_round(self) -> None:
         if self._round is not None:
             self._round.close()
+        self._counts.drop(self._counted_replies())
         self._accepted = {key for key in self._accepted if key[1] != self.round}
-        self._counts.clear_training()
 
     def _start_over(self, event: RoundRestarted) -> list[Command]:
         """Start the round again with no reply accepted; each client may be asked in the rounds that follow."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedquilt_common.types import ClientId
 from fedquilt_server.round.events import Replied, Tally
 from fedquilt_server.round.policy import Exchange, KnownAgent
+
+CountedReply = tuple[ClientId, int]
+"""The client and the exchange of an accepted reply."""
 
 
 @dataclass
@@ -20,12 +23,14 @@ class RoundCounts:
         outcomes: replies by outcome: accepted, late, rejected, duplicate.
         first_exchange: replies and tasks of the round's first exchange.
         missing: exchange -> client -> its agent, of the clients without a reply that counts.
+        dropped: accepted replies that did not count any more when the round started again.
     """
 
     opened_at: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
     first_exchange: tuple[int, int] = (0, 0)
     missing: dict[int, dict[ClientId, str]] = field(default_factory=dict)
+    dropped: set[CountedReply] = field(default_factory=set)
     _train_seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def not_accepted(self) -> dict[str, int]:
@@ -36,10 +41,12 @@ class RoundCounts:
         """Count for a round that opens at ``at``: from 0, or from ``outcomes``."""
         self.opened_at = at
         self.outcomes = Counter(outcomes)
-        self.clear_training()
+        self.drop(())
+        self.dropped.clear()
 
-    def clear_training(self) -> None:
-        """Delete the training times and the missing clients: the round starts again."""
+    def drop(self, replies: Iterable[CountedReply]) -> None:
+        """Delete the training times and the missing clients: the round starts again without these replies."""
+        self.dropped.update(replies)
         self._train_seconds.clear()
         self.missing.clear()
 
@@ -54,10 +61,14 @@ class RoundCounts:
         seconds = max(0.0, min(reported, event.at - self.opened_at))
         self._train_seconds.setdefault(event.agent, []).append(seconds)
 
-    def tally(self, agents: Mapping[str, KnownAgent]) -> Tally:
+    def tally(self, agents: Mapping[str, KnownAgent], counted: Collection[CountedReply]) -> Tally:
         """Return the counts; the training time is that of the busiest agent.
 
         An agent's workers share its tasks; a single task runs on one worker.
+
+        Args:
+            agents: the agents by name.
+            counted: the round's accepted replies that count.
         """
         workers = {name: agent.workers for name, agent in agents.items()}
         busy = (max(max(s), sum(s) / workers.get(name, 1)) for name, s in self._train_seconds.items())
@@ -70,6 +81,14 @@ class RoundCounts:
             duplicates=self.outcomes["duplicate"],
             train_seconds=max(busy, default=0.0),
             opened_at=self.opened_at,
-            replies=self.outcomes["accepted"],
+            replies=len(counted),
             missing=dict(self.missing),
+            discarded=_by_exchange(self.dropped.difference(counted)),
         )
+
+
+def _by_exchange(replies: Iterable[CountedReply]) -> dict[int, list[ClientId]]:
+    clients: dict[int, list[ClientId]] = {}
+    for exchange, client in sorted((exchange, client) for client, exchange in replies):
+        clients.setdefault(exchange, []).append(client)
+    return clients

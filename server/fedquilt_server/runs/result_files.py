@@ -62,6 +62,7 @@ def round_result(
         rejected=tally.rejected,
         duplicates=tally.duplicates,
         missing={str(number): dict(clients) for number, clients in tally.missing.items()},
+        discarded={str(number): list(clients) for number, clients in tally.discarded.items()},
         waste_rate=report.get("waste_rate"),
         trained=report.get("trained", {}),
         client_accuracy=report.get("client_accuracy", {}),

@@ -11,7 +11,7 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 Cells = dict[str, Any]
-_MAPPINGS: Final = ("missing", "trained", "label_bytes", "client_accuracy", "class_accuracy", "scores")
+_MAPPINGS: Final = ("missing", "discarded", "trained", "label_bytes", "client_accuracy", "class_accuracy", "scores")
 """Fields of a round that hold a value for each client or each score: they are not columns of ``rounds.csv``."""
 CLASS_COLUMNS: Final = ("round", "class", "accuracy")
 CLIENT_COLUMNS: Final = ("round", "client", "level", "accuracy", "label_bytes_down", "label_bytes_up")

@@ -57,6 +57,10 @@ class RoundResult(BaseModel):
     missing: dict[str, dict[int, str]] = Field(
         default_factory=dict, description="clients without a reply that counts: exchange -> client -> its agent"
     )
+    discarded: dict[str, list[int]] = Field(
+        default_factory=dict,
+        description="clients whose accepted reply does not count, because the round started again: exchange -> clients",
+    )
     joules: float | None = Field(None, description="energy of all boards in this round; None if none reports it")
     joules_estimated: bool = Field(False, description="whether a part of `joules` was estimated, not measured")
     waste_rate: float | None = Field(None, description="1 - entries sent back / entries sent (AdaptiveFL, section 4.4)")

@@ -148,6 +148,16 @@ def test_a_new_run_in_an_old_folder_begins_a_new_history(tmp_path: Path) -> None
     assert (replies, [event["kind"] for event in events]) == ([], ["started"])
 
 
+def test_replies_that_do_not_count_because_others_were_asked_are_discarded(tmp_path: Path) -> None:
+    history = History(tmp_path, [], [])
+    history.take(1, EVENTS[0])
+    for seq, event in enumerate([reply(1.0, 0), reply(2.0, 1), reply(3.0, 0, exchange=1)], 2):
+        history.take(seq, event)
+    history.close_round(finished(1, 8.0, discarded={"0": [0]}), 10.0)
+    outcomes = [(row["client"], row["exchange"], row["outcome"]) for row in written(tmp_path)[0]]
+    assert outcomes == [("0", "0", "discarded"), ("1", "0", "accepted"), ("0", "1", "accepted")]
+
+
 def documented(language: str, folder: Path) -> str:
     """Return the example of the documentation in this language, for the tables in ``folder``."""
     section = (Path(__file__).parents[4] / "docs" / "machine.md").read_text().split("\n## Tables")[1].split("\n## ")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -212,7 +213,8 @@ def test_a_shortfall_replaces_the_silent_and_keeps_answers_to_the_same_task() ->
     assert outcome(driver.reply(61, first[0], value=9))[0] == "duplicate"
     assert "Checkpoint" in kinds(driver.reply(62, other, value=3))
     assert driver.value == 2.0
-    assert driver.checkpoints[0].tally.clients == 2
+    tally = driver.checkpoints[0].tally
+    assert (tally.clients, tally.replies, tally.discarded) == (2, 2, {})
 
 
 def test_what_the_same_question_is() -> None:
@@ -351,6 +353,22 @@ class TwoExchanges(FedAvg):
         state = self.merge(state, replies, lab)
         yield {client: Task("tell", state.arrays) for client in (lab.fleet if self.everybody else replies)}
         return state
+
+
+def test_a_reply_is_discarded_when_the_round_starts_again_without_its_client() -> None:
+    """Two of four reply to the first exchange, and one of them not to the second: another client takes its place."""
+    driver = Driver(REPLACE, TwoExchanges(everybody=False), per_round=2)
+    driver.join(0, 0, 1, 2, 3)
+    silent, stays = asked(driver)
+    for client in (silent, stays):
+        driver.reply(1, client, value=9)
+    driver.do(Ticked(61))
+    again = asked(driver)
+    assert silent not in again
+    for exchange, client in itertools.product((0, 1), again):
+        driver.reply(62, client, exchange=exchange, value=3)
+    tally = driver.checkpoints[0].tally
+    assert (driver.value, tally.clients, tally.replies, tally.discarded) == (3.0, 2, 4, {0: [silent]})
 
 
 def since(commands: Iterable[Command]) -> dict[ClientId, tuple[int, int]]:
