@@ -18,7 +18,8 @@ from fedquilt_client.energy import EnergyMeter, EnergyReading
 from fedquilt_client.jobs import Jobs
 from fedquilt_client.power import PowerSensor
 from fedquilt_client.power_choice import choose_sensor
-from fedquilt_client.power_programs import Stopped
+from fedquilt_client.power_programs import CommandMeter, Stopped
+from fedquilt_client.power_topic import TopicMeter
 from fedquilt_client.reports import NoticeLimit, failure_message, notice_message, telemetry_message
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
@@ -85,6 +86,8 @@ class Agent:
         will = Will(self.topics.presence(name), self._farewell, WILL_DELAY)
         self._transport = make_transport(self._events.put, will)
         self._meter = None if settings.private else EnergyMeter(self._find_sensor)
+        topic = None if settings.private else settings.power_topic
+        self._topic_meter = None if topic is None else TopicMeter(topic)
         self._jobs = Jobs(
             settings, self._store, self._transport, self.topics, self._events.put,
             self._report_failure, self._report_notice, self._meter,
@@ -107,6 +110,8 @@ class Agent:
                 state folder cannot be read or written.
         """
         self._transport.connect()
+        if self._topic_meter is not None:
+            self._topic_meter.start()
         if self._meter is not None:
             self._meter.start()
         try:
@@ -118,11 +123,15 @@ class Agent:
             self._transport.close(farewell, end_session=self._ended and self.settings.once)
             if self._meter is not None:
                 self._meter.stop()
+            if self._topic_meter is not None:
+                self._topic_meter.close()
             self._store.release()
 
     def _find_sensor(self, stopped: Stopped) -> PowerSensor:
         settings = self.settings
-        return choose_sensor(settings.kind, settings.power_command, stopped, agents=settings.machine_agents)
+        command = settings.power_command
+        meter = self._topic_meter if command is None else CommandMeter(command, stopped)
+        return choose_sensor(settings.kind, meter, stopped, agents=settings.machine_agents)
 
     def _work(self, should_stop: Callable[[], bool]) -> None:
         while not should_stop() and not (self._ended and self.settings.once):

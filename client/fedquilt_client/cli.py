@@ -24,6 +24,7 @@ from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.process.watchdog import report_liveness
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id, keep_suffix
+from fedquilt_common.wire.meter_topic import parse_meter_topic
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MakeTransport, Transport, Will
@@ -86,6 +87,13 @@ def agent(
     power_command: Annotated[
         str | None,
         typer.Option(help="Program that prints the board's power in watts.", show_default="the board's sensors"),
+    ] = None,
+    power_topic: Annotated[
+        str | None,
+        typer.Option(
+            help="MQTT topic with the board's power in watts: mqtt://host/TOPIC, with #KEY for JSON.",
+            show_default="the board's sensors",
+        ),
     ] = None,
     machine_agents: Annotated[
         int | None,
@@ -198,6 +206,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         budget=int(config.budget) if config.budget else None,
         private=config.profile == "private",
         power_command=config.power_command,
+        power_topic=parse_meter_topic(config.power_topic) if config.power_topic else None,
         machine_agents=config.machine_agents,
         allow_import=tuple(config.allow_import),
         once=config.once,

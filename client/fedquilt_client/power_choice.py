@@ -7,7 +7,7 @@ from pathlib import Path
 from fedquilt_client.power import ESTIMATE, EnergySample, PowerReading, PowerSample, PowerSensor
 from fedquilt_client.power_counters import find_rapl
 from fedquilt_client.power_estimate import make_estimate
-from fedquilt_client.power_programs import CommandMeter, Stopped, find_jtop, find_pmic
+from fedquilt_client.power_programs import Stopped, find_jtop, find_pmic
 from fedquilt_client.power_rails import find_hwmon, find_ina3221
 
 
@@ -36,7 +36,7 @@ class SharedSensor:
 
 
 def choose_sensor(
-    kind: str, command: str | None, stopped: Stopped, root: Path = Path("/"), agents: int = 1
+    kind: str, meter: PowerSensor | None, stopped: Stopped, root: Path = Path("/"), agents: int = 1
 ) -> PowerSensor:
     """Return the best source of this board's power figure.
 
@@ -44,18 +44,18 @@ def choose_sensor(
 
     Args:
         kind: what the owner names the board.
-        command: the owner's command that prints watts.
+        meter: the owner's own; None without one.
         stopped: a program that runs is killed when it returns True.
         root: root of the file system that ``proc`` and ``sys`` are read from.
         agents: agents on this machine; each gets an equal part.
     """
-    sensor = _choose_whole(kind, command, stopped, root)
+    sensor = _choose_whole(kind, meter, stopped, root)
     return sensor if agents == 1 else SharedSensor(sensor, agents)
 
 
-def _choose_whole(kind: str, command: str | None, stopped: Stopped, root: Path) -> PowerSensor:
-    if command is not None:
-        return CommandMeter(command, stopped)
+def _choose_whole(kind: str, meter: PowerSensor | None, stopped: Stopped, root: Path) -> PowerSensor:
+    if meter is not None:
+        return meter
     for found in (find_ina3221(root), find_hwmon(root)):
         if found is not None and found.read() is not None:
             return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedquilt_common.wire.meter_topic import MeterTopic
+
 
 @dataclass(frozen=True)
 class AgentSettings:
@@ -18,6 +20,7 @@ class AgentSettings:
         memory: bytes of memory that the board reports; None reports what it has.
         budget: bytes that training may take; None allows what is free.
         private: report nothing about the board's resources.
+        power_topic: where a meter of the owner publishes the board's power in watts; None: nowhere.
         power_command: the owner's command that prints the board's power in watts; None: the board's own sensors.
         machine_agents: agents on this machine, which share its power figure.
         allow_import: packages from which an experiment may import models, algorithms and data sets.
@@ -35,6 +38,7 @@ class AgentSettings:
     budget: int | None = None
     private: bool = False
     power_command: str | None = None
+    power_topic: MeterTopic | None = None
     machine_agents: int = 1
     allow_import: tuple[str, ...] = ()
     once: bool = False

@@ -76,7 +76,8 @@ BROKER, COORDINATOR, BOARDS = ("fedquilt federation broker",), ("fedquilt coordi
 DOCTOR, DOCTOR_ON_BOARD = ("doctor --broker",), ("sudo", "doctor")
 ELSEWHERE = (
     ("provision --from",), ("flash", "--all"), ("boards --watch",), ("fedquilt upgrade",), ("pip install",),
-    ("--mdns",), ("--announce",), ("fedquilt homeassistant",), ("--power-command",), ("intel-rapl",),
+    ("--mdns",), ("--announce",), ("fedquilt homeassistant",), ("--power-command",), ("--power-topic",),
+    ("intel-rapl",),
 )  # fmt: skip
 
 

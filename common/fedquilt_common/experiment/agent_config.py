@@ -7,12 +7,13 @@ import shlex
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Size
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.wire.messages import MAX_CLIENTS, Name
+from fedquilt_common.wire.meter_topic import parse_meter_topic
 
 FILES: Final = ("ca", "cert", "key", "state")
 """Keys whose value is a path; a relative path starts at the configuration file's folder."""
@@ -35,6 +36,7 @@ class AgentConfig(BaseModel):
     budget: Size | None = None
     profile: Literal["open", "private"] = "open"
     power_command: str | None = Field(None, alias="power-command")
+    power_topic: str | None = Field(None, alias="power-topic")
     machine_agents: int = Field(1, alias="machine-agents", ge=1, le=10_000)
     state: Path | None = None
     allow_import: list[str] = Field(default_factory=list, alias="allow-import")
@@ -54,6 +56,22 @@ class AgentConfig(BaseModel):
         if not words:
             raise ValueError("must be a program and its arguments")
         return value
+
+    @field_validator("power_topic")
+    @classmethod
+    def _check_topic(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                parse_meter_topic(value)
+        except ExperimentError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _check_meters(self) -> AgentConfig:
+        if self.power_command is not None and self.power_topic is not None:
+            raise ValueError("power-command and power-topic are both given; a board has one meter")
+        return self
 
 
 def read_agent_config(path: Path) -> dict[str, Any]:

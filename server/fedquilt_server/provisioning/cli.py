@@ -213,6 +213,9 @@ def provision(
     power_command: Annotated[
         str | None, typer.Option(help="Program on the board that prints its power in watts; default: its sensors.")
     ] = None,
+    power_topic: Annotated[
+        str | None, typer.Option(help="MQTT topic with its power in watts, as mqtt://host/TOPIC; default: its sensors.")
+    ] = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Replace the certificate of a board that already has one.")
     ] = False,
@@ -225,6 +228,7 @@ def provision(
     federation = Federation(folder)
     options = {
         "workers": workers, "threads": threads, "profile": profile, "budget": budget, "power_command": power_command,
+        "power_topic": power_topic,
     }  # fmt: skip
     settings = {key: value for key, value in options.items() if value is not None}
     if from_ is not None:

@@ -193,6 +193,8 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
         ((*NEEDED, "--clients", "0-999999"), 4, "at most"),
         ((*NEEDED, "--kind", "my board"), 4, "kind"),
         ((*NEEDED, "--power-command", "meter 'of mine"), 4, "power_command: Value error, must be a program and its"),
+        ((*NEEDED, "--power-topic", "plug/watts"), 4, "power-topic 'plug/watts' is not valid: write mqtt://"),
+        ((*NEEDED, "--power-topic", "mqtt://lab/t", "--power-command", "m"), 4, "a board has one meter"),
         ((*NEEDED, "--power-command", " "), 4, "must be a program and its arguments"),
         ((*NEEDED, "--id", "a/b"), 4, "id: "),
         ((*NEEDED, "--federation", "#"), 4, "federation: "),

@@ -57,6 +57,14 @@ def test_replies_carry_the_energy_of_the_board(
         assert last.load is not None
 
 
+def test_the_figure_of_a_meters_topic_reaches_the_coordinator(peer: Peer, wait_for: Wait, tmp_path: Path) -> None:
+    peer.publish("plug/watts", b"6.5")
+    topic = f"mqtt://127.0.0.1:{peer.port}/plug/watts"
+    with agent_process(peer.port, peer.topics.federation, tmp_path, "--power-topic", topic):
+        last: Telemetry = wait_for(lambda: [message for message in telemetry(peer) if message.power], "power")[-1]
+        assert (last.power, last.power_source) == (6.5, "meter")
+
+
 def test_a_private_board_measures_nothing(peer: Peer, host: Host, kit: Kit, wait_for: Wait, meter: str) -> None:
     peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])

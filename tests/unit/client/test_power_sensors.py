@@ -12,6 +12,7 @@ from fedquilt_client.power import ESTIMATE, METER, SENSOR, EnergySample, PowerSa
 from fedquilt_client.power_choice import choose_sensor
 from fedquilt_client.power_counters import find_rapl
 from fedquilt_client.power_estimate import BOARDS, KINDS, UNKNOWN_ARM, LoadEstimate, PowerModel, power_model
+from fedquilt_client.power_programs import CommandMeter
 from fedquilt_client.power_rails import find_hwmon, find_ina3221
 
 RAPL = "sys/class/powercap/intel-rapl:"
@@ -25,7 +26,7 @@ def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def choose(root: Path, kind: str = "generic", command: str | None = None) -> PowerSensor:
-    return choose_sensor(kind, command, lambda: False, root)
+    return choose_sensor(kind, CommandMeter(command) if command else None, lambda: False, root)
 
 
 @pytest.mark.parametrize(
