@@ -90,7 +90,7 @@ class Reader(threading.Thread):
     def run(self) -> None:
         """Open streams, and another one when the page has closed the one before, as a browser does."""
         while not self._ended():
-            frame = httpx.get(self._url).text.partition("/events?frame=")[2].partition('"')[0]
+            frame = httpx.get(self._url).text.partition("events?frame=")[2].partition('"')[0]
             with self._connect() as stream:
                 stream.sendall(f"GET /events?frame={frame} HTTP/1.1\r\nHost: {self._place()}\r\n\r\n".encode())
                 self._read(stream)

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("fedquilt_server.report.cli", "Compare two or more runs side by side."),
     "report": ("fedquilt_server.report.cli", "Make a report of runs or a sweep: tables, curves, boards."),
     "watch": ("fedquilt_server.watch.cli", "Show a run live in the terminal."),
+    "page": ("fedquilt_server.web.cli", "Show a folder of runs in a browser: list, search, compare."),
     "replay": ("fedquilt_server.replay.cli", "Replay a run from its journal, or predict other settings."),
     "init": ("fedquilt_server.tools.init_cli", "Write a commented experiment to start from."),
     "algorithms": ("fedquilt_common.catalogue.cli", "List the algorithms, their papers and fields."),

@@ -46,7 +46,7 @@ from fedquilt_server.status.summary import print_summary
 from fedquilt_server.status.terminal import ProgressDisplay
 from fedquilt_server.web.access import Access, choose_access
 from fedquilt_server.web.connections import connection_limit
-from fedquilt_server.web.hosts import host_name
+from fedquilt_server.web.options import AllowHost
 from fedquilt_server.web.server import PageServer
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -64,24 +64,6 @@ KeepReplies = Annotated[
     bool, typer.Option("--keep-replies", help="Keep the replies of closed rounds, for `fedquilt replay`.")
 ]
 Broker = Annotated[str | None, typer.Option(help="URL of a broker to use; by default the command starts a Mosquitto.")]
-
-
-def _check_host_names(names: list[str] | None) -> list[str] | None:
-    for name in names or ():
-        if not name or host_name(name) != name.lower():
-            raise typer.BadParameter(f"{name!r} is not a host name: give a name such as lab.example.org")
-    return names
-
-
-AllowHost = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-host",
-        metavar="NAME",
-        callback=_check_host_names,
-        help="Another host name for the status page; repeatable. IP addresses and local names always work.",
-    ),
-]
 
 
 @app.command()

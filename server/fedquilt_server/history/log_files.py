@@ -124,11 +124,23 @@ def read_events(path: Path) -> list[RunEvent]:
     """
     if not path.exists():
         return []
-    with report_disk_errors(path), path.open("rb") as file:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(max(0, size - _TAIL_BYTES))
-        lines = file.read().splitlines()[1 if size > _TAIL_BYTES else 0 :]
-    return [event for event in map(_parse, lines) if event is not None]
+    with report_disk_errors(path):
+        _, text = read_tail(path, _TAIL_BYTES)
+    return [event for event in map(_parse, text.splitlines()) if event is not None]
+
+
+def read_tail(path: Path, most: int) -> tuple[int, bytes]:
+    """Return the lines within the last ``most`` bytes of a text file, and where in the file they begin.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        start = max(0, file.seek(0, io.SEEK_END) - most)
+        file.seek(start)
+        text = file.read(most)
+    cut = text.find(b"\n") + 1 or len(text)
+    return (start + cut, text[cut:]) if start else (0, text)
 
 
 def _parse(line: bytes) -> RunEvent | None:

@@ -10,6 +10,8 @@ import httpx
 from pydantic import ValidationError
 
 from fedquilt_common.errors import PageUnreachableError
+from fedquilt_server.history.history import ROUNDS_KEPT
+from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 
@@ -26,14 +28,16 @@ class PageReader:
     Args:
         url: address of the page.
         token: token of the page; empty without one.
+        patience: seconds to wait for an answer.
     """
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", patience: float = ANSWER_SECONDS) -> None:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self.url = url if "://" in url else f"http://{url}"
-        self._page = httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS, headers=headers)
+        self._page = httpx.Client(base_url=self.url, timeout=patience, headers=headers)
         self._run = ""
         self._history: list[RoundResult] = []
+        self._replies: list[ReplyRow] = []
 
     def close(self) -> None:
         """Close the connection."""
@@ -64,12 +68,15 @@ class PageReader:
         return self._history[-1].round if self._history else 0
 
     def _complete(self, fresh: Snapshot) -> Snapshot:
-        """Return a snapshot with the rounds that earlier ones held."""
+        """Return a snapshot with the rounds and replies that earlier ones held."""
         if fresh.run != self._run:  # another run has begun at this address
             fresh = self._get(0) if self._history else fresh
-            self._run, self._history = fresh.run, []
+            self._run, self._history, self._replies = fresh.run, [], []
+        done = self._last_round
         self._history = [*self._history, *fresh.history] if fresh.history else self._history
-        return fresh.model_copy(update={"history": self._history})
+        rows = [*(row for row in self._replies if row.round <= done), *fresh.reply_rows]
+        self._replies = [row for row in rows if row.round > self._last_round - ROUNDS_KEPT]
+        return fresh.model_copy(update={"history": self._history, "reply_rows": self._replies})
 
     def _get(self, since: int) -> Snapshot:
         with self._answers():

@@ -17,6 +17,7 @@ from fedquilt_server.library.quantities import accumulate, find_impossible
 from fedquilt_server.runs.journal import peek_meta
 from fedquilt_server.runs.result_files import RESULT, read_result
 from fedquilt_server.runs.run_folder import JOURNAL
+from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
 
 MOST_LEVELS: Final = 6
@@ -187,7 +188,8 @@ def name_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Give each run a label of its own: its folder's name, with parent folders where several have the same name."""
     parts = {run.folder: run.folder.resolve().parts for run in runs}
     ends = Counter(end for one in {*parts.values()} for end in _ends(one))
-    return [replace(run, label=next((e for e in _ends(parts[run.folder]) if ends[e] == 1), "/")) for run in runs]
+    own = {run.folder: next((e for e in _ends(parts[run.folder]) if ends[e] == 1), "/") for run in runs}
+    return [replace(run, label=printable(own[run.folder])) for run in runs]
 
 
 def _ends(parts: tuple[str, ...]) -> list[str]:

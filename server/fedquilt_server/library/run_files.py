@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedquilt_server.history.log_files import read_tail
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 
 REPLIES: Final = "replies.csv"
 TELEMETRY: Final = "telemetry.csv"
 COVERAGE: Final = "coverage.json"
+TAIL_BYTES: Final = 1 << 22
+"""How much of a table's end the page of a recorded run reads."""
 MOST_NOTES: Final = 3
 """Damaged rows of one file that are named; the others are counted."""
 MOST_DAMAGED: Final = 1000
@@ -55,24 +59,63 @@ def iterate_rows(path: Path, kind: type[Row], notes: list[str]) -> Iterator[Row]
         kind: the model of a row.
         notes: gets a sentence for each of the first damaged rows, and their number.
     """
+    yield from _make_rows(path, kind, notes, _csv_lines)
+
+
+def iterate_latest_rows(
+    path: Path, kind: type[Row], notes: list[str], without: Container[str] = (), most_bytes: int = TAIL_BYTES
+) -> Iterator[Row]:
+    """Yield the rows at the end of a CSV file, as ``iterate_rows`` does. A last line without an end is ignored.
+
+    Args:
+        path: the file; without it there are no rows.
+        kind: the model of a row.
+        notes: gets a sentence for each of the first damaged rows, and their number.
+        without: columns that are not read.
+        most_bytes: how much of the file is read.
+    """
+    needed = [name for name, field in kind.model_fields.items() if field.is_required()]
+    yield from _make_rows(path, kind, notes, lambda path: _latest_lines(path, needed, without, most_bytes))
+
+
+PlacedLines = Iterator[tuple[str, dict[str, str]]]
+"""The place of each line, and its filled cells by column."""
+
+
+def _make_rows(path: Path, kind: type[Row], notes: list[str], read: Callable[[Path], PlacedLines]) -> Iterator[Row]:
     wrong = list[str]()
     try:
-        for line, cells in _csv_lines(path) if path.is_file() else ():
+        for place, cells in read(path) if path.is_file() else ():
             try:
                 yield _make_row(kind, cells)
             except ValueError as error:
-                wrong.append(f"{path}, line {line}: {_first_problem(error)}; the line is left out")
+                wrong.append(f"{path}, {place}: {_first_problem(error)}; the line is left out")
                 del wrong[MOST_DAMAGED:]
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
         wrong.insert(0, f"{path}: cannot be read to its end: {error}; its other lines are left out")
     notes += _shorten(wrong, path)
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _csv_lines(path: Path) -> PlacedLines:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, restkey="", restval="")
         for row in reader:
-            yield reader.line_num, {key: value for key, value in row.items() if key and value}
+            yield f"line {reader.line_num}", {key: value for key, value in row.items() if key and value}
+
+
+def _latest_lines(path: Path, needed: Sequence[str], without: Container[str], most_bytes: int) -> PlacedLines:
+    with path.open("rb") as file:
+        header = file.readline(most_bytes)
+    start, text = read_tail(path, most_bytes)
+    text = text[len(header) :] if start == 0 else text
+    complete = text[: text.rfind(b"\n") + 1].decode()
+    names = next(csv.reader([header.decode("utf-8-sig")]), [])
+    if missing := [name for name in needed if name not in names]:
+        raise ValueError(f"it has no column {missing[0]}")
+    reader = csv.DictReader(io.StringIO(complete, newline=""), names, restkey="", restval="")
+    for row in reader:
+        place = f"line {reader.line_num + 1}" if start == 0 else f"line {reader.line_num} after byte {start}"
+        yield place, {key: value for key, value in row.items() if key and value and key not in without}
 
 
 def _make_row(kind: type[Row], cells: dict[str, str]) -> Row:
@@ -121,7 +164,7 @@ def read_coverage(path: Path, notes: list[str]) -> Coverage | None:
         return None
     try:
         _check_size(path)
-        found = Coverage.model_validate(_without_latest(json.loads(path.read_bytes())))
+        found = Coverage.model_validate(_mend_latest(json.loads(path.read_bytes())))
         _check_coverage(found)
         return found
     except (OSError, ValueError, RecursionError) as error:
@@ -130,12 +173,21 @@ def read_coverage(path: Path, notes: list[str]) -> Coverage | None:
         return None
 
 
-def _without_latest(raw: Any) -> Any:
-    """Leave out the last round's counts, which the file does not need to have."""
+def _mend_latest(raw: Any) -> Any:
+    """Leave out the last round's counts if they are wrong: the file does not need to have them."""
     if not isinstance(raw, dict) or not isinstance(raw.get("layers"), list):
         return raw
-    layers = [{**layer, "latest": []} if isinstance(layer, dict) else layer for layer in raw["layers"]]
+    layers = [_mend_layer(layer) if isinstance(layer, dict) else layer for layer in raw["layers"]]
     return {**raw, "layers": layers}
+
+
+def _mend_layer(layer: dict[str, Any]) -> dict[str, Any]:
+    latest, counts = layer.get("latest"), layer.get("counts")
+    is_valid = (
+        isinstance(latest, list) and isinstance(counts, list) and len(latest) == len(counts)
+        and all(type(one) is int and one >= 0 for one in latest)
+    )  # fmt: skip
+    return layer if is_valid else {**layer, "latest": []}
 
 
 def _check_coverage(coverage: Coverage) -> None:

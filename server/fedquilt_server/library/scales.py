@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from fedquilt_server.library.quantities import Unit
+from fedquilt_server.library.quantities import QUANTITIES, Unit
 from fedquilt_server.status.units import DASH
 
 CellKind: TypeAlias = Unit | Literal["text", "count"]
@@ -59,3 +59,13 @@ def number_text(value: float, scale: Scale) -> str:
     shown = value * scale.factor
     text = f"{shown:.{scale.digits}f}" if abs(shown) < _FIXED_LIMIT else f"{shown:.3e}"
     return "0" + text[2:] if text.startswith("-0") and not float(text) else text
+
+
+def score_text(score: str | None, value: float | None) -> str:
+    """Return a score, such as "93.42 %", "R2 0.83" or "loss 0.12"; a dash for an unknown one."""
+    if score is None or value is None:
+        return DASH
+    scale = scale_of(QUANTITIES[score].unit, [value])
+    if QUANTITIES[score].unit == "share":
+        return f"{number_text(value, scale)} %"
+    return f"{QUANTITIES[score].heading} {number_text(value, scale)}"

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedquilt_server.library.comparison import Comparison
-from fedquilt_server.library.quantities import QUANTITIES, last_value, pick_score
+from fedquilt_server.library.quantities import last_value, pick_score
 from fedquilt_server.library.recorded_run import RecordedRun, RecordedStatus, total_cost
-from fedquilt_server.library.scales import number_text, scale_of
+from fedquilt_server.library.scales import score_text
 from fedquilt_server.report.make_report import WrittenReport
 from fedquilt_server.report.run_tables import merge_notes
 from fedquilt_server.report.summary import describe_runs
@@ -62,20 +62,14 @@ def _run_cells(run: RecordedRun) -> list[Text]:
     score = pick_score([run.rounds])
     seconds, size = total_cost(run, "seconds"), total_cost(run, "bytes")
     done = f"{len(run.rounds)}/{run.planned}" if run.planned else str(len(run.rounds))
-    cells = [done, _score_text(run, score), duration(seconds), traffic(size)]
+    cells = [
+        done,
+        score_text(score, last_value(run.rounds, score) if score else None),
+        duration(seconds),
+        traffic(size),
+    ]
     rest = [plain(cell) for cell in (*cells, _short_time(run.started))]
     return [plain(run.label), plain(run.status, COLOURS.get(run.status, "")), *rest]
-
-
-def _score_text(run: RecordedRun, score: str | None) -> str:
-    """Return the last score, such as "93.4 %", "R2 0.83" or "loss 0.12"."""
-    value = last_value(run.rounds, score) if score else None
-    if score is None or value is None:
-        return DASH
-    scale = scale_of(QUANTITIES[score].unit, [value])
-    if QUANTITIES[score].unit == "share":
-        return f"{number_text(value, scale)} %"
-    return f"{QUANTITIES[score].heading} {number_text(value, scale)}"
 
 
 def _short_time(at: float | None) -> str:

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedquilt_common.files.durable import write_atomically
 
 PAGE: Final = "page.json"
+TOKEN_FILE: Final = "page-token"  # noqa: S105
+"""File of the run folder with the token that the coordinator made for its page."""
 
 
 class PageAddress(BaseModel):
@@ -33,3 +35,10 @@ def read_page(folder: Path) -> PageAddress | None:
     with contextlib.suppress(OSError, ValidationError):
         return PageAddress.model_validate_json((folder / PAGE).read_bytes())
     return None
+
+
+def read_token(folder: Path) -> str:
+    """Read the page's token from a run folder; empty without one."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (folder / TOKEN_FILE).read_text().strip()
+    return ""

@@ -13,8 +13,12 @@ from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 
-RunPhase = Literal["waiting", "sending", "training", "averaging", "evaluating", "finished", "failed", "stopped"]
-ENDED: Final[frozenset[RunPhase]] = frozenset({"finished", "failed", "stopped"})
+RunPhase = Literal[
+    "waiting", "sending", "training", "averaging", "evaluating", "finished", "failed", "stopped",
+    "interrupted", "unknown", "damaged",
+]  # fmt: skip
+"""The last three are phases of recorded runs only: killed, written by an earlier version, with a damaged result."""
+ENDED: Final[frozenset[RunPhase]] = frozenset({"finished", "failed", "stopped", "interrupted", "unknown", "damaged"})
 """The phases after which a run does not go on by itself."""
 
 
@@ -114,6 +118,8 @@ class Snapshot(BaseModel):
     events: list[RunEvent] = Field(default_factory=list, description="the latest events, newest first")
     reply_rows: list[ReplyRow] = Field(default_factory=list, description="replies of the latest rounds, oldest first")
     connect: str = Field(default="", description="options of `fedquilt agent` that lead to the broker and federation")
+    recorded: bool = Field(default=False, description="whether it comes from the files of the run, not from a program")
+    notes: list[str] = Field(default_factory=list, description="what is missing or damaged in the files of the run")
     coverage: Coverage | None = Field(default=None, exclude=True, description="big: it has a route of its own")
 
     @property
@@ -137,6 +143,11 @@ class StatusStore:
     def current(self) -> Snapshot:
         """The newest snapshot."""
         return self._snapshot
+
+    def replace(self, snapshot: Snapshot) -> None:
+        """Replace the snapshot with another one, which gets the next version number."""
+        with self._lock:
+            self._snapshot = snapshot.model_copy(update={"version": self._snapshot.version + 1})
 
     def update(self, **changes: object) -> None:
         """Replace the snapshot with a copy that has ``changes`` and the next version number."""

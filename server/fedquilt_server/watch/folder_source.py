@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from fedquilt_common.errors import FedquiltError, PageUnreachableError, RunFolderError
+from fedquilt_common.errors import FedquiltError, RunFolderError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_server.library.page_reader import PageReader
-from fedquilt_server.runs.page_address import PageAddress, read_page
+from fedquilt_server.library.live_page import LivePage
+from fedquilt_server.runs.page_address import read_page
 from fedquilt_server.runs.result_files import RESULT, read_result
 from fedquilt_server.status.recorded import recorded_snapshot
 from fedquilt_server.status.snapshot import ENDED
@@ -48,13 +48,11 @@ class FolderReader:
 
     Args:
         folder: the run folder.
-        token: token of the page; empty without one.
+        token: token of the page; empty for the one in the folder.
     """
 
     def __init__(self, folder: Path, token: str) -> None:
-        self._folder, self._token = folder, token
-        self._reader: PageReader | None = None
-        self._address: PageAddress | None = None
+        self._folder, self._page = folder, LivePage(folder, token)
 
     def fetch(self) -> WatchState:
         """Return the state now.
@@ -62,18 +60,8 @@ class FolderReader:
         Raises:
             RunFolderError: the result file is damaged.
         """
-        return self._from_page() or self._from_files()
-
-    def _from_page(self) -> WatchState | None:
-        """Return what the page reports; None if there is no page, or it is that of another run."""
-        if (address := read_page(self._folder)) is None:
-            return None
-        if address != self._address or self._reader is None:
-            self._address, self._reader = address, PageReader(address.url, self._token)
-        with contextlib.suppress(PageUnreachableError):
-            snapshot = self._reader.fetch()
-            return WatchState(snapshot, address.url) if snapshot.run == address.run else None
-        return None
+        live = self._page.fetch()
+        return self._from_files() if live is None else WatchState(live, self._page.url)
 
     def _from_files(self) -> WatchState:
         result = read_result(self._folder)

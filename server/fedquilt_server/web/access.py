@@ -19,11 +19,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_server.runs.page_address import TOKEN_FILE
 from fedquilt_server.web.hosts import is_loopback
 
 TOKEN_VARIABLE: Final = "FEDQUILT_PAGE_TOKEN"  # noqa: S105 - a name
-TOKEN_FILE: Final = "page-token"  # noqa: S105 - a name
-"""File of the run folder with the token that the coordinator made."""
 SHORTEST_TOKEN: Final = 16
 COOKIE: Final = "fedquilt-token"
 _OPEN_PATHS: Final = ("/healthz", "/static/")
@@ -75,8 +74,28 @@ def choose_access(host: str, folder: Path, *, public: bool) -> Access:
 
     Raises:
         RunFolderError: the token cannot be kept.
+        PageTokenError: as ``choose_reader_access``.
+    """
+    token = _given_token(host, public=public)
+    return Access(token or _keep_token(folder / TOKEN_FILE), not (is_loopback(host) or public))
+
+
+def choose_reader_access(host: str, *, public: bool) -> Access | None:
+    """Return the access rules for a page that controls nothing; None if everybody who reaches it may read it.
+
+    Args:
+        host: the address that the page listens on.
+        public: whether everybody who reaches the page may read it.
+
+    Raises:
         PageTokenError: other machines reach the page and there is no token; or the token is too short.
     """
+    token = _given_token(host, public=public)
+    return None if is_loopback(host) or public else Access(token, reads_need_token=True)
+
+
+def _given_token(host: str, *, public: bool) -> str:
+    """Return the token of the environment; empty without one."""
     token = os.environ.get(TOKEN_VARIABLE, "")
     if token and len(token) < SHORTEST_TOKEN:
         raise PageTokenError(
@@ -88,7 +107,7 @@ def choose_access(host: str, folder: Path, *, public: bool) -> Access:
             f"other machines can reach the page on {host}, so it needs a token: set {TOKEN_VARIABLE}, for example to "
             "the output of `openssl rand -hex 16`. With --public-page everybody may read the page without one"
         )
-    return Access(token or _keep_token(folder / TOKEN_FILE), not (is_loopback(host) or public))
+    return token
 
 
 def _keep_token(path: Path) -> str:
@@ -152,7 +171,7 @@ def is_from_page(request: HTTPConnection) -> bool:
 
 def _refusal() -> ASGIApp:
     text = (
-        "This needs the page's token. Open the address with ?token=... that the coordinator printed, or send the "
+        "This needs the page's token. Open the address with ?token=... once, or send the "
         f"header Authorization: Bearer TOKEN. The token is in {TOKEN_VARIABLE}, or in {TOKEN_FILE} of the run folder.\n"
     )
     return PlainTextResponse(text, 401, headers={"WWW-Authenticate": "Bearer"})

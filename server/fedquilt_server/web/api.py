@@ -14,7 +14,8 @@ from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
-from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
+from fedquilt_server.status.snapshot import BoardStatus, Snapshot
+from fedquilt_server.web.open_run import RequestedRun
 from fedquilt_server.web.quilt import thin_coverage
 
 Since = Annotated[int, Query(ge=0, description="Return only what belongs to later rounds than this one.")]
@@ -35,21 +36,21 @@ _ALL_CHANNELS: Final = 1_000_000
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
-def first_api_routes(store: StatusStore) -> APIRouter:
+def first_api_routes() -> APIRouter:
     """Return the routes that earlier versions had, too. `simulate` polls the first one."""
     router = APIRouter(prefix="/api", tags=["api"])
 
     # All routes return finished JSON: FastAPI would validate our own models again, which costs time. Pydantic writes a
     # NaN or infinite loss as null, because JSON has no such numbers.
     @router.get("/status", response_model=Snapshot, summary="The whole snapshot")
-    async def status(since: Since = 0) -> Response:
+    async def status(run: RequestedRun, since: Since = 0) -> Response:
         """Return the state of the run, its boards, its finished rounds and the latest replies at one moment."""
-        return _json(snapshot_since(store.current, since).model_dump_json())
+        return _json(snapshot_since(run.store.current, since).model_dump_json())
 
     @router.get("/rounds", response_model=list[RoundResult], summary="The finished rounds")
-    async def rounds(since: Since = 0) -> Response:
+    async def rounds(run: RequestedRun, since: Since = 0) -> Response:
         """Return one row per finished round, oldest first: the same rows as in `result.json`."""
-        return _json(_ROUNDS.dump_json(rounds_since(store.current, since)))
+        return _json(_ROUNDS.dump_json(rounds_since(run.store.current, since)))
 
     return router
 
@@ -65,41 +66,41 @@ def rounds_since(snapshot: Snapshot, since: int) -> list[RoundResult]:
     return [row for row in snapshot.history if row.round > since]
 
 
-def api_routes(store: StatusStore) -> APIRouter:
+def api_routes() -> APIRouter:
     """Return the routes of version 1."""
     router = APIRouter(prefix="/api/v1", tags=["api"])
 
     @router.get("/snapshot", response_model=Snapshot, summary="The whole snapshot")
-    async def snapshot(since: Since = 0) -> Response:
+    async def snapshot(run: RequestedRun, since: Since = 0) -> Response:
         """Return the state of the run at one moment. Coverage is not in it: it has its own route."""
-        return _json(snapshot_since(store.current, since).model_dump_json())
+        return _json(snapshot_since(run.store.current, since).model_dump_json())
 
     @router.get("/rounds", response_model=list[RoundResult], responses=_CSV, summary="The finished rounds")
-    async def rounds(since: Since = 0, form: DownloadFormat = "json") -> Response:
+    async def rounds(run: RequestedRun, since: Since = 0, form: DownloadFormat = "json") -> Response:
         """Return one row per finished round, oldest first. CSV has the columns that hold one number or text."""
-        rows = rounds_since(store.current, since)
+        rows = rounds_since(run.store.current, since)
         return _csv(rows, RoundResult, "rounds") if form == "csv" else _json(_ROUNDS.dump_json(rows))
 
     @router.get("/boards", response_model=list[BoardStatus], summary="The boards")
-    async def boards() -> Response:
+    async def boards(run: RequestedRun) -> Response:
         """Return the latest state of each agent, by name."""
-        return _json(_BOARDS.dump_json(store.current.boards))
+        return _json(_BOARDS.dump_json(run.store.current.boards))
 
     @router.get("/events", response_model=list[RunEvent], summary="The latest events")
-    async def events(since: SinceTime = 0.0) -> Response:
+    async def events(run: RequestedRun, since: SinceTime = 0.0) -> Response:
         """Return the latest events, newest first. The run's `events.jsonl` holds all of them."""
-        return _json(_EVENTS.dump_json([event for event in store.current.events if event.at > since]))
+        return _json(_EVENTS.dump_json([event for event in run.store.current.events if event.at > since]))
 
     @router.get("/replies", response_model=list[ReplyRow], responses=_CSV, summary="The replies of the latest rounds")
-    async def replies(since: Since = 0, form: DownloadFormat = "json") -> Response:
+    async def replies(run: RequestedRun, since: Since = 0, form: DownloadFormat = "json") -> Response:
         """Return the replies of the latest rounds, oldest first. The run's `replies.csv` holds all of them."""
-        rows = [row for row in store.current.reply_rows if row.round > since]
+        rows = [row for row in run.store.current.reply_rows if row.round > since]
         return _csv(rows, ReplyRow, "replies") if form == "csv" else _json(_REPLIES.dump_json(rows))
 
     @router.get("/coverage", response_model=Coverage | None, summary="Which parts of the model were trained")
-    async def coverage(channels: MostChannels = _ALL_CHANNELS) -> Response:
+    async def coverage(run: RequestedRun, channels: MostChannels = _ALL_CHANNELS) -> Response:
         """Return how often each output channel was trained, and by which boards; null before the first reply."""
-        found = store.current.coverage
+        found = run.store.current.coverage
         return _json(thin_coverage(found, channels).model_dump_json() if found else "null")
 
     return router

@@ -7,7 +7,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import generate_latest
@@ -29,6 +29,7 @@ from fedquilt_server.web.headers import SecurityHeaders
 from fedquilt_server.web.hosts import HostCheck, HostNames
 from fedquilt_server.web.long_responses import LongResponses
 from fedquilt_server.web.metrics import create_registry
+from fedquilt_server.web.open_run import OpenRun, RequestedRun, set_run
 from fedquilt_server.web.snapshot_stream import stream_snapshots
 from fedquilt_server.web.stream import BoundedEventStream, stream_updates
 
@@ -67,45 +68,46 @@ def create_app(
         request_control: passes control requests to the coordinator; None for a page without control.
         folder: the run folder, for downloads; None for a page without them.
     """
-    app = FastAPI(
-        title="fedquilt coordinator",
-        version=__version__,
-        description=DESCRIPTION,
-        # FastAPI's documentation pages would load scripts from a CDN.
-        docs_url=None,
-        redoc_url=None,
-    )
+    app = bare_app("fedquilt coordinator", DESCRIPTION, hosts, access)
+    streams = LongResponses(connections // 2)
+    controls = access if request_control is not None else None
+    run = OpenRun(store, FrameSource(store, downloads=folder is not None), app.state.closing, folder)
+
+    async def choose_run(request: Request) -> None:
+        set_run(request, run)
+
+    routers = [page_routes(streams, controls), first_api_routes(), stream_routes(streams), api_routes()]
+    if folder is not None:
+        routers.append(download_routes(streams))
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(choose_run)])
+    app.include_router(_monitoring_routes(store))
+    if access is not None and request_control is not None:
+        app.include_router(control_routes(store, request_control))
+    return app
+
+
+def bare_app(title: str, description: str, hosts: Container[str] | None, access: Access | None) -> FastAPI:
+    """Create an application without routes: with its checks, security headers and static files."""
+    # FastAPI's documentation pages would load scripts from a CDN.
+    app = FastAPI(title=title, version=__version__, description=description, docs_url=None, redoc_url=None)
     app.state.closing = threading.Event()
     if access is not None:
         app.add_middleware(AccessCheck, access=access)
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
-    streams = LongResponses(connections // 2)
-    controls = access if request_control is not None else None
-    source = FrameSource(store, downloads=folder is not None)
-    app.include_router(_page_routes(source, app.state.closing, streams, controls))
-    app.include_router(_stream_routes(store, app.state.closing, streams))
-    app.include_router(first_api_routes(store))
-    app.include_router(api_routes(store))
-    app.include_router(_monitoring_routes(store))
-    if folder is not None:
-        app.include_router(download_routes(store, folder, streams))
-    if access is not None and request_control is not None:
-        app.include_router(control_routes(store, request_control))
     app.mount(f"/static/{digest_files()}", LastingFiles(directory=FOLDER), name="lasting")
     app.mount("/static", StaticFiles(directory=FOLDER), name="static")
     return app
 
 
-def _page_routes(
-    source: FrameSource, closing: threading.Event, streams: LongResponses, controls: Access | None
-) -> APIRouter:
-    """Return the page's routes; a reader whom ``controls`` knows gets the forms that control the run."""
+def page_routes(streams: LongResponses, controls: Access | None = None) -> APIRouter:
+    """Return the routes of a run's page; a reader whom ``controls`` knows gets the forms that control the run."""
     router = APIRouter(tags=["page"])
 
     @router.get("/", response_class=HTMLResponse, summary="The status page")
-    async def page(request: Request) -> HTMLResponse:
-        return HTMLResponse(source.page(control=controls is not None and controls.knows(request)))
+    async def page(request: Request, run: RequestedRun) -> HTMLResponse:
+        return HTMLResponse(run.frames.page(control=controls is not None and controls.knows(request)))
 
     @router.get(
         "/events",
@@ -113,28 +115,29 @@ def _page_routes(
         response_class=EventSourceResponse,
         responses=_STREAM,
     )
-    async def events(frame: FrameId = "", last_event_id: LastFrame = "") -> EventSourceResponse:
+    async def events(run: RequestedRun, frame: FrameId = "", last_event_id: LastFrame = "") -> EventSourceResponse:
         """Send what changed on the page: HTML of small parts, JSON of single cells and points, and a heartbeat.
 
         The id of an event is that of its frame. A reader of an unknown frame receives everything. These events serve
         the page's own script and may change with any version; other programs use the API.
         """
-        return BoundedEventStream(stream_updates(source, last_event_id or frame, closing), streams)
+        return BoundedEventStream(stream_updates(run.frames, last_event_id or frame, run.closing), streams)
 
     return router
 
 
-def _stream_routes(store: StatusStore, closing: threading.Event, streams: LongResponses) -> APIRouter:
+def stream_routes(streams: LongResponses) -> APIRouter:
+    """Return the route of the stream of whole snapshots."""
     router = APIRouter(prefix="/api/v1", tags=["api"])
 
     @router.get("/stream", summary="Each new snapshot", response_class=EventSourceResponse, responses=_STREAM)
-    async def stream(since: Since = 0) -> EventSourceResponse:
+    async def stream(run: RequestedRun, since: Since = 0) -> EventSourceResponse:
         """Send an event `snapshot` for each change, a few times a second at most, and `clock` as a heartbeat.
 
         Its data is that of `snapshot`, without `reply_rows`. Each event holds the rounds that no earlier one held. The
         stream ends with the coordinator; the last event shows how the run ended.
         """
-        return BoundedEventStream(stream_snapshots(store, since, closing), streams)
+        return BoundedEventStream(stream_snapshots(run.store, since, run.closing), streams)
 
     return router
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 FOLDER: Final = Path(__file__).parent / "static"
+_IMPORT: Final = re.compile(r'^import .*"\./(\w+\.js)";$', re.MULTILINE)
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
@@ -22,9 +24,14 @@ def digest_files(folder: Path = FOLDER) -> str:
     return digest.hexdigest()[:12]
 
 
-def list_modules(folder: Path = FOLDER) -> list[str]:
-    """List the script's modules. The page names them all, so that a browser fetches them at once."""
-    return sorted(path.name for path in folder.glob("*.js"))
+def list_modules(entry: str, folder: Path = FOLDER) -> list[str]:
+    """List a script and the modules that it imports. A page names them all, so that a browser fetches them at once."""
+    found, waiting = set[str](), [entry]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            waiting += _IMPORT.findall((folder / name).read_text(encoding="utf-8"))
+    return sorted(found)
 
 
 class LastingFiles(StaticFiles):

@@ -17,8 +17,8 @@ from fedquilt_common.errors import FedquiltError
 from fedquilt_server.runs.open_files import open_model, open_regular
 from fedquilt_server.runs.result_files import RESULT
 from fedquilt_server.status.results import Result
-from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web.long_responses import LongResponses
+from fedquilt_server.web.open_run import OpenRun, RequestedRun
 
 BLOCK: Final = 1 << 18
 """Bytes that a download holds in memory."""
@@ -48,43 +48,52 @@ def _kinds_of(*kinds: str) -> dict[int | str, dict[str, Any]]:
     return {**_BUSY, 200: {"content": content, "description": "The file, as an attachment."}}
 
 
-def download_routes(store: StatusStore, folder: Path, bound: LongResponses) -> APIRouter:
+def download_routes(bound: LongResponses) -> APIRouter:
     """Return the routes that send files of a run folder.
 
     Args:
-        store: where the coordinator writes the snapshots.
-        folder: the run folder; it may not exist yet.
         bound: how many downloads may be open.
     """
     router = APIRouter(prefix="/api/v1", tags=["downloads"])
 
     # Plain functions, which FastAPI runs in threads: a slow disk must not delay other visitors.
     @router.get("/result", response_model=Result, responses=_BUSY, summary="The run's result.json")
-    def result() -> Response:
+    def result(run: RequestedRun) -> Response:
         """Send `result.json`: all finished rounds, and how the run ended. It may lack the latest rounds."""
-        return FileDownload(_open(folder / RESULT), RESULT, _KINDS[".json"], bound)
+        return FileDownload(_open(_folder_of(run) / RESULT), RESULT, _KINDS[".json"], bound)
 
     @router.get("/model", response_class=Response, responses=_kinds_of(_MODEL), summary="The newest global model")
-    def model() -> Response:
+    def model(run: RequestedRun) -> Response:
         """Send the global model of the last finished round as safetensors, with floats in fp32.
 
         The header `ETag` is its SHA-256, as `global_sha256` in `result.json`. Personal models stay on the boards.
         """
         try:
-            found = open_model(folder)
+            found = open_model(_folder_of(run))
         except FedquiltError as error:
             raise HTTPException(404, str(error)) from error
-        name = f"{_plain(store.current.name) or 'model'}-round-{found.round}.safetensors"
+        name = f"{_plain(run.store.current.name) or 'model'}-round-{found.round}.safetensors"
         return FileDownload(found.file, name, _MODEL, bound, {"etag": f'"{found.digest}"'})
 
     @router.get(
         "/files/{name}", response_class=Response, responses=_kinds_of(*_KINDS.values()), summary="A file of the run"
     )
-    def file(name: RunFile) -> Response:
+    def file(run: RequestedRun, name: RunFile) -> Response:
         """Send a table or log of the run folder; `docs/machine.md` describes them. It may lack the latest rows."""
-        return FileDownload(_open(folder / name), name, _KINDS[Path(name).suffix], bound)
+        return FileDownload(_open(_folder_of(run) / name), name, _KINDS[Path(name).suffix], bound)
 
     return router
+
+
+def _folder_of(run: OpenRun) -> Path:
+    """Return the run folder; it may not exist yet.
+
+    Raises:
+        HTTPException: the page serves a run without a folder.
+    """
+    if run.folder is None:
+        raise HTTPException(404, "This page has no run folder, so there is nothing to download")
+    return run.folder
 
 
 def _plain(name: str) -> str:

@@ -23,6 +23,9 @@ PARTS = ("status", "waiting", "summary")
 
 DOWNLOADS = ("rounds.csv", "clients.csv", "classes.csv", "replies.csv", "boards.csv", "telemetry.csv", "events.jsonl")
 """Files of the run folder to which the page has links; each run has them."""
+ENTRIES = ("page.js", "runs.js", "comparison.js")
+"""The scripts of the pages."""
+
 BOARDS_SHOWN = 400
 ROUNDS_SHOWN = 20
 EVENTS_SHOWN = 100
@@ -35,8 +38,8 @@ def create_environment() -> Environment:
     env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters.update(text.FILTERS)
     env.globals.update(
-        static=f"/static/{digest_files()}",
-        modules=list_modules(),
+        static=f"static/{digest_files()}",
+        modules={entry: list_modules(entry) for entry in ENTRIES},
         dash=DASH,
         run_files=DOWNLOADS,
         rounds_shown=ROUNDS_SHOWN,

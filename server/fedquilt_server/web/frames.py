@@ -68,11 +68,13 @@ class FrameSource:
     Args:
         store: where the coordinator writes the snapshots.
         downloads: whether the page has links to files of the run folder.
+        in_library: whether the page is one of many, below a list of runs.
     """
 
-    def __init__(self, store: StatusStore, *, downloads: bool = False) -> None:
+    def __init__(self, store: StatusStore, *, downloads: bool = False, in_library: bool = False) -> None:
         self._store = store
         self._downloads = downloads
+        self._in_library = in_library
         self._renderer = Renderer()
         self._boot = secrets.token_hex(4)
         self._made = 0
@@ -104,6 +106,8 @@ class FrameSource:
         frame = self.current(newest=True)
         s = frame.snapshot
         context = {
+            "root": "../../" if self._in_library else "",
+            "in_library": self._in_library,
             "now": time.time(),
             "downloads": self._downloads,
             "control": control and s.phase not in ENDED,

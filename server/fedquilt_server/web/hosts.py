@@ -94,5 +94,5 @@ class HostCheck:
         if is_trusted(name, self._allowed):
             return None
         shown = name[:_SHOWN]
-        advice = f"Use the machine's IP address, or start the coordinator with {OPTION} {shown}."
+        advice = f"Use the machine's IP address, or start the page with {OPTION} {shown}."
         return PlainTextResponse(f"The status page does not answer to the name {shown}. {advice}\n", 421)

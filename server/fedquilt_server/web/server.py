@@ -7,10 +7,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import uvicorn
+from fastapi import FastAPI
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_server.status.snapshot import StatusStore
@@ -37,18 +39,18 @@ class PageAddressError(FedquiltError):
     """The status page cannot listen on the given address."""
 
 
-class PageServer:
-    """Serves the page until ``stop``. It is also a context manager.
+Server = TypeVar("Server", bound="WebServer")
+
+
+class WebServer:
+    """Serves an application until ``stop``. It is also a context manager.
 
     Args:
-        store: where the coordinator writes the snapshots.
+        make_app: creates the application for the names under which visitors may reach it.
         host: the address to listen on.
         port: the port to listen on; 0 for any free one.
         allowed_hosts: more names under which visitors may reach the page, see ``is_trusted``.
         connections: how many connections the page may hold, see ``connection_limit``.
-        access: who may read and control, see ``create_app``.
-        request_control: passes control requests to the coordinator.
-        folder: the run folder, for downloads.
 
     Attributes:
         url: the address for a browser on this machine; empty before ``start``.
@@ -56,19 +58,16 @@ class PageServer:
 
     def __init__(
         self,
-        store: StatusStore,
+        make_app: Callable[[HostNames], FastAPI],
         host: str = "127.0.0.1",
         port: int = 0,
         allowed_hosts: Iterable[str] = (),
         connections: int = MOST_CONNECTIONS,
-        access: Access | None = None,
-        request_control: RequestControl | None = None,
-        folder: Path | None = None,
     ) -> None:
         self.url = ""
         self._host, self._port = host, port
         self._names = HostNames(allowed_hosts)
-        self._app = create_app(store, self._names, connections, access, request_control, folder)
+        self._app = make_app(self._names)
         self._server = uvicorn.Server(_config(self._app, connections))
         self._thread: threading.Thread | None = None
 
@@ -97,7 +96,7 @@ class PageServer:
             self._thread.join(STOP_SECONDS)
             self._thread = None
 
-    def __enter__(self) -> PageServer:
+    def __enter__(self: Server) -> Server:
         self.start()
         return self
 
@@ -109,7 +108,7 @@ class PageServer:
             with listener:
                 self._server.run(sockets=[listener])
         except Exception:
-            _log.exception("The status page failed. The run continues without it; restart the coordinator to see it")
+            _log.exception("The status page failed. A run continues without it; restart the program to see it")
 
     def _wait_started(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -117,6 +116,37 @@ class PageServer:
             if time.monotonic() > deadline or not (self._thread and self._thread.is_alive()):
                 raise PageAddressError(f"The status page did not start on {self.url}. See the log for the reason.")
             time.sleep(0.01)
+
+
+class PageServer(WebServer):
+    """Serves the page of one run.
+
+    Args:
+        store: where the coordinator writes the snapshots.
+        host: the address to listen on.
+        port: the port to listen on; 0 for any free one.
+        allowed_hosts: more names under which visitors may reach the page, see ``is_trusted``.
+        connections: how many connections the page may hold, see ``connection_limit``.
+        access: who may read and control, see ``create_app``.
+        request_control: passes control requests to the coordinator.
+        folder: the run folder, for downloads.
+    """
+
+    def __init__(
+        self,
+        store: StatusStore,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        allowed_hosts: Iterable[str] = (),
+        connections: int = MOST_CONNECTIONS,
+        access: Access | None = None,
+        request_control: RequestControl | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        def make_app(names: HostNames) -> FastAPI:
+            return create_app(store, names, connections, access, request_control, folder)
+
+        super().__init__(make_app, host, port, allowed_hosts, connections)
 
 
 def _config(app: object, connections: int) -> uvicorn.Config:

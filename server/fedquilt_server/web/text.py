@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
-from fedquilt_server.status.units import DASH, duration, energy, memory, number, percent, traffic
+from fedquilt_server.status.units import DASH, duration, energy, memory, number, percent, time_text, traffic
 from fedquilt_server.status.waiting import ranges
 
 
@@ -20,6 +20,11 @@ def clock(at: float) -> str:
         return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S UTC") if at else DASH
     except (OverflowError, ValueError, OSError):  # no calendar has this time, or it is NaN
         return DASH
+
+
+def moment(at: float | None) -> str:
+    """Format a Unix time as date and time in UTC; a dash for an unknown one."""
+    return time_text(at or None) or DASH
 
 
 def tally(counts: Mapping[str, int]) -> str:
@@ -39,6 +44,7 @@ FILTERS = {
     "duration": duration,
     "energy": energy,
     "memory": memory,
+    "moment": moment,
     "number": number,
     "percent": percent,
     "ranges": ranges,

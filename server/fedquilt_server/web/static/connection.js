@@ -3,7 +3,7 @@ import { setClock, tick, updateTitle } from "./clock.js";
 import { attachListeners, byId } from "./dom.js";
 
 const SILENCE_MS = 15000; // three of the server's heartbeats
-const ENDED = ["finished", "failed", "stopped"];
+const ENDED = ["finished", "failed", "stopped", "interrupted", "unknown", "damaged"];
 let source = null;
 let lastHeartbeat = Date.now();
 let lastFrame = "";
@@ -13,13 +13,15 @@ const phase = () => document.querySelector("[data-phase]")?.dataset.phase;
 function showConnection(state) {
   const ended = ENDED.includes(phase());
   const live = byId("live");
-  live.textContent = live.dataset.state = ended ? "ended" : state;
+  const recorded = state === "live" && document.querySelector("[data-recorded]");
+  live.textContent = live.dataset.state = ended ? "ended" : recorded ? "from files" : state;
   const banner = byId("banner");
   banner.hidden = state !== "lost";
   banner.classList.toggle("calm", ended);
+  const { server } = document.body.dataset;
   banner.textContent = ended
-    ? "The coordinator has stopped. The page shows the final state of the run."
-    : "Connection to the coordinator lost. The page may be out of date. Reconnecting…";
+    ? `The ${server} has stopped. The page shows the ${server === "coordinator" ? "final" : "last"} state of the run.`
+    : `Connection to the ${server} lost. The page may be out of date. Reconnecting…`;
 }
 
 function onClock(event) {
@@ -40,7 +42,7 @@ function checkHeartbeat() {
 export function connect() {
   // htmx's extension calls this to open the stream. It knows only the frame with which the page was loaded.
   htmx.createEventSource = (url) => {
-    source = new EventSource(lastFrame ? `/events?frame=${encodeURIComponent(lastFrame)}` : url);
+    source = new EventSource(lastFrame ? `events?frame=${encodeURIComponent(lastFrame)}` : url);
     source.addEventListener("clock", onClock);
     source.addEventListener("frame", (event) => { lastFrame = event.data; });
     attachListeners(source);

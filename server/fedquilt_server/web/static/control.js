@@ -23,7 +23,7 @@ async function send(event) {
   const shown = byId("control-answer");
   try {
     const headers = { "Content-Type": "application/json" };
-    const response = await fetch("/api/v1/control", { method: "POST", headers, body: JSON.stringify({ action, board }) });
+    const response = await fetch("api/v1/control", { method: "POST", headers, body: JSON.stringify({ action, board }) });
     shown.textContent = await answerOf(response, action);
   } catch {
     shown.textContent = "The coordinator does not answer.";

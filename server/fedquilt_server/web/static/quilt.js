@@ -145,7 +145,7 @@ async function fetchCoverage() {
   if (!wanted || !visible) return;
   wanted = false;
   try {
-    const response = await fetch(`/api/v1/coverage?channels=${CHANNELS}`);
+    const response = await fetch(`api/v1/coverage?channels=${CHANNELS}`);
     if (response.ok) coverage = (await response.json()) ?? { layers: [], rounds: 0 };
     redraw();
   } catch { wanted = true; /* the connection is lost; the stream asks again when it is back */ }

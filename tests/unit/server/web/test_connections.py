@@ -262,5 +262,5 @@ def test_an_error_of_the_server_ends_the_page_only(
 
     server.start()
     monkeypatch.setattr(server._server, "on_tick", fail)
-    wait_for(lambda: "The run continues without it" in caplog.text, "log")
+    wait_for(lambda: "A run continues without it" in caplog.text, "log")
     server.stop()

@@ -107,7 +107,7 @@ def test_another_name_gets_a_sentence_that_names_the_option(page: PageServer, pa
     assert code == 421
     assert body == (
         "The status page does not answer to the name evil.com. "
-        "Use the machine's IP address, or start the coordinator with --allow-host evil.com.\n"
+        "Use the machine's IP address, or start the page with --allow-host evil.com.\n"
     )
 
 

@@ -230,7 +230,7 @@ def test_the_page_brings_its_curves_so_that_they_do_not_wait_for_the_stream() ->
     found = re.search(r'data-curves="(.*?)"', html)
     assert found is not None
     assert json.loads(unescape(found[1])) == draw_curves(page.store.current.history, "accuracy").since(None)
-    frame = html.partition("/events?frame=")[2].partition('"')[0]
+    frame = html.partition("events?frame=")[2].partition('"')[0]
     sent = parse_events(Reader(page.source, frame).events(0.0))
     assert "timeline" in sent
     assert "curves" not in sent
@@ -238,7 +238,7 @@ def test_the_page_brings_its_curves_so_that_they_do_not_wait_for_the_stream() ->
 
 def test_pages_that_open_at_the_same_frame_share_the_bytes() -> None:
     page = Page(history=[row(1)])
-    frame = page.source.page().partition("/events?frame=")[2].partition('"')[0]
+    frame = page.source.page().partition("events?frame=")[2].partition('"')[0]
     Reader(page.source, frame).events(0.0)
     made = page.source.encode.cache_info().misses
     Reader(page.source, frame).events(0.0)

@@ -1,0 +1,54 @@
+"""Renders the pages of a folder of runs: the list, a comparison, and what is wrong with a request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fedquilt_server.library.scales import score_text
+from fedquilt_server.status.console import printable
+from fedquilt_server.web.fragments import create_environment
+from fedquilt_server.web.run_comparison import MOST_COMPARED, RunsSideBySide
+from fedquilt_server.web.run_table import COLUMNS, NUMBERS, SHOWN, STATUSES, RunPage
+
+TITLES: Final = {404: "There is nothing here", 503: "The runs cannot be read"}
+
+
+class LibraryRenderer:
+    """Renders the templates.
+
+    Args:
+        folder: the folder of the runs, as its user named it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._env = create_environment()
+        self._env.filters["score"] = score_text
+        self._env.globals.update(
+            root="",
+            library=printable(str(folder)),
+            columns=COLUMNS,
+            numbers=NUMBERS,
+            page_size=SHOWN,
+            most_compared=MOST_COMPARED,
+            statuses=STATUSES,
+        )
+
+    def runs(self, page: RunPage) -> str:
+        """Render the list of runs."""
+        return self._env.get_template("runs.html").render(page=page, query=page.query)
+
+    def comparison(self, side: RunsSideBySide) -> str:
+        """Render a comparison."""
+        return self._env.get_template("comparison.html").render(
+            pairs=list(zip(side.found, side.comparison.runs, strict=True)),
+            rows=side.rows,
+            differences=side.comparison.differences,
+            known=any(run.settings is not None for run in side.comparison.runs),
+            notes=side.comparison.notes,
+        )
+
+    def problem(self, status: int, reason: str, path: str) -> str:
+        """Render what is wrong with a request for a path."""
+        title, root = TITLES.get(status, "This does not work"), "../" * (path.count("/") - 1)
+        return self._env.get_template("problem.html").render(title=title, reason=reason, root=root)
