@@ -7,8 +7,6 @@ import importlib
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,8 +70,8 @@ def test_without_momentum_fedavgm_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_notebook_runs_cell_by_cell(tmp_path: Path) -> None:
     text = (EXAMPLES / "notebook.py").read_text()
     assert text.count("\n# %% ") >= 4
-    command = [sys.executable, "-W", "error", str(EXAMPLES / "notebook.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    run = f"import runpy, sys; runpy.run_path({str(EXAMPLES / 'notebook.py')!r}, run_name='__main__'); sys.exit()"
+    done = warm.fedquilt(where=tmp_path, before=run, patience=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     predicted, true = (json.loads(line.partition(":")[2]) for line in lines if line.startswith(("predicted", "true")))

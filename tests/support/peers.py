@@ -16,6 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from tests.support.warm import ForkedProgram
 
 from fedquilt_server.simulate.mosquitto import find_mosquitto, wait_listening
 
@@ -127,7 +128,7 @@ def bare_broker(folder: Path, port: int) -> Iterator[int]:
 def federation_broker(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``fedquilt federation broker`` during a test; yields its process."""
     argv = [sys.executable, "-m", "fedquilt_common.cli", "federation", "broker", "--folder", str(folder)]
-    child = subprocess.Popen(argv)
+    child = ForkedProgram(argv)
     try:
         wait_listening(HOST, port, timeout=20)
         yield child

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 PATIENCE = 60.0
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -102,6 +103,13 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.apply(function, arguments)
 
 
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """Let this process start each program as a ``ForkedProgram``."""
+    with mock.patch.object(subprocess, "Popen", ForkedProgram):
+        yield
+
+
 class ForkedProgram(subprocess.Popen[Any]):
     """Starts ``python -m MODULE`` by a fork that calls the module's ``main``, and any other program as usual."""
 
@@ -113,8 +121,9 @@ class ForkedProgram(subprocess.Popen[Any]):
         preexec_fn: Callable[[], object] | None = None,
         **options: Any,
     ) -> None:
-        if list(args[:2]) == [sys.executable, "-m"]:
-            preexec_fn = partial(_become, args[2], args[3:], dict(os.environ if env is None else env), preexec_fn)
+        words = [word for word in args if word != "-u"]  # its output has line buffers in any case
+        if words[:2] == [sys.executable, "-m"]:
+            preexec_fn = partial(_become, words[2], words[3:], dict(os.environ if env is None else env), preexec_fn)
         super().__init__(args, env=env, preexec_fn=preexec_fn, **options)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.support.peers import bare_broker, peer
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common import __version__, cli
 from fedquilt_common.doctor.pi_firmware import read_throttled
@@ -58,7 +59,7 @@ def report(client: Any, name: str, **values: Any) -> None:
 def watching(federation: Federation, *options: str) -> Iterator[Iterator[str]]:
     """``fedquilt boards --watch``; yields its lines. Ctrl-C ends it."""
     argv = [sys.executable, "-u", "-m", "fedquilt_common.cli", "boards", "--watch", "--folder", str(federation.folder)]
-    child = subprocess.Popen([*argv, *options], stdout=subprocess.PIPE, text=True)
+    child = ForkedProgram([*argv, *options], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:
         yield iter(child.stdout)
@@ -72,7 +73,7 @@ def test_a_snapshot_waits_for_the_health_of_every_board(federation: Federation) 
     argv = [sys.executable, "-m", "fedquilt_common.cli", "boards", "--once", "--json", "--folder"]
     with (
         board(federation, "kitchen") as kitchen,
-        subprocess.Popen(
+        ForkedProgram(
             [*argv, str(federation.folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as child,
     ):
@@ -140,7 +141,7 @@ def test_a_terminal_shows_a_live_table_with_a_real_agent(federation: Federation,
     os.close(terminal)
     wait_for("0 of 3 boards are connected")
     config = str(federation.board_folder("kitchen") / "agent.yaml")
-    agent = subprocess.Popen([*base, "agent", "--config", config, "--state", str(tmp_path)])
+    agent = ForkedProgram([*base, "agent", "--config", config, "--state", str(tmp_path)])
     wait_for(rf"kitchen +│ joined +│ {re.escape(__version__)} .* MiB")
     agent.terminate()
     assert agent.wait(20) == 143

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.support.peers import DELIVERED, NOT_AUTHORIZED, Peer, bare_broker, peer, running
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common import cli
 from fedquilt_common.wire.messages import AgentPresence, ProfileMessage, Telemetry
@@ -57,7 +58,7 @@ def joined(federation: Federation, name: str) -> Iterator[Peer]:
 def bridging(federation: Federation, *options: str, **environment: str) -> Iterator[Iterator[str]]:
     """``fedquilt homeassistant``, ended with Ctrl-C; yields the lines of its log."""
     argv = [sys.executable, "-m", "fedquilt_common.cli", "homeassistant", "--folder", str(federation.folder), *options]
-    child = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
+    child = ForkedProgram(argv, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
     assert child.stderr is not None
     try:
         yield iter(child.stderr)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from tests.support.peers import DELIVERED, NOT_AUTHORIZED, federation_broker, peer
 from tests.support.runs import FEDQUILT
+from tests.support.warm import ForkedProgram
 from tests.unit.server.provisioning.test_federation import FED, Knock, board_context, broker_of, bundle
 
 from fedquilt_common import cli
@@ -193,9 +194,7 @@ def test_the_broker_is_found_by_every_spelling_of_its_folder(
 def test_two_commands_at_a_time_both_find_the_broker(made: Federation) -> None:
     argv = ["provision", "--kind", "pi4", "--folder", str(made.folder)]
     before = running(made).pid
-    commands = [
-        subprocess.Popen([*FEDQUILT, *argv, name], stdout=subprocess.PIPE, text=True) for name in ("one", "two")
-    ]
+    commands = [ForkedProgram([*FEDQUILT, *argv, name], stdout=subprocess.PIPE, text=True) for name in ("one", "two")]
     said = [command.communicate(timeout=60)[0] for command in commands]
     assert ["was restarted" in text for text in said] == [True, True], said
     assert running(made).pid != before
@@ -208,7 +207,7 @@ def test_our_own_programs_leave_no_error_of_tls_in_the_brokers_log(made: Federat
     files = [str(own / name) for name in ("ca.crt", "tls.crt", "tls.key")]
     address = parse_broker_url(made.record.url).with_files(*files)
     with log.open("w") as file:
-        process = subprocess.Popen([*FEDQUILT, "federation", "broker", "--folder", str(made.folder)], stderr=file)
+        process = ForkedProgram([*FEDQUILT, "federation", "broker", "--folder", str(made.folder)], stderr=file)
     try:
         wait(lambda: is_listening(made.broker_folder, port))
         made.revoke("bad")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.support.warm import forking
 
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.replay.engine import OnRound
@@ -39,9 +41,17 @@ def _ignore_start(_recording: Recording, _done: int) -> None:
 
 
 def _record(experiment: Experiment, folder: Path) -> Path:
-    assert run_simulation(replace(make_plan(experiment, folder), keep_replies=True), lambda _: None) is not None
+    with forking():
+        assert run_simulation(replace(make_plan(experiment, folder), keep_replies=True), lambda _: None) is not None
     shutil.rmtree(folder / "agents")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _warm_workers() -> Iterator[None]:
+    """Training processes are forked from this process, which has loaded what they need."""
+    with forking():
+        yield
 
 
 @pytest.fixture(scope="session")

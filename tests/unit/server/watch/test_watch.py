@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import warm
 from tests.support.peers import bare_broker, peer, running
 from tests.support.screens import on_screen
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, EndMessage, ReceiptMessage, RunMessage
 from fedquilt_common.wire.topics import Topics
@@ -38,7 +40,7 @@ WATCH = ["-m", "fedquilt_common.cli", "watch"]
 def watching(*options: str) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
     """``fedquilt watch`` in a pipe; yields the process and its lines."""
     argv = [sys.executable, "-u", *WATCH, *options]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with ForkedProgram(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield process, iter(process.stdout)
@@ -47,7 +49,7 @@ def watching(*options: str) -> Iterator[tuple[subprocess.Popen[str], Iterator[st
 
 
 def run_watch(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *WATCH, *options], capture_output=True, text=True, timeout=60, check=False)
+    return warm.fedquilt("watch", *options, where=Path.cwd())
 
 
 @pytest.fixture
