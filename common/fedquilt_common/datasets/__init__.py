@@ -11,6 +11,7 @@ from fedquilt_common.types import Dataset
 from fedquilt_common.user_imports import resolve
 
 DATASETS: dict[str, str] = {
+    "aep": "fedquilt_common.datasets.aep:load",
     "cifar10": "fedquilt_common.datasets.cifar10:load",
     "clusterfl-imu": "fedquilt_common.datasets.clusterfl_imu:load",
     "depth": "fedquilt_common.datasets.depth:load",
