@@ -23,6 +23,7 @@ from fedquilt_server.status.results import Result, RoundResult
 MOST_LEVELS: Final = 6
 """Levels of folders below the named one that are searched for runs."""
 MOST_RUNS: Final = 10_000
+ESTIMATED: Final = "a part of the energy is estimated, not measured"
 RecordedStatus = Literal["finished", "running", "interrupted", "failed", "stopped", "damaged", "unknown", "pending"]
 
 
@@ -127,7 +128,7 @@ def read_run(folder: Path) -> RecordedRun:
         return RecordedRun(folder, folder.name, status, reason, None, settings, started, tuple(notes))
     notes += [*result.warnings, *find_impossible(result.rounds)]
     if any(row.joules_estimated for row in result.rounds):
-        notes.append("a part of the energy is estimated, not measured")
+        notes.append(ESTIMATED)
     status, reason = _judge(folder, result, settings)
     return RecordedRun(folder, folder.name, status, reason, result, settings, started, tuple(notes))
 

@@ -15,7 +15,7 @@ from fedquilt_common.errors import FedquiltError
 from fedquilt_server.history.history import COVERAGE, EVENTS, EVENTS_KEPT, REPLIES, ROUNDS_KEPT
 from fedquilt_server.history.log_files import read_events
 from fedquilt_server.library.file_stamp import stamp
-from fedquilt_server.library.recorded_run import RecordedRun, RecordedStatus, read_run
+from fedquilt_server.library.recorded_run import ESTIMATED, RecordedRun, RecordedStatus, read_run
 from fedquilt_server.library.run_files import iterate_latest_rows, read_coverage
 from fedquilt_server.status.agent_list import MOST_SHOWN
 from fedquilt_server.status.console import printable
@@ -113,8 +113,8 @@ def _read_events(path: Path, notes: list[str]) -> list[RunEvent]:
 
 
 def _own_notes(run: RecordedRun) -> list[str]:
-    """Return the notes of the run but for its first warning, which the page shows in another place."""
-    shown = run.result.warnings[:1] if run.result else []
+    """Return the notes of the run but for those that the page shows in another place."""
+    shown = [ESTIMATED, *(run.result.warnings[:1] if run.result else [])]
     return [note for note in run.notes if note not in shown]
 
 

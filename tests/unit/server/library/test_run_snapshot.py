@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.example_runs import coverage, running
-from tests.support.recorded_runs import near, write_boards, write_run
+from tests.support.recorded_runs import make_round, near, write_boards, write_run
 
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.history.history import ROUNDS_KEPT
@@ -103,6 +103,15 @@ def test_how_the_run_ended(status: str, phase: str, words: str, tmp_path: Path) 
     shown = read_snapshot(run)
     assert shown.phase == phase
     assert words in shown.message
+
+
+def test_what_the_page_shows_elsewhere_is_no_note(tmp_path: Path) -> None:
+    rows = [make_round(1, 0.5, joules=3.0, joules_estimated=True), make_round(2, 0.5, loss=-1.0)]
+    shown = read_snapshot(write_run(tmp_path / "x", rounds=rows, warnings=["the loss exploded", "and again"]))
+    assert shown.warning == "the loss exploded"
+    assert "and again" in shown.notes
+    assert any("loss is -1 in round 2" in note for note in shown.notes)
+    assert not any("estimated" in note or "exploded" in note for note in shown.notes)
 
 
 def test_names_that_no_encoding_has_can_be_shown(tmp_path: Path) -> None:
