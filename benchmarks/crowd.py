@@ -1,9 +1,10 @@
 """Boards that only send telemetry, and readers of a status page; ``readers.py`` starts each as a process of its own.
 
     python benchmarks/crowd.py boards PORT FEDERATION COUNT  boards that join, and each send telemetry once a second
-    python benchmarks/crowd.py readers PAGE COUNT            pages that stay open; the last one reads slowly
+    python benchmarks/crowd.py readers PAGE COUNT            pages; the last one reads slowly
 
-Both run until their standard input ends. The readers then report the bytes that each has received.
+Both run until their standard input ends. Each line that the readers receive there opens the pages, or closes them if
+they are open; they answer with a line: the bytes that each page has received since it was opened.
 """
 
 from __future__ import annotations
@@ -76,20 +77,21 @@ def send_telemetry(port: int, federation: str, count: int) -> None:
 
 
 class Reader(threading.Thread):
-    """Opens the page, then reads its event stream until ``ended``.
+    """Opens the page, then reads its event stream until ``closed`` is set.
 
     Attributes:
         received: bytes of the stream.
     """
 
-    def __init__(self, url: str, ended: Callable[[], bool], *, slow: bool) -> None:
+    def __init__(self, url: str, *, slow: bool) -> None:
         super().__init__(daemon=True)
         self.received = 0
-        self._url, self._ended, self._slow = url, ended, slow
+        self.closed = threading.Event()
+        self._url, self._slow = url, slow
 
     def run(self) -> None:
         """Open streams, and another one when the page has closed the one before, as a browser does."""
-        while not self._ended():
+        while not self.closed.is_set():
             frame = httpx.get(self._url).text.partition("events?frame=")[2].partition('"')[0]
             with self._connect() as stream:
                 stream.sendall(f"GET /events?frame={frame} HTTP/1.1\r\nHost: {self._place()}\r\n\r\n".encode())
@@ -108,22 +110,24 @@ class Reader(threading.Thread):
         return stream
 
     def _read(self, stream: socket.socket) -> None:
-        while not self._ended() and (block := stream.recv(SLOW_BYTES if self._slow else 1 << 16)):
+        while not self.closed.is_set() and (block := stream.recv(SLOW_BYTES if self._slow else 1 << 16)):
             self.received += len(block)
             if self._slow:
                 time.sleep(SLOW_SECONDS)
 
 
 def read_pages(url: str, count: int) -> None:
-    """Keep pages open, and print the bytes that each has received."""
-    ended = is_ended()
-    readers = [Reader(url, ended, slow=number == count - 1) for number in range(count)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        while reader.is_alive() and not ended():
-            time.sleep(0.1)
-    print(json.dumps([reader.received for reader in readers]), flush=True)
+    """Open and close pages."""
+    readers: list[Reader] = []
+    for _ in sys.stdin:
+        for reader in readers:
+            reader.closed.set()
+        for reader in readers:
+            reader.join()
+        print(json.dumps([reader.received for reader in readers]), flush=True)
+        readers = [] if readers else [Reader(url, slow=number == count - 1) for number in range(count)]
+        for reader in readers:
+            reader.start()
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
     python benchmarks/readers.py --dry-run  measure and print only
 
 A coordinator with its page, a Mosquitto and four agents run rounds, while 200 further boards send telemetry once a
-second. Windows without readers alternate with windows in which 10 pages are open, one of them on a slow link. The line
-holds the mean round time of each window, the change from each window to its neighbour, and the resident memory of the
-coordinator during a last, longer window. A first window, in which everything starts, is left out.
+second. Short windows without readers alternate with windows in which 10 pages are open, one of them on a slow link.
+Other work on the machine changes slowly, so each window is compared with its neighbours. The line holds the mean round
+time of each window, the changes, and the resident memory of the coordinator during a last, longer window.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HISTORY = Path(__file__).parent / "results" / "readers.jsonl"
 CROWD = Path(__file__).parent / "crowd.py"
 FEDERATION = "readers"
 BOARDS, PAGES = 200, 10
-SETTLE_SECONDS = 2.0
+SETTLE_SECONDS = 0.5
 """Time after a change that belongs to no window."""
 
 
@@ -71,23 +71,34 @@ def fedquilt(*arguments: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Stage:
-    """A run that goes on: its folder, its coordinator and its page."""
+    """A run that goes on: its folder, its coordinator, and the readers of its page."""
 
     folder: Path
     coordinator: psutil.Process
-    url: str
+    readers: subprocess.Popen[str]
 
-    def window(self, seconds: float, *, pages: int = 0) -> Window:
-        """Let the run go on for some seconds, with or without open pages."""
-        with ExitStack() as opened:
-            if pages:
-                command = (sys.executable, str(CROWD), "readers", self.url, str(pages))
-                opened.enter_context(child(*command, log=self.folder / "readers.log"))
-            time.sleep(SETTLE_SECONDS)
-            begin, before = time.time(), self._cpu()
-            time.sleep(seconds)
-            end = time.time()
-            return Window(begin, end, bool(pages), (self._cpu() - before) / (end - begin))
+    def window(self, seconds: float, *, read: bool) -> Window:
+        """Let the run go on for some seconds."""
+        time.sleep(SETTLE_SECONDS)
+        begin, before = time.time(), self._cpu()
+        time.sleep(seconds)
+        end = time.time()
+        return Window(begin, end, read, (self._cpu() - before) / (end - begin))
+
+    def switch(self) -> list[int]:
+        """Open the pages, or close them; returns the bytes that those that were open have received."""
+        assert self.readers.stdin  # noqa: S101 - both are pipes
+        assert self.readers.stdout  # noqa: S101
+        self.readers.stdin.write("switch\n")
+        self.readers.stdin.flush()
+        received: list[int] = json.loads(self.readers.stdout.readline())
+        return received
+
+    def windows(self, pairs: int, seconds: float) -> Iterator[Window]:
+        """Yield windows without and with open pages, in turn."""
+        for number in range(2 * pairs):
+            yield self.window(seconds, read=number % 2 == 1)
+            self.switch()
 
     def _cpu(self) -> float:
         times = self.coordinator.cpu_times()
@@ -95,15 +106,12 @@ class Stage:
 
     def memory(self, seconds: float) -> dict[str, Any]:
         """Return the coordinator's resident megabytes every 5 s while pages are open, and what they received."""
-        command = (sys.executable, str(CROWD), "readers", self.url, str(PAGES))
-        with child(*command, log=self.folder / "readers.log") as readers:
-            time.sleep(SETTLE_SECONDS)
-            sizes = []
-            for _ in range(int(seconds / 5) + 1):
-                sizes.append(round(self.coordinator.memory_info().rss / 1e6, 1))
-                time.sleep(5)
-            received = json.loads(readers.communicate()[0])
-        return {"megabytes": sizes, "received_bytes": received}
+        self.switch()
+        sizes = []
+        for _ in range(int(seconds / 5) + 1):
+            time.sleep(5)
+            sizes.append(round(self.coordinator.memory_info().rss / 1e6, 1))
+        return {"megabytes": sizes, "received_bytes": self.switch()}
 
     def round_seconds(self) -> list[tuple[float, float]]:
         """Return the end and the seconds of each finished round."""
@@ -138,7 +146,8 @@ def running(experiment: Experiment, folder: Path) -> Iterator[Stage]:
         crowd = start("crowd", sys.executable, str(CROWD), "boards", str(port), FEDERATION, str(BOARDS))
         assert crowd.stdout  # noqa: S101 - it is a pipe
         crowd.stdout.readline()  # all of them have joined
-        yield Stage(folder, psutil.Process(coordinator.pid), f"http://127.0.0.1:{page}/")
+        readers = start("readers", sys.executable, str(CROWD), "readers", f"http://127.0.0.1:{page}/", str(PAGES))
+        yield Stage(folder, psutil.Process(coordinator.pid), readers)
 
 
 def measure(megabytes: float, pairs: int, seconds: float) -> dict[str, Any]:
@@ -146,10 +155,7 @@ def measure(megabytes: float, pairs: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="fedquilt-readers-") as name:
         folder = Path(name)
         with running(bench_experiment(4, 4, megabytes, 1_000_000), folder) as stage:
-            stage.window(seconds)
-            # without, with, with, without: a load that grows or falls steadily does not favour either
-            order = [False, True, True, False] * ((pairs + 1) // 2)
-            windows = [stage.window(seconds, pages=PAGES if read else 0) for read in order[: 2 * pairs]]
+            windows = list(stage.windows(pairs, seconds))
             memory = stage.memory(60)
             rounds = stage.round_seconds()
     return {**summarise(windows, rounds), "memory": memory}
@@ -170,7 +176,8 @@ def summarise(windows: list[Window], rounds: list[tuple[float, float]]) -> dict[
         "change_percent": {
             "median": round(median(changes), 2),
             "quartiles": [round(one, 2) for one in quantiles(changes, n=4)],
-            "neighbours": [round(one, 2) for one in changes],
+            "mean": round(mean(changes), 2),
+            "neighbours": [round(one, 1) for one in changes],
         },
     }
 
@@ -186,8 +193,8 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
-    parser.add_argument("--pairs", type=int, default=10, help="windows of each kind (default: 10)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="length of a window (default: 15)")
+    parser.add_argument("--pairs", type=int, default=50, help="windows of each kind (default: 50)")
+    parser.add_argument("--seconds", type=float, default=2.5, help="length of a window (default: 2.5)")
     parser.add_argument("--megabytes", type=float, default=0.1, help="size of the model (default: 0.1)")
     options = parser.parse_args()
     line = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from fedquilt_server.status.run_event import EventLevel
@@ -33,9 +34,10 @@ class RunProblem:
     board: str | None = None
 
 
-def natural_key(name: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts weak-2 before weak-10."""
-    return [_part_key(part) for part in _DIGITS.split(name) if part]
+@lru_cache(maxsize=4096)
+def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Return a key that sorts weak-2 before weak-10. The same names are sorted several times a second."""
+    return tuple(_part_key(part) for part in _DIGITS.split(name) if part)
 
 
 def _part_key(part: str) -> tuple[bool, int, str]:
@@ -94,9 +96,9 @@ def _failing_clients(s: Snapshot) -> Iterator[RunProblem]:
 
 def _boards(s: Snapshot) -> Iterator[RunProblem]:
     """Yield the boards that are not well. Those that a waiting run has never seen are listed elsewhere."""
-    for board in sort_worst_first(s.boards):
+    for board in sort_worst_first(one for one in s.boards if board_health(one) not in _HARMLESS):
         health = board_health(board)
-        if health not in _HARMLESS and not (health == "never seen" and s.phase == "waiting"):
+        if health != "never seen" or s.phase != "waiting":
             yield RunProblem("warning", _board_text(board, health), board.agent)
 
 
