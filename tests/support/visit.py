@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,10 +70,10 @@ def open_browser() -> Iterator[Any]:
 
 
 @contextmanager
-def visit_page(browser: Any, snapshot: Snapshot, **context: Any) -> Iterator[Visit]:
-    """Serve a snapshot and open its page. At the end, the console must be empty."""
+def visit_page(browser: Any, snapshot: Snapshot, folder: Path | None = None, **context: Any) -> Iterator[Visit]:
+    """Serve a snapshot, of a run in ``folder``, and open its page. At the end, the console must be empty."""
     store = StatusStore(snapshot)
-    with PageServer(store) as server:
+    with PageServer(store, folder=folder) as server:
         visit = Visit(browser, server, store, **context)
         yield visit
         visit.page.close()

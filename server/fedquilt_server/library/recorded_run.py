@@ -87,8 +87,12 @@ def is_run_folder(folder: Path) -> bool:
     return (folder / RESULT).is_file() or (folder / JOURNAL).is_file()
 
 
-def find_runs(folder: Path) -> list[Path]:
+def find_runs(folder: Path, levels: int = MOST_LEVELS) -> list[Path]:
     """Return the run folders in ``folder`` and below it, in alphabetical order.
+
+    Args:
+        folder: a run folder, or one that holds runs.
+        levels: levels of folders below it that are searched.
 
     Raises:
         RunFolderError: there is no such folder.
@@ -96,7 +100,7 @@ def find_runs(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: there is no such folder; name a run folder, or one that holds runs")
     found = list[Path]()
-    for run in _walk(folder, MOST_LEVELS):
+    for run in _walk(folder, levels):
         found.append(run)
         if len(found) > MOST_RUNS:
             raise RunFolderError(f"{folder}: holds more than {MOST_RUNS} runs; name a folder with fewer")

@@ -14,7 +14,7 @@ from typing import Final
 
 from fedquilt_common.files.locking import is_locked
 from fedquilt_server.library.file_stamp import stamp
-from fedquilt_server.library.recorded_run import find_runs, read_run
+from fedquilt_server.library.recorded_run import MOST_LEVELS, find_runs, read_run
 from fedquilt_server.library.run_list import RunRow, run_row
 from fedquilt_server.runs.result_files import RESULT
 from fedquilt_server.runs.run_folder import JOURNAL
@@ -58,11 +58,13 @@ class RunLibrary:
     """The runs in a folder and below it. Several threads may use it.
 
     Args:
-        folder: holds run folders, at any depth that ``find_runs`` reaches.
+        folder: holds run folders.
+        levels: levels of folders below it that are searched.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, levels: int = MOST_LEVELS) -> None:
         self.folder = folder
+        self._levels = levels
         self._lock = threading.Lock()
         self._runs: dict[str, LibraryRun] = {}
         self._search_at = 0.0
@@ -91,7 +93,7 @@ class RunLibrary:
         return self._runs.get(id)
 
     def _search(self) -> dict[str, LibraryRun]:
-        ids = {run_id(folder, self.folder): folder for folder in find_runs(self.folder)}
+        ids = {run_id(folder, self.folder): folder for folder in find_runs(self.folder, self._levels)}
         return {id: self._read(id, folder) for id, folder in ids.items()}
 
     def _read(self, id: str, folder: Path) -> LibraryRun:

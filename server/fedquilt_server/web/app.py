@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from sse_starlette import EventSourceResponse
 
 from fedquilt_common import __version__
+from fedquilt_server.library.run_library import RunLibrary
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web import view
 from fedquilt_server.web.access import Access, AccessCheck
@@ -29,6 +30,7 @@ from fedquilt_server.web.headers import SecurityHeaders
 from fedquilt_server.web.hosts import HostCheck, HostNames
 from fedquilt_server.web.long_responses import LongResponses
 from fedquilt_server.web.metrics import create_registry
+from fedquilt_server.web.neighbours import neighbour_routes
 from fedquilt_server.web.open_run import OpenRun, RequestedRun, set_run
 from fedquilt_server.web.snapshot_stream import stream_snapshots
 from fedquilt_server.web.stream import BoundedEventStream, stream_updates
@@ -66,19 +68,20 @@ def create_app(
         connections: how many connections the server holds; half of them may be event streams and downloads.
         access: who may read and control; None lets everybody read and nobody control.
         request_control: passes control requests to the coordinator; None for a page without control.
-        folder: the run folder, for downloads; None for a page without them.
+        folder: the run folder, for downloads and for comparisons with the runs beside it; None for a page without.
     """
     app = bare_app("fedquilt coordinator", DESCRIPTION, hosts, access)
     streams = LongResponses(connections // 2)
     controls = access if request_control is not None else None
-    run = OpenRun(store, FrameSource(store, downloads=folder is not None), app.state.closing, folder)
+    place = None if folder is None else folder.absolute()
+    run = OpenRun(store, FrameSource(store, has_folder=place is not None), app.state.closing, place)
 
     async def choose_run(request: Request) -> None:
         set_run(request, run)
 
     routers = [page_routes(streams, controls), first_api_routes(), stream_routes(streams), api_routes()]
-    if folder is not None:
-        routers.append(download_routes(streams))
+    if place is not None:
+        routers += [download_routes(streams), neighbour_routes(RunLibrary(place.parent, levels=1))]
     for router in routers:
         app.include_router(router, dependencies=[Depends(choose_run)])
     app.include_router(_monitoring_routes(store))

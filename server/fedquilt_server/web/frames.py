@@ -67,13 +67,13 @@ class FrameSource:
 
     Args:
         store: where the coordinator writes the snapshots.
-        downloads: whether the page has links to files of the run folder.
+        has_folder: whether the run has a folder: the page links to its files, and compares it with the runs beside it.
         in_library: whether the page is one of many, below a list of runs.
     """
 
-    def __init__(self, store: StatusStore, *, downloads: bool = False, in_library: bool = False) -> None:
+    def __init__(self, store: StatusStore, *, has_folder: bool = False, in_library: bool = False) -> None:
         self._store = store
-        self._downloads = downloads
+        self._has_folder = has_folder
         self._in_library = in_library
         self._renderer = Renderer()
         self._boot = secrets.token_hex(4)
@@ -109,7 +109,7 @@ class FrameSource:
             "root": "../../" if self._in_library else "",
             "in_library": self._in_library,
             "now": time.time(),
-            "downloads": self._downloads,
+            "has_folder": self._has_folder,
             "control": control and s.phase not in ENDED,
             "control_boards": [board.agent for board in s.boards[:BOARDS_SHOWN]],
             "parts": frame.parts,

@@ -19,6 +19,7 @@ from fedquilt_server.web.connections import MOST_CONNECTIONS
 from fedquilt_server.web.downloads import download_routes
 from fedquilt_server.web.library_view import LibraryRenderer
 from fedquilt_server.web.long_responses import LongResponses
+from fedquilt_server.web.neighbours import neighbour_routes
 from fedquilt_server.web.open_run import set_run
 from fedquilt_server.web.open_runs import OpenRuns
 from fedquilt_server.web.run_comparison import MOST_COMPARED, RunComparison, RunsSideBySide
@@ -79,7 +80,8 @@ def create_library_app(
     app.include_router(_list_routes(library, view))
     app.include_router(_comparison_routes(library, view))
     app.include_router(runs_routes(library))
-    for router in (page_routes(streams), stream_routes(streams), api_routes(), download_routes(streams)):
+    own = [page_routes(streams), stream_routes(streams), api_routes(), download_routes(streams)]
+    for router in (*own, neighbour_routes(library)):
         app.include_router(router, prefix="/runs/{run_id}", dependencies=[Depends(choose_run)], responses=_NO_RUN)
     app.add_exception_handler(StarletteHTTPException, _error_page(view))
     return app

@@ -21,7 +21,7 @@ class OpenRun:
         store: holds its newest snapshot.
         frames: makes what its page shows.
         closing: set when its event streams have to end.
-        folder: the run folder; None without downloads.
+        folder: the run folder; None for a page without downloads and other runs.
     """
 
     store: StatusStore

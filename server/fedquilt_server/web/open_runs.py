@@ -54,7 +54,7 @@ class FollowedRun:
         self._lock = threading.Lock()
         self._read_at = -READ_SECONDS
         self.open = OpenRun(
-            self._store, FrameSource(self._store, downloads=True, in_library=True), threading.Event(), run.folder
+            self._store, FrameSource(self._store, has_folder=True, in_library=True), threading.Event(), run.folder
         )
 
     @property

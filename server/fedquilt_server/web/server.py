@@ -129,7 +129,7 @@ class PageServer(WebServer):
         connections: how many connections the page may hold, see ``connection_limit``.
         access: who may read and control, see ``create_app``.
         request_control: passes control requests to the coordinator.
-        folder: the run folder, for downloads.
+        folder: the run folder, for downloads and for comparisons with the runs beside it.
     """
 
     def __init__(

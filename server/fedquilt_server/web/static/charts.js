@@ -1,11 +1,13 @@
 // The curves. A new point changes a chart's data only, so that a reader's pointer keeps its place.
 import { byId, choice, element, onEvent, once } from "./dom.js";
 import { append, isKnown, points, run, specs, stacked, X } from "./curve_data.js";
+import { fillGhostTable, ghosts, startGhosts } from "./ghosts.js";
 import { colour, onTheme, patternOf } from "./palette.js";
 
 const HEIGHT = 170;
 const MARKS_UP_TO = 40;
 const NAMES = ["value", "loss", "traffic", "time", "energy"];
+const WITH_GHOSTS = ["value", "loss"];
 const charts = {};
 let against = "round";
 let fromZero = false;
@@ -23,9 +25,11 @@ function yRange(name) {
   };
 }
 
+// All charts have the same x axis, so that it includes the ghosts also in those that do not show them.
 function xRange(u, low, high) {
   if (low === null) return [0, 1];
-  return against === "round" ? [low, Math.max(high, low + 4)] : [Math.min(low, 0), high || 1];
+  const end = Math.max(high, ...ghosts().map((one) => one.points[against].at(-1) ?? 0));
+  return against === "round" ? [low, Math.max(end, low + 4)] : [Math.min(low, 0), end || 1];
 }
 
 function axis(extra) {
@@ -41,12 +45,27 @@ function xAxis() {
 
 // --- one chart ------------------------------------------------------------------------------------------------
 
+// A chart with ghosts has the x values of all runs. Return the point of this run at one of them, -1 after the last one.
+function ownIndex(u, index) {
+  const x = u.data[0][index];
+  const all = points[against];
+  if (all[index] === x) return index;
+  return x > all.at(-1) ? -1 : all.findLastIndex((one) => one <= x);
+}
+
 // The legend shows the values under the pointer, or the latest known ones.
 function legendValue(column, show) {
   return (u, v, series, index) => {
     const all = points[column];
-    const value = index === null || index === undefined ? all.findLast((one) => one !== null) : all[index];
+    const value = index === null || index === undefined ? all.findLast((one) => one !== null) : all[ownIndex(u, index)];
     return value === null || value === undefined ? "–" : show(value);
+  };
+}
+
+function ghostValue(show) {
+  return (u, v, series, index) => {
+    const value = u.data[series].slice(0, (index ?? u.data[series].length) + 1).findLast((one) => one !== null && one !== undefined);
+    return value === undefined ? "–" : show(value);
   };
 }
 
@@ -56,7 +75,7 @@ function drawSquares(u, series, from, to) {
   ctx.fillStyle = u.series[series].stroke();
   for (let i = from; i <= to; i++) {
     const value = u.data[series][i];
-    if (value !== null) ctx.fillRect(u.valToPos(u.data[0][i], "x", true) - 4, u.valToPos(value, "y", true) - 4, 8, 8);
+    if (value !== null && value !== undefined) ctx.fillRect(u.valToPos(u.data[0][i], "x", true) - 4, u.valToPos(value, "y", true) - 4, 8, 8);
   }
   ctx.restore();
 }
@@ -71,33 +90,52 @@ function series(line, spec) {
   return { label: line.label, stroke, width: spec.stack ? 1 : 2, dash: line.dash, spanGaps: true, points: marks, value: legendValue(line.column, spec.show) };
 }
 
+// Ghosts are thin and have no hue; each has a dash of its own.
+function ghostSeries(ghost, spec) {
+  return { label: ghost.label, stroke: colour("quiet"), width: 1.2, dash: ghost.dash, spanGaps: true, points: { show: false }, value: ghostValue(spec.show) };
+}
+
+const ghostsOf = (name) => (WITH_GHOSTS.includes(name) ? ghosts() : []);
+
 function bands(spec) {
   if (!spec.stack) return {};
   const fill = (line) => (u) => patternOf(line.colour, u.ctx);
   return { bands: spec.lines.slice(1).map((line, i) => ({ series: [i + 2, i + 1], fill: fill(line) })) };
 }
 
+// A sample in the legend has the dash of its line.
+const markOf = (dash) => (!dash ? "solid" : dash[0] < 4 ? "dotted" : "dashed");
+
 function options(name, spec, width) {
-  const lines = spec.lines.map((line) => series(line, spec));
+  const lines = [...spec.lines.map((line) => series(line, spec)), ...ghostsOf(name).map((ghost) => ghostSeries(ghost, spec))];
   if (spec.stack) lines[0].fill = (u) => patternOf(spec.lines[0].colour, u.ctx);
   return {
     width,
     height: HEIGHT,
-    cursor: { sync: { key: "rounds" }, y: false },
+    cursor: { sync: { key: "rounds" }, y: false, dataIdx: (u, at, index) => index },
+    legend: { markers: { dash: (u, at) => markOf(u.series[at].dash) } },
     scales: { x: { time: false, range: xRange }, y: { range: yRange(name) } },
     axes: [xAxis(), axis({ size: 62, values: (u, ticks, i, space, step) => ticks.map((v) => spec.tick(v, step)) })],
-    series: [{ label: "Round", value: legendValue("round", String) }, ...lines],
+    series: [{ label: "Round", value: (u, v, ...place) => (against === "round" && v ? String(v) : legendValue("round", String)(u, v, ...place)) }, ...lines],
     hooks: { draw: [() => note(name)] },
     ...bands(spec),
   };
 }
 
-function dataOf(spec) {
+function dataOf(name, spec) {
   const columns = spec.lines.map((line) => line.column);
-  return [points[against], ...(spec.stack ? stacked(columns) : columns.map((column) => points[column]))];
+  const own = [points[against], ...(spec.stack ? stacked(columns) : columns.map((column) => points[column]))];
+  const behind = ghostsOf(name).map((ghost) => [ghost.points[against], ghost.points[columns[0]]]);
+  return behind.length ? uPlot.join([own, ...behind]) : own;
 }
 
-function describe(spec) {
+function describeGhost(ghost, spec) {
+  const all = ghost.points[spec.lines[0].column];
+  const last = all.findLastIndex((v) => v !== null);
+  return `${ghost.label}: ${last < 0 ? "not measured" : `${spec.show(all[last])} in round ${ghost.points.round[last]}`}`;
+}
+
+function describe(name, spec) {
   const texts = spec.lines.map(({ column, label }) => {
     const known = points[column].flatMap((v, i) => (v === null ? [] : [[v, points.round[i]]]));
     if (!known.length) return `${label}: not measured yet`;
@@ -107,6 +145,7 @@ function describe(spec) {
     const high = all.reduce((a, b) => Math.max(a, b));
     return `${label}: ${spec.show(value)} in round ${round}, between ${spec.show(low)} and ${spec.show(high)}`;
   });
+  texts.push(...ghostsOf(name).map((ghost) => describeGhost(ghost, spec)));
   return `${spec.title}. ${texts.join("; ")}. The table Rounds lists the values.`;
 }
 
@@ -117,24 +156,24 @@ function note(name) {
 
 // --- all charts -----------------------------------------------------------------------------------------------
 
-// A chart is built again only if its lines, its x axis or the colours change.
-const shapeOf = (spec) => [against, run.measure, ...spec.lines.map((line) => line.column)].join();
+// A chart is built again only if its lines, its x axis, its ghosts or the colours change.
+const shapeOf = (name, spec) => [against, run.measure, ...spec.lines.map((line) => line.column), ...ghostsOf(name).map((one) => one.label + one.id)].join();
 
 function draw(name, spec, width) {
   const box = byId(`${name}-chart`);
   const known = spec.lines.filter((line) => isKnown(line.column));
   byId(`${name}-title`).textContent = spec.title;
   box.setAttribute("role", "img");
-  box.setAttribute("aria-label", describe(spec));
+  box.setAttribute("aria-label", describe(name, spec));
   if (!known.length) {
     remove(name);
     box.replaceChildren(element("p", "No measurements yet.", { class: "empty" }));
-  } else if (charts[name]?.shape === shapeOf(spec)) {
-    charts[name].uplot.setData(dataOf(spec));
+  } else if (charts[name]?.shape === shapeOf(name, spec)) {
+    charts[name].uplot.setData(dataOf(name, spec));
   } else {
     remove(name);
     box.replaceChildren();
-    charts[name] = { shape: shapeOf(spec), uplot: new uPlot(options(name, spec, width), dataOf(spec), box) };
+    charts[name] = { shape: shapeOf(name, spec), uplot: new uPlot(options(name, spec, width), dataOf(name, spec), box) };
   }
   box.dataset.points = known.length ? points[spec.lines[0].column].filter((v) => v !== null).length : 0;
 }
@@ -149,6 +188,7 @@ function drawAll() {
   byId("energy-figure").hidden = !isKnown("joules"); // few boards have a meter
   const all = Object.entries(specs()).map(([name, spec]) => [name, spec, byId(`${name}-chart`).clientWidth]);
   for (const one of all) draw(...one);
+  fillGhostTable(points);
 }
 
 const redraw = once(drawAll);
@@ -178,4 +218,5 @@ export function startCharts() {
   onEvent("curves", (data) => { append(JSON.parse(data)); redraw(); });
   onTheme(rebuild);
   followWidth();
+  startGhosts(redraw);
 }

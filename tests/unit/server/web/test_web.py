@@ -420,7 +420,7 @@ def test_answers_keep_to_the_schema(tmp_path: Path) -> None:
     app = create_app(StatusStore(hostile_snapshot()), folder=tmp_path)
     schema = schemathesis.openapi.from_asgi("/openapi.json", app).exclude(path=["/events", "/api/v1/stream"])
     operations = [found.ok() for found in schema.get_all_operations()]  # type: ignore[union-attr]
-    assert len(operations) == 14
+    assert len(operations) == 16
     for operation in operations:
 
         @given(operation.as_strategy())
@@ -433,7 +433,7 @@ def test_answers_keep_to_the_schema(tmp_path: Path) -> None:
 
 def test_schema_describes_every_operation(tmp_path: Path) -> None:
     paths = create_app(StatusStore(), folder=tmp_path).openapi()["paths"]
-    names = ("snapshot", "rounds", "boards", "events", "replies", "coverage", "stream", "result", "model")
+    names = ("snapshot", "rounds", "boards", "events", "replies", "coverage", "stream", "result", "model", "runs")
     first = {"/", "/events", "/api/status", "/api/rounds", "/healthz", "/metrics"}
-    assert set(paths) == first | {f"/api/v1/{name}" for name in (*names, "files/{name}")}
+    assert set(paths) == first | {f"/api/v1/{name}" for name in (*names, "files/{name}", "runs/{id}/curves")}
     assert all(path["get"]["summary"] for path in paths.values())
