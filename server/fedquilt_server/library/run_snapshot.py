@@ -11,13 +11,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from fedquilt_common.errors import FedquiltError
+from fedquilt_common.experiment.sections import Budget
 from fedquilt_server.history.history import COVERAGE, EVENTS, EVENTS_KEPT, REPLIES, ROUNDS_KEPT
 from fedquilt_server.history.log_files import read_events
 from fedquilt_server.library.file_stamp import stamp
 from fedquilt_server.library.recorded_run import ESTIMATED, RecordedRun, RecordedStatus, read_run
 from fedquilt_server.library.run_files import iterate_latest_rows, read_coverage
 from fedquilt_server.status.agent_list import MOST_SHOWN
+from fedquilt_server.status.budget import BudgetMeter, BudgetUse
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.recorded import recorded_snapshot
 from fedquilt_server.status.reply_row import ReplyRow
@@ -45,6 +49,7 @@ def read_snapshot(folder: Path) -> Snapshot:
         "reply_rows": replies,
         "events": _read_events(folder / EVENTS, notes),
         "coverage": read_coverage(folder / COVERAGE, notes),
+        "budget": _read_budget(run),
     }
     notes += [*_own_notes(run), *_missing_parts(run)]
     return _base(run).model_copy(update={**parts, "notes": _shorten(notes)})
@@ -110,6 +115,17 @@ def _read_events(path: Path, notes: list[str]) -> list[RunEvent]:
     if not found and (kept := stamp(path)) and kept.size:
         notes.append(f"{path}: holds no event that can be read")
     return found[: -EVENTS_KEPT - 1 : -1]
+
+
+def _read_budget(run: RecordedRun) -> list[BudgetUse]:
+    """Return what the run used of its budget; nothing if the recorded limits are invalid."""
+    try:
+        meter = BudgetMeter(Budget.model_validate((run.settings or {}).get("budget") or {}))
+    except ValidationError:
+        return []
+    for row in run.rounds:
+        meter.take(row)
+    return meter.uses
 
 
 def _own_notes(run: RecordedRun) -> list[str]:
