@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.example_runs import coverage, running
-from tests.support.recorded_runs import make_experiment, make_round, near, write_boards, write_run
+from tests.support.recorded_runs import make_round, near, write_boards, write_run
 
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.history.history import ROUNDS_KEPT
@@ -81,7 +81,7 @@ def test_a_damaged_file_costs_only_its_part(name: str, content: bytes | None, fo
     ("budget", "shown"), [({"bytes": 120_000}, ["60.0 kB of 120 kB"]), ({"bytes": -1}, []), ("much", []), (None, [])]
 )
 def test_what_a_run_used_of_its_budget(budget: object, shown: list[str], tmp_path: Path) -> None:
-    run = write_run(tmp_path / "digits", [0.5] * ROUNDS, settings=make_experiment("fedavg", 1, ROUNDS, budget=budget))
+    run = write_run(tmp_path / "digits", [0.5] * ROUNDS, settings={"budget": budget})
     assert [use.text for use in read_snapshot(run).budget] == shown
 
 
