@@ -80,7 +80,7 @@ class ExperimentTools:
         Raises:
             ExperimentError: the data set cannot be partitioned as ``data.partition`` requires.
         """
-        return shares(self.experiment, self.dataset, self.holdout)
+        return shares(self.experiment, self.dataset, self.holdout, self.allowed_imports)
 
     @cached_property
     def public(self) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from fedquilt_common.datasets.data_file import pin_data_files
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Problem
@@ -75,7 +76,7 @@ def _check(raw: dict[str, Any], source: str, overrides: Sequence[Override]) -> E
     problems += _name_problems(raw)
     if experiment is None or problems:
         raise ExperimentError("\n".join(error_line(problem, source, overrides) for problem in problems))
-    return experiment
+    return pin_data_files(experiment)
 
 
 def parse_override(text: str) -> Override:

@@ -25,17 +25,17 @@ seeds = st.integers(0, 2**63 - 1)
     st.data(),
     st.sampled_from(["uniform", "dirichlet", "dirichlet-per-class"]),
     alphas,
-    st.integers(1, 50),
     seeds,
 )
 def test_every_sample_once_and_enough_for_each(
-    labels: NDArray[np.int64], data: st.DataObject, scheme: str, alpha: float, least: int, seed: int
+    labels: NDArray[np.int64], data: st.DataObject, scheme: str, alpha: float, seed: int
 ) -> None:
     clients = data.draw(st.integers(1, len(labels)))
+    least = data.draw(st.integers(1, len(labels) // clients))
     shares = partition(labels, clients, scheme, alpha, least, seed)
     assert len(shares) == clients
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(len(labels)))
-    assert min(map(len, shares)) >= min(least, len(labels) // clients)
+    assert min(map(len, shares)) >= least
     assert all(share.dtype == np.int64 and (np.diff(share) > 0).all() for share in shares)
     again = partition(labels, clients, scheme, alpha, least, seed)
     assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
@@ -116,6 +116,7 @@ def test_fast_enough_for_a_hundred_clients() -> None:
         (11, "uniform", None, 1, "data.clients = 11: the data set has 10 samples"),
         (0, "uniform", None, 1, "data.clients = 0"),
         (2, "uniform", None, 0, "min_samples = 0"),
+        (2, "dirichlet", 1.0, 6, "min_samples = 6: 2 clients .* need 12 samples, but there are 10"),
         (2, "dirichlet", None, 1, "data.partition.alpha = None"),
         (2, "dirichlet", 0.0, 1, "data.partition.alpha = 0.0"),
         (2, "dirichlet", float("nan"), 1, "data.partition.alpha = nan"),
@@ -151,6 +152,57 @@ def test_equally_many_of_each_class_that_a_client_has(clients: int, each: int, d
     assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
 
 
+@given(labels_of, st.data(), seeds)
+def test_each_client_has_its_number_of_classes_and_all_samples_are_used(
+    labels: NDArray[np.int64], data: st.DataObject, seed: int
+) -> None:
+    kinds, counts = np.unique(labels, return_counts=True)
+    each = data.draw(st.integers(1, len(kinds)))
+    least = -(-len(kinds) // each)
+    clients = data.draw(st.integers(least, max(least, int(counts.min()))))
+    scheme = Scheme("labels-per-client", labels=each)
+    if -(-clients * each // len(kinds)) > counts.min():
+        return
+    shares = partition_by(scheme, labels, clients, seed)
+    assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(len(labels)))
+    owned = [set(labels[share].tolist()) for share in shares]
+    assert {len(mine) for mine in owned} == {each}
+    holders = [sum(kind in mine for mine in owned) for kind in kinds]
+    assert max(holders) - min(holders) <= 1
+    again = partition_by(scheme, labels, clients, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
+
+
+def test_clients_have_disjoint_classes_where_there_are_enough() -> None:
+    labels = np.arange(100) % 10
+    owned = [set(labels[share]) for share in partition_by(Scheme("labels-per-client", labels=2), labels, 5, seed=1)]
+    assert sum(map(len, owned)) == len(set[int]().union(*owned)) == 10
+
+
+def test_a_class_with_fewer_samples_than_clients_is_refused() -> None:
+    labels = np.array([0, 0, 0, 0, 1])
+    with pytest.raises(ExperimentError, match="2 clients share class 1, which has 1 samples"):
+        partition_by(Scheme("labels-per-client", labels=2), labels, 2, seed=0)
+
+
+def test_clients_that_overlap_need_no_more_samples_than_one() -> None:
+    labels = np.repeat(np.arange(3), 20)
+    scheme = Scheme("per-class", per_class=15, overlap=True)
+    shares = partition_by(scheme, labels, 4, seed=0)
+    assert [np.bincount(labels[share]).tolist() for share in shares] == [[15, 15, 15]] * 4
+    assert all(len(set(share)) == 45 for share in shares)
+    assert len({share.tobytes() for share in shares}) == 4
+
+
+def test_the_usual_least_size_gives_way_to_an_equal_share() -> None:
+    """An experiment that sets no least size runs with any number of clients; one that sets it is refused."""
+    labels = np.arange(30) % 3
+    sizes = [len(share) for share in partition_by(Scheme("dirichlet", alpha=0.1), labels, 6, seed=0)]
+    assert min(sizes) >= 5
+    with pytest.raises(ExperimentError, match="min_samples = 10: 6 clients"):
+        partition_by(Scheme("dirichlet", alpha=0.1, min_samples=10), labels, 6, seed=0)
+
+
 def test_all_classes_where_none_are_said() -> None:
     labels = np.arange(60) % 6
     for share in partition_by(Scheme("per-class", per_class=2), labels, 5, 0):
@@ -162,7 +214,7 @@ def test_each_person_has_one_client(clients: int, persons: list[int]) -> None:
     subjects = np.array(persons)
     if len(set(persons)) < clients:
         return
-    shares = partition_by(Scheme("subject", subjects=subjects), subjects, clients, 0)
+    shares = partition_by(Scheme("natural", subjects=subjects), subjects, clients, 0)
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(len(subjects)))
     owners = [set(subjects[share]) for share in shares]
     assert sum(map(len, owners)) == len(set(persons))
@@ -175,6 +227,10 @@ def test_each_person_has_one_client(clients: int, persons: list[int]) -> None:
         (Scheme("subject", subjects=np.zeros(60, int)), "need as many persons; there are 1"),
         (Scheme("per-class", per_class=20), "need 40 samples of class 0, but there are 10"),
         (Scheme("per-class", per_class=1, classes=(2, 9)), "has 6 classes"),
+        (Scheme("labels-per-client", labels=2), "labels = 2: the data set has 6 classes.* choose 3 to 6"),
+        (Scheme("labels-per-client", labels=7), "labels = 7: the data set has 6 classes"),
+        (Scheme("uniform", min_samples=31), "min_samples = 31: 2 clients"),
+        (Scheme("per-class", per_class=1, min_samples=7), "min_samples = 7: client 0 would have 6 samples"),
     ],
 )
 def test_shares_that_cannot_be(scheme: Scheme, words: str) -> None:

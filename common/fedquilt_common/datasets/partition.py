@@ -9,23 +9,24 @@ probability of the class), so that every sample is used once.
 Networks", ICML 2019, which the FedReb thesis uses. For each class the clients' parts come from Dir(alpha). A client
 that has its equal share of all samples gets nothing of the following classes.
 
-``per-class`` is the scheme of the FedAKD thesis (section 3.7.3): a client has equally many samples of each of its
-classes, and some clients have fewer classes. ``subject`` keeps each person's samples together.
+``natural`` keeps each person's samples together. ``per-class`` and ``labels-per-client`` are in ``class_partition.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.datasets.class_partition import share_labels, share_per_class
 from fedquilt_common.errors import ExperimentError
 
 ClassCounts = NDArray[np.int64]
 _TRIES = 100
+_USUAL_LEAST = 10
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,22 @@ class Scheme:
     Attributes:
         name: of the scheme, such as dirichlet.
         alpha: parameter of the Dirichlet distributions, above 0.
-        min_samples: least number of samples of a client.
+        min_samples: least number of samples of a client; None: the Dirichlet schemes guarantee 10, or n // clients if
+            there are too few.
         per_class: samples of each class that a client has; for ``per-class``.
         classes: least and greatest number of classes of a client; None: all. For ``per-class``.
+        labels: number of classes of a client; for ``labels-per-client``.
+        overlap: clients draw their samples independently; for ``per-class``.
         subjects: the person of each sample, shape (n,); None if the data set does not have them.
     """
 
     name: str
     alpha: float | None = None
-    min_samples: int = 1
+    min_samples: int | None = None
     per_class: int | None = None
     classes: tuple[int, int] | None = None
+    labels: int | None = None
+    overlap: bool = False
     subjects: NDArray[np.integer] | None = None
 
 
@@ -59,18 +65,45 @@ def partition_by(scheme: Scheme, labels: NDArray[np.integer], clients: int, seed
         seed: of the random draws.
 
     Returns:
-        For each client the sorted indices of its samples, int64 of shape (samples,); no sample has two clients.
+        For each client the sorted indices of its samples, int64 of shape (samples,); no sample has two clients, unless
+        the scheme has ``overlap``.
 
     Raises:
-        ExperimentError: the scheme does not suit the data set or the number of clients.
+        ExperimentError: the scheme does not suit the data set or the number of clients, or a client has too few
+            samples.
     """
-    if scheme.name == "subject":
+    _check(labels, clients, scheme.min_samples or 1)
+    shares = _partition_by(scheme, labels, clients, seed)
+    check_smallest(shares, scheme.min_samples)
+    return shares
+
+
+def _partition_by(scheme: Scheme, labels: NDArray[np.integer], clients: int, seed: int) -> list[NDArray[np.int64]]:
+    if scheme.name in ("natural", "subject"):
         return _share_persons(scheme.subjects, clients)
+    rng = np.random.Generator(np.random.PCG64(seed))
     if scheme.name == "per-class":
-        _check(labels, clients, 1)
         _check_classes(labels, scheme.name)
-        return _share_classes(scheme, labels, clients, np.random.Generator(np.random.PCG64(seed)))
-    return partition(labels, clients, scheme.name, scheme.alpha, scheme.min_samples, seed)
+        return share_per_class(labels, clients, scheme.per_class or 1, scheme.classes, scheme.overlap, rng)
+    if scheme.name == "labels-per-client":
+        _check_classes(labels, scheme.name)
+        return share_labels(labels, clients, scheme.labels or 1, rng)
+    least = scheme.min_samples or min(_USUAL_LEAST, len(labels) // clients)
+    return partition(labels, clients, scheme.name, scheme.alpha, least, seed)
+
+
+def check_smallest(shares: Sequence[NDArray[np.int64]], least: int | None) -> None:
+    """Check that each client has ``least`` samples; None: any number.
+
+    Raises:
+        ExperimentError: a client has fewer.
+    """
+    sizes = [len(share) for share in shares]
+    if least is not None and min(sizes) < least:
+        raise ExperimentError(
+            f"data.partition.min_samples = {least}: client {int(np.argmin(sizes))} would have {min(sizes)} samples; "
+            "lower it, use fewer clients, or choose another scheme"
+        )
 
 
 def partition(
@@ -83,7 +116,7 @@ def partition(
         clients: how many.
         scheme: uniform, dirichlet or dirichlet-per-class.
         alpha: parameter of the Dirichlet distributions, above 0.
-        min_samples: least number of samples of a client, or n // ``clients`` if there are too few.
+        min_samples: least number of samples of a client.
         seed: of the random draws.
 
     Returns:
@@ -101,9 +134,8 @@ def partition(
     if alpha is None or not 0 < alpha < float("inf"):
         raise ExperimentError(f"data.partition.alpha = {alpha}: must be a number above 0")
     _check_classes(labels, scheme)
-    least = min(min_samples, len(labels) // clients)
     return _share_dirichlet(
-        labels, clients, least, rng, lambda per_class: _DRAWS[scheme](per_class, clients, alpha, rng)
+        labels, clients, min_samples, rng, lambda per_class: _DRAWS[scheme](per_class, clients, alpha, rng)
     )
 
 
@@ -116,16 +148,24 @@ def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
         raise ExperimentError(
             f"data.clients = {clients}: the data set has {len(labels)} samples, which is too few; use fewer clients"
         )
+    if clients * min_samples > len(labels):
+        raise ExperimentError(
+            f"data.partition.min_samples = {min_samples}: {clients} clients (data.clients) need "
+            f"{clients * min_samples} samples, but there are {len(labels)}; lower it, or use fewer clients"
+        )
 
 
 def _check_classes(labels: NDArray[np.integer], scheme: str) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ExperimentError(f"data.partition.scheme = {scheme}: the data set has no classes; choose 'uniform'")
+        raise ExperimentError(
+            f"data.partition.scheme = {scheme}: the data set has no classes; set data.partition.bins, such as 10, "
+            "or choose 'uniform'"
+        )
 
 
 def _share_persons(subjects: NDArray[np.integer] | None, clients: int) -> list[NDArray[np.int64]]:
     """Deal persons to the clients in their order, each with all of its samples."""
-    where = "data.partition.scheme = subject"
+    where = "data.partition.scheme = natural"
     if subjects is None:
         raise ExperimentError(f"{where}: the data set does not list its samples' persons; choose another scheme")
     persons = np.unique(subjects)
@@ -135,32 +175,6 @@ def _share_persons(subjects: NDArray[np.integer] | None, clients: int) -> list[N
             "so use fewer clients"
         )
     return [np.flatnonzero(np.isin(subjects, persons[client::clients])) for client in range(clients)]
-
-
-def _share_classes(
-    scheme: Scheme, labels: NDArray[np.integer], clients: int, rng: np.random.Generator
-) -> list[NDArray[np.int64]]:
-    kinds = np.unique(labels)
-    each = int(scheme.per_class or 1)
-    least, most = scheme.classes or (len(kinds), len(kinds))
-    if most > len(kinds):
-        raise ExperimentError(
-            f"data.partition.classes = [{least}, {most}]: the data set has {len(kinds)} classes; choose a smaller range"
-        )
-    has = np.zeros((clients, len(kinds)), dtype=bool)
-    for client in range(clients):
-        has[client, rng.permutation(len(kinds))[: rng.integers(least, most + 1)]] = True
-    shares: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
-    for kind, owners in zip(kinds, has.T, strict=True):
-        members, needed = rng.permutation(np.flatnonzero(labels == kind)), int(owners.sum()) * each
-        if needed > len(members):
-            raise ExperimentError(
-                f"data.partition.per_class = {each}: {int(owners.sum())} clients need {needed} samples of class "
-                f"{kind}, but there are {len(members)}; choose a smaller number"
-            )
-        for place, client in enumerate(np.flatnonzero(owners).tolist()):
-            shares[client].append(members[place * each : (place + 1) * each])
-    return [np.sort(np.concatenate(share)) for share in shares]
 
 
 def _share_dirichlet(

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets import FOLDER_VARIABLE, data_folder, load_dataset
+from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.data_file import find_data_file
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.experiment.data_section import Public
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.sections import Public
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Dataset
 
@@ -92,13 +93,7 @@ def _draw_indices(experiment: Experiment, public: Public, count: int) -> NDArray
 
 def _read_file(name: str) -> NDArray[Any]:
     """Open the file as a memory map, of which only the drawn samples are read."""
-    folder = data_folder()
-    if folder is None:
-        raise DataUnavailableError(f"data.public.file = {name}: set {FOLDER_VARIABLE} to the folder that contains it")
-    path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ExperimentError(f"data.public.file = {name}: must lie below the folder in {FOLDER_VARIABLE}")
-    return _map_file(path)
+    return _map_file(find_data_file(name, "data.public.file"))
 
 
 def _map_file(path: Path) -> NDArray[Any]:

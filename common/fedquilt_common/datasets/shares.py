@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Algorithm, declaration_of
-from fedquilt_common.datasets.partition import Scheme, partition_by
+from fedquilt_common.datasets.mapping import read_mapping
+from fedquilt_common.datasets.partition import Scheme, check_smallest, partition_by
+from fedquilt_common.datasets.pseudo_classes import classes_for
 from fedquilt_common.datasets.public import own_public
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
@@ -38,32 +40,47 @@ class Share:
     test: SampleIndices
 
 
-def shares(experiment: Experiment, dataset: Dataset, holdout: float = 0.0) -> Sequence[Share]:
+def shares(
+    experiment: Experiment, dataset: Dataset, holdout: float = 0.0, allowed: Collection[str] = ()
+) -> Sequence[Share]:
     """Partition the data set among the clients; the same on every machine.
 
     Args:
         experiment: gives the seed, the partition scheme and the number of clients.
         dataset: the samples to share out, without those that are public.
         holdout: the part of each share, in [0, 1), that the client keeps for testing.
+        allowed: packages from which a user's feature extractor may come.
 
     Returns:
         One share for each client, in client order.
 
     Raises:
         ExperimentError: the data set cannot be partitioned as ``data.partition`` requires.
+        DataUnavailableError: the file of a manual partition is missing or wrong.
     """
-    data, labels, subjects = experiment.data, dataset.train.y, dataset.subjects
+    cut = _cut(experiment, dataset, allowed)
+    return [_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut)]
+
+
+def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> list[SampleIndices]:
+    """Return the indices of each client's samples, ascending."""
+    data, part, labels, subjects = experiment.data, experiment.data.partition, dataset.train.y, dataset.subjects
     if data.mixed:
         labels, subjects = np.concatenate([labels, dataset.test.y]), None
     free = np.setdiff1d(np.arange(len(labels)), own_public(experiment, dataset))
-    part = data.partition
+    count, seed = part.shares or data.clients, derive_seed(experiment.seed, "partition")
+    if part.scheme == "manual":
+        cut = read_mapping(str(part.file), part.sha256, count, free)
+        check_smallest(cut, part.min_samples)
+        return cut[: data.clients]
+    classes = classes_for(
+        part, labels[free], lambda: take_samples(dataset, free).x, derive_seed(experiment.seed, "clusters"), allowed
+    )
     scheme = Scheme(
-        part.scheme, part.alpha, part.min_samples, part.per_class, part.classes,
+        part.scheme, part.alpha, part.min_samples, part.per_class, part.classes, part.labels, part.overlap,
         None if subjects is None else subjects[free],
     )  # fmt: skip
-    count, seed = part.shares or data.clients, derive_seed(experiment.seed, "partition")
-    cut = [free[index] for index in partition_by(scheme, labels[free], count, seed)]
-    return [_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut[: data.clients])]
+    return [free[index] for index in partition_by(scheme, classes, count, seed)[: data.clients]]
 
 
 def _split(index: SampleIndices, holdout: float, seed: int, client: int) -> Share:

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from fedquilt_common.experiment.data_section import Data
 from fedquilt_common.experiment.sections import (
     AlgorithmChoice,
     Budget,
-    Data,
     FleetLine,
     Model,
     Participation,

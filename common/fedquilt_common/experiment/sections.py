@@ -5,7 +5,7 @@ Importing this module is cheap (no numpy, no torch), because an idle agent impor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -77,104 +77,6 @@ class _NamedChoice(BaseModel):
 
     def _parameters(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
-
-
-_SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
-    "uniform": frozenset(), "subject": frozenset(), "per-class": frozenset({"per_class", "classes"}),
-    "dirichlet": frozenset({"alpha"}), "dirichlet-per-class": frozenset({"alpha"}),
-}  # fmt: skip
-
-
-class Partition(Section):
-    """How the training samples are divided among the clients.
-
-    Args:
-        scheme: the rule by which each client gets its share.
-        alpha: how even the shares of the Dirichlet schemes are; smaller is more uneven. Required for these schemes,
-            forbidden otherwise.
-        per_class: samples of each class that a client has. Required for `per-class`, forbidden otherwise (FedAKD
-            thesis, section 3.7.3).
-        classes: least and most classes of a client, which draws their number between the two; `per-class` only. null:
-            all classes.
-        min_samples: Dirichlet schemes only: the fewest samples of a client, or an equal share if there are too few.
-        shares: number of shares, at least `data.clients`; the clients get the first ones, one each. null:
-            `data.clients`.
-    """
-
-    scheme: Literal["dirichlet", "dirichlet-per-class", "uniform", "per-class", "subject"] = "uniform"
-    alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    per_class: Positive | None = None
-    classes: Annotated[tuple[Positive, Positive], Field(strict=False)] | None = None
-    min_samples: Positive = 10
-    shares: Positive | None = None
-
-    @model_validator(mode="after")
-    def _check_fields(self) -> Partition:
-        problems = [
-            Problem(name, getattr(self, name), f"the scheme '{self.scheme}' does not use it; remove it")
-            for name in ("alpha", "per_class", "classes")
-            if getattr(self, name) is not None and name not in _SCHEME_FIELDS[self.scheme]
-        ]
-        if "alpha" in _SCHEME_FIELDS[self.scheme] and self.alpha is None:
-            problems.append(Problem("alpha", None, f"the scheme '{self.scheme}' needs it; try 0.5"))
-        if "per_class" in _SCHEME_FIELDS[self.scheme] and self.per_class is None:
-            problems.append(Problem("per_class", None, f"the scheme '{self.scheme}' needs it; try 20"))
-        if self.classes is not None and self.classes[0] > self.classes[1]:
-            problems.append(
-                Problem("classes", list(self.classes), "the first number is the least, the second the most; swap them")
-            )
-        if problems:
-            raise validation_error(problems)
-        return self
-
-
-class Public(Section):
-    """Samples that the coordinator and all boards have, for algorithms with soft labels. Their labels are not used.
-
-    Give `samples`, or one of `set` and `file`, each with or without `samples`.
-
-    Args:
-        set: the data set whose training samples are public; null: the experiment's own, whose public samples no
-            client gets.
-        file: a numpy array (`.npy`) below the folder in `FEDQUILT_DATA`.
-        samples: number of public samples; null: all of `set` or `file`.
-    """
-
-    set: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    file: Annotated[str, Field(min_length=1, max_length=500)] | None = None
-    samples: Positive | None = None
-
-    @model_validator(mode="after")
-    def _check_source(self) -> Public:
-        if self.set is not None and self.file is not None:
-            raise validation_error([Problem("file", self.file, "data.public has a set already; remove one of the two")])
-        if self.set is None and self.file is None and self.samples is None:
-            raise validation_error(
-                [Problem("samples", None, "set how many of the training samples are public, such as 100")]
-            )
-        return self
-
-
-class Data(Section):
-    """The data set, and how its samples are divided.
-
-    Args:
-        set: name of the data set, or `package:factory` for your own.
-        clients: number of clients that share the training samples, numbered from 0; not more than the samples.
-        partition: how the samples are divided among the clients.
-        holdout: part of its samples that each client keeps for testing; then the clients evaluate. 0: the coordinator
-            evaluates on the data set's test split. null: 0.25 for algorithms with personal models, else 0.
-        mixed: divide the official test samples among the clients, too; needs a `holdout` (FedReb thesis, section 5.3).
-        public: the public set, for algorithms that exchange soft labels: `samples`; or `set` or `file`, each with or
-            without `samples`.
-    """
-
-    set: Annotated[str, Field(min_length=1, max_length=200)]
-    clients: Annotated[int, Field(ge=1, le=100_000)]
-    partition: Partition = Partition()
-    holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    mixed: bool = False
-    public: Public | None = None
 
 
 class Model(_NamedChoice):

@@ -1,0 +1,141 @@
+"""Clusters of similar inputs, as classes for a partition: scheme #2 of FedAIoT (Alam et al., 2023, section 3.2.1).
+
+The paper clusters ImageNet features of VGG19 and calls the method K-nearest neighbours; neighbours make no clusters, so
+this is k-means. Each machine computes the clusters itself and must get the same. So samples, components and centres are
+rounded to whole numbers, whose sums are exact in float64 in any order, on any processor and number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.user_imports import resolve
+
+Whole = NDArray[np.float64]
+"""Whole numbers as float64."""
+
+EXTRACTORS: Final = {"pca": "fedquilt_common.datasets.clusters:extract_pca"}
+COMPONENTS: Final = 16
+_WIDEST = 1024
+"""Longer samples are shortened: each value is the sum of neighbours."""
+_ROWS = 4096
+_ITERATIONS = 100
+
+
+def cluster_inputs(
+    x: NDArray[Any], clusters: int, features: str, seed: int, allowed: Collection[str] = ()
+) -> NDArray[np.int64]:
+    """Assign each sample to a cluster of similar samples; the same on every machine.
+
+    Args:
+        x: samples of shape (n, ...).
+        clusters: how many; there are fewer if the samples have fewer different features.
+        features: a name in ``EXTRACTORS``, or a user's ``package:factory``: a function of ``x`` that returns numbers of
+            shape (n, m).
+        seed: of the first centres.
+        allowed: packages from which a user's function may come.
+
+    Returns:
+        int64 of shape (n,), from 0.
+
+    Raises:
+        ExperimentError: there are more clusters than samples, or the features have another shape.
+        DataUnavailableError: samples or features are not finite.
+    """
+    if clusters > len(x):
+        raise ExperimentError(f"data.partition.clusters = {clusters}: there are {len(x)} samples; choose fewer")
+    extract: Callable[[NDArray[Any]], NDArray[Any]] = resolve(features, EXTRACTORS, "feature extractor", allowed)
+    found = np.asarray(extract(x))
+    if found.ndim != 2 or len(found) != len(x) or found.dtype.kind not in "biuf":
+        raise ExperimentError(
+            f"data.partition.features = {features}: returned {found.dtype} of shape {found.shape}; it must return "
+            f"numbers of shape ({len(x)}, m)"
+        )
+    return _find_clusters(_round_to_whole(found, 16, _largest(found)), clusters, seed)
+
+
+def extract_pca(x: NDArray[Any]) -> Whole:
+    """Project samples on their first 16 principal components.
+
+    Args:
+        x: samples of shape (n, ...). Samples of more than 1,024 values are shortened to about so many sums.
+
+    Returns:
+        Whole numbers of shape (n, m), m at most 16.
+    """
+    flat = x.reshape(len(x), -1)
+    largest = _largest(flat)
+    short = np.concatenate([_shorten(_round_to_whole(rows, 11, largest)) for rows in _blocks(flat)])
+    centred = short - np.rint(short.sum(axis=0, dtype=np.float64) / len(short)).astype(np.float32)
+    scatter = np.zeros((short.shape[1],) * 2)
+    for rows in _blocks(centred):
+        scatter += rows.T.astype(np.float64) @ rows
+    axes = _principal_axes(scatter)
+    return np.concatenate([rows.astype(np.float64) @ axes for rows in _blocks(centred)])
+
+
+def _principal_axes(scatter: Whole) -> Whole:
+    """Return the first eigenvectors, times 256 and rounded, so that the last bits of LAPACK's results do not matter."""
+    values, vectors = np.linalg.eigh(scatter)
+    strong = (values > 1e-9 * max(values[-1], 1))[-COMPONENTS:]
+    axes = vectors[:, -COMPONENTS:][:, strong][:, ::-1]
+    peaks = np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None], axis=0)
+    whole: Whole = np.rint(256 * axes * np.sign(peaks))
+    return whole if whole.shape[1] else np.zeros((len(scatter), 1))
+
+
+def _find_clusters(points: Whole, clusters: int, seed: int) -> NDArray[np.int64]:
+    """Run k-means (Lloyd) from centres of k-means++ (Arthur and Vassilvitskii, 2007), with whole numbers as centres."""
+    centres = _first_centres(points, clusters, np.random.Generator(np.random.PCG64(seed)))
+    nearest = _squared_distances(points, centres).argmin(axis=1)
+    for _ in range(_ITERATIONS):
+        counts = np.bincount(nearest, minlength=len(centres))
+        sums = [np.bincount(nearest, column, len(centres)) for column in points.T]
+        means = np.rint(np.stack(sums, axis=1) / np.maximum(counts, 1)[:, None])
+        centres = np.where(counts[:, None] > 0, means, centres)
+        before, nearest = nearest, _squared_distances(points, centres).argmin(axis=1)
+        if np.array_equal(before, nearest):
+            break
+    return np.asarray(nearest, dtype=np.int64)
+
+
+def _first_centres(points: Whole, clusters: int, rng: np.random.Generator) -> Whole:
+    chosen = [int(rng.integers(len(points)))]
+    nearest = _squared_distances(points, points[chosen])[:, 0]
+    while len(chosen) < clusters and nearest.any():
+        total = np.cumsum(nearest)
+        chosen.append(int(np.searchsorted(total, rng.random() * total[-1], side="right")))
+        nearest = np.minimum(nearest, _squared_distances(points, points[chosen[-1:]])[:, 0])
+    return points[chosen]
+
+
+def _squared_distances(points: Whole, centres: Whole) -> Whole:
+    squares: Whole = (points * points).sum(axis=1)[:, None] - 2 * (points @ centres.T) + (centres * centres).sum(axis=1)
+    return squares
+
+
+def _largest(values: NDArray[Any]) -> float:
+    largest = float(max(values.max(initial=0), -values.min(initial=0).astype(np.float64)))
+    if not np.isfinite(largest):
+        raise DataUnavailableError("data.partition.clusters: samples or features are not finite; repair the data set")
+    return largest
+
+
+def _round_to_whole(values: NDArray[Any], bits: int, largest: float) -> Whole:
+    """Scale ``values`` by a power of two, so that the largest has ``bits`` bits, and round them."""
+    return np.rint(np.ldexp(values.astype(np.float64), bits - int(np.frexp(largest)[1])))
+
+
+def _shorten(rows: Whole) -> NDArray[np.float32]:
+    width = -(-rows.shape[1] // _WIDEST)
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % width)))
+    return np.asarray(padded.reshape(len(rows), -1, width).sum(axis=2), dtype=np.float32)
+
+
+def _blocks(rows: NDArray[Any]) -> list[NDArray[Any]]:
+    return [rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS)]

@@ -1,0 +1,146 @@
+"""The experiment's ``data`` section: the data set, its partition, its public samples.
+
+Importing this module is cheap (no numpy, no torch), because an idle agent imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedquilt_common.experiment.sections import Positive, Problem, Section, validation_error
+
+FileName = Annotated[str, Field(min_length=1, max_length=500)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+_PSEUDO_CLASSES = frozenset({"bins", "clusters", "features"})
+_SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
+    "uniform": frozenset(), "natural": frozenset(), "subject": frozenset(), "manual": frozenset({"file", "sha256"}),
+    "dirichlet": frozenset({"alpha"}) | _PSEUDO_CLASSES,
+    "dirichlet-per-class": frozenset({"alpha"}) | _PSEUDO_CLASSES,
+    "labels-per-client": frozenset({"labels"}) | _PSEUDO_CLASSES,
+    "per-class": frozenset({"per_class", "classes", "overlap"}) | _PSEUDO_CLASSES,
+}  # fmt: skip
+_REQUIRED: Mapping[str, str] = {"alpha": "try 0.5", "per_class": "try 20", "labels": "try 2", "file": "try shares.csv"}
+
+
+class Partition(Section):
+    """How the training samples are divided among the clients.
+
+    Args:
+        scheme: the rule by which each client gets its share.
+        alpha: how even the shares of the Dirichlet schemes are; smaller is more uneven. Required for these schemes,
+            forbidden otherwise.
+        labels: classes of a client. Required for `labels-per-client`, forbidden otherwise.
+        per_class: samples of each class that a client has. Required for `per-class`, forbidden otherwise (FedAKD
+            thesis, section 3.7.3).
+        classes: least and most classes of a client, which draws their number between the two; `per-class` only. null:
+            all classes.
+        overlap: clients draw their samples independently, so that a sample can have several clients; `per-class` only.
+        bins: for regression: the scheme takes N bins with equally many samples each as classes (FedAIoT, section
+            3.2.1; the paper uses 10).
+        clusters: the scheme takes N clusters of similar inputs as classes (FedAIoT, section 3.2.1).
+        features: what `clusters` compares: `pca`, the 16 principal components, or `package:factory` for your own
+            function from samples (n, ...) to features (n, m). null: `pca`.
+        file: a file below the folder in `FEDQUILT_DATA` that lists the samples of each client, as CSV or JSON.
+            Required for `manual`, forbidden otherwise.
+        sha256: digest of `file`. The coordinator fills it in; a machine with another file refuses the run.
+        min_samples: the fewest samples of a client. The Dirichlet schemes guarantee it; an experiment in which a client
+            would have fewer is refused. null: the Dirichlet schemes guarantee 10, or an equal share if there are too
+            few samples.
+        shares: number of shares, at least `data.clients`; the clients get the first ones, one each. null:
+            `data.clients`.
+    """
+
+    scheme: Literal[
+        "dirichlet", "dirichlet-per-class", "uniform", "labels-per-client", "per-class", "natural", "subject", "manual"
+    ] = "uniform"
+    alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    labels: Positive | None = None
+    per_class: Positive | None = None
+    classes: Annotated[tuple[Positive, Positive], Field(strict=False)] | None = None
+    overlap: bool = False
+    bins: Annotated[int, Field(ge=2, le=10_000)] | None = None
+    clusters: Annotated[int, Field(ge=2, le=10_000)] | None = None
+    features: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    file: FileName | None = None
+    sha256: Sha256 | None = None
+    min_samples: Positive | None = None
+    shares: Positive | None = None
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Partition:
+        problems = [*self._find_misplaced(), *self._find_contradictions()]
+        if problems:
+            raise validation_error(problems)
+        return self
+
+    def _find_misplaced(self) -> Iterator[Problem]:
+        """List the fields that the scheme does not use, and those that it lacks."""
+        allowed = _SCHEME_FIELDS[self.scheme]
+        for name in sorted(frozenset[str]().union(*_SCHEME_FIELDS.values())):
+            value = getattr(self, name)
+            if value not in (None, False) and name not in allowed:
+                yield Problem(name, value, f"the scheme '{self.scheme}' does not use it; remove it")
+            if value is None and name in allowed and name in _REQUIRED:
+                yield Problem(name, None, f"the scheme '{self.scheme}' needs it; {_REQUIRED[name]}")
+
+    def _find_contradictions(self) -> Iterator[Problem]:
+        if self.classes is not None and self.classes[0] > self.classes[1]:
+            why = "the first number is the least, the second the most; swap them"
+            yield Problem("classes", list(self.classes), why)
+        if self.bins is not None and self.clusters is not None:
+            yield Problem("clusters", self.clusters, "the bins are the classes already; remove one of the two")
+        if self.features is not None and self.clusters is None:
+            yield Problem("features", self.features, "only clusters use features; set clusters, or remove it")
+
+
+class Public(Section):
+    """Samples that the coordinator and all boards have, for algorithms with soft labels. Their labels are not used.
+
+    Give `samples`, or one of `set` and `file`, each with or without `samples`.
+
+    Args:
+        set: the data set whose training samples are public; null: the experiment's own, whose public samples no
+            client gets.
+        file: a numpy array (`.npy`) below the folder in `FEDQUILT_DATA`.
+        samples: number of public samples; null: all of `set` or `file`.
+    """
+
+    set: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    file: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    samples: Positive | None = None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Public:
+        if self.set is not None and self.file is not None:
+            raise validation_error([Problem("file", self.file, "data.public has a set already; remove one of the two")])
+        if self.set is None and self.file is None and self.samples is None:
+            raise validation_error(
+                [Problem("samples", None, "set how many of the training samples are public, such as 100")]
+            )
+        return self
+
+
+class Data(Section):
+    """The data set, and how its samples are divided.
+
+    Args:
+        set: name of the data set, or `package:factory` for your own.
+        clients: number of clients that share the training samples, numbered from 0; not more than the samples.
+        partition: how the samples are divided among the clients.
+        holdout: part of its samples that each client keeps for testing; then the clients evaluate. 0: the coordinator
+            evaluates on the data set's test split. null: 0.25 for algorithms with personal models, else 0.
+        mixed: divide the official test samples among the clients, too; needs a `holdout` (FedReb thesis, section 5.3).
+        public: the public set, for algorithms that exchange soft labels: `samples`; or `set` or `file`, each with or
+            without `samples`.
+    """
+
+    set: Annotated[str, Field(min_length=1, max_length=200)]
+    clients: Annotated[int, Field(ge=1, le=100_000)]
+    partition: Partition = Partition()
+    holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    mixed: bool = False
+    public: Public | None = None
