@@ -211,12 +211,13 @@ def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(folder: 
     assert process.stdout is not None
     assert process.stderr is not None
     await_progress(folder)
-    second = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    assert (second.returncode, second.stdout) == (6, "")
-    assert (
-        f"process {process.pid} on {gethostname()} uses run: wait for it, stop it, or choose another folder"
-        in second.stderr
-    )
+    agent = psutil.Process(pids(folder)["agents"]["pi-1"])
+    agent.suspend()  # so that the run does not end before the second command begins
+    with ForkedProgram(COMMAND, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as second:
+        out, err = second.communicate(timeout=PATIENCE)
+    agent.resume()
+    assert (second.returncode, out) == (6, "")
+    assert f"process {process.pid} on {gethostname()} uses run: wait for it, stop it, or choose another folder" in err
     os.kill(pids(folder)["agents"]["pi-0"], signal.SIGKILL)
     line = "pi-0 was killed by SIGKILL (Killed) and was restarted. Its log is run/logs/pi-0.log"
     assert any(line in shown for shown in process.stderr)

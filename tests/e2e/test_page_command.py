@@ -14,12 +14,11 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.support.example_library import rounds, write_example
+from tests.support.runs import FEDQUILT
+from tests.support.warm import ForkedProgram
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_server.web.access import TOKEN_VARIABLE
-
-PAGE = ("-c", "from fedquilt_common.cli import main; main()", "page")
-
 
 SQLITE_FILES = ("-shm", "-wal")
 """Ends of the names of files that SQLite adds when it reads."""
@@ -27,7 +26,7 @@ SQLITE_FILES = ("-shm", "-wal")
 
 def run_page(*options: str, token: str = "") -> subprocess.Popen[str]:
     environment = {**os.environ, TOKEN_VARIABLE: token}
-    return subprocess.Popen([sys.executable, *PAGE, *options], stderr=subprocess.PIPE, text=True, env=environment)
+    return ForkedProgram([*FEDQUILT, "page", *options], stderr=subprocess.PIPE, text=True, env=environment)
 
 
 @contextmanager

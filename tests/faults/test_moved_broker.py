@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -135,6 +136,9 @@ def wait_for_answer(federation: Federation, addresses: list[str]) -> None:
 
 def test_an_impostor_that_answers_for_the_name_is_not_trusted(federation: Federation, tmp_path: Path) -> None:
     """It has a certificate for the same name, of an authority of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # what earlier tests have left open
     impostor = make_federation(
         tmp_path / "impostor", federation.record.name, [broker_name(federation.record.name)], federation.record.port
     )

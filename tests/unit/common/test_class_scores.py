@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score
 
 from fedquilt_common.class_scores import clip_counts, count_classes, score_counts
 
@@ -14,6 +13,8 @@ ANSWERS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, 
 
 @given(ANSWERS, st.integers(1, 3))
 def test_pooled_counts_give_the_scores_of_scikit_learn(pairs: list[tuple[int, int]], clients: int) -> None:
+    from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score  # slow to load: not for every selection
+
     y, answers = np.array(pairs).T
     counts = sum(count_classes(y[part::clients], answers[part::clients], 5) for part in range(clients))
     found = score_counts(np.asarray(counts))

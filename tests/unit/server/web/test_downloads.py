@@ -173,13 +173,13 @@ def test_a_visitor_with_a_slow_link_gets_the_whole_model(
     web: httpx.Client, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = recorder.save(1, model(1.0, LARGE // 4))
-    monkeypatch.setattr(connections_module, "RESPONSE_SECONDS", 0.05)
+    monkeypatch.setattr(connections_module, "RESPONSE_SECONDS", 0.5)
     begun, read = time.monotonic(), hashlib.sha256()
     with web.stream("GET", "/api/v1/model") as response:
         for block in response.iter_bytes(BLOCK):
             read.update(block)
-            time.sleep(0.005)
-    assert time.monotonic() - begun > 0.05
+            time.sleep(len(block) / LARGE)  # a second in all
+    assert time.monotonic() - begun > 0.5
     assert read.hexdigest() == digest
 
 
