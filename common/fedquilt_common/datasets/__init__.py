@@ -19,6 +19,7 @@ DATASETS: dict[str, str] = {
     "fashion-mnist": "fedquilt_common.datasets.fashion_mnist:load",
     "harbox": "fedquilt_common.datasets.harbox:load",
     "uci-har": "fedquilt_common.datasets.uci_har:load",
+    "ut-har": "fedquilt_common.datasets.ut_har:load",
     "wisdm-p": "fedquilt_common.datasets.wisdm_p:load",
     "wisdm-w": "fedquilt_common.datasets.wisdm_w:load",
 }

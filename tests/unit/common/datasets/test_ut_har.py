@@ -1,0 +1,158 @@
+"""UT-HAR: the authors' trials and SenseFi's windows in their formats, made here, and the real early release."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.support.data import real_data
+
+from fedquilt_common.datasets import ut_har
+from fedquilt_common.datasets.windows import hold_out
+from fedquilt_common.errors import DataUnavailableError
+
+
+def trial_text(rows: NDArray[np.float64]) -> str:
+    return "".join(",".join(f"{value:.6g}" for value in row) + "\r\n" for row in rows)
+
+
+def write_trial(folder: Path, name: str, activity: str, *, early: bool = False, seed: int = 0) -> NDArray[np.float64]:
+    """Write a trial of 750 packets, of which 300 to 649 have the activity; return its rows."""
+    place = folder / "wifi-csi" / "Dataset" / "Data"
+    place.mkdir(parents=True, exist_ok=True)
+    rows: NDArray[np.float64] = np.random.default_rng(seed).uniform(0, 30, (750, 181)).round(3)
+    rows[:, 0] = np.arange(750) / 1000
+    (place / f"input_{name}{'.dat' if early else ''}.csv").write_text(trial_text(rows), newline="")
+    labels = ["NoActivity"] * 300 + [activity] * 350 + ["NoActivity"] * 100
+    key = name.split("_", 1)[1] if early else name
+    (place / f"annotation_{key}.csv").write_text("\r\n".join([*labels, ""]), newline="")
+    return rows
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_trials_as_they_are_published(early: bool, tmp_path: Path) -> None:
+    for number, person in enumerate(("siamak", "kazuki")):
+        for activity in ("bed", "run"):
+            write_trial(tmp_path, f"161219_{person}_{activity}_1", activity, early=early, seed=number)
+    found = ut_har.load(tmp_path)
+    # Windows start at packets 0, 125, ... 500; those at 250, 375 and 500 have 60 % of the activity.
+    assert found.train.x.shape == found.test.x.shape == (6, 3, 30, 250)
+    assert found.train.x.dtype == np.float32
+    assert sorted(found.train.y.tolist()) == [0, 0, 0, 4, 4, 4]
+    assert found.classes == 7
+    assert found.subjects is not None
+    assert set(found.subjects.tolist()) <= {0, 1}
+    np.testing.assert_allclose(found.train.x.mean(axis=(0, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(found.train.x.std(axis=(0, 3)), 1, atol=1e-5)
+    assert "2 of 4 trials are the test set" in found.note
+    assert "8 windows without an activity left out" in found.note
+
+
+def test_amplitudes_keep_their_antenna_and_subcarrier(tmp_path: Path) -> None:
+    rows = [write_trial(tmp_path, f"161219_a_bed_{number}", "bed", seed=number) for number in (1, 2)]
+    found = ut_har.load(tmp_path)
+    for own in rows:
+        column = own[250:500, 1 + 30 + 7]
+        if np.corrcoef(column, found.train.x[0, 1, 7])[0, 1] > 0.999:
+            return
+    raise AssertionError("no trial has the amplitudes of antenna 2, subcarrier 8")
+
+
+def test_test_trials_do_not_change_the_training_samples(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_trial(tmp_path, f"161219_a_bed_{number}", "bed")
+    before = ut_har.load(tmp_path)
+    chosen = hold_out(["161219_a_bed_1", "161219_a_bed_2"], ut_har.HELD_OUT)
+    write_trial(tmp_path, chosen.pop(), "bed", seed=9)
+    after = ut_har.load(tmp_path)
+    assert np.array_equal(before.train.x, after.train.x)
+    assert not np.array_equal(before.test.x, after.test.x)
+
+
+def test_a_window_may_be_longer_than_the_activity() -> None:
+    labels = np.full(1000, -1)
+    labels[400:480] = 1
+    assert ut_har.label_windows(labels, 7).tolist() == [-1, -1, 1, 1, -1, -1, -1]
+
+
+def write_arrays(folder: Path, **changes: NDArray[np.generic]) -> None:
+    rng = np.random.default_rng(0)
+    arrays: dict[str, NDArray[np.generic]] = {
+        "X_train": rng.random((14, 250, 90)), "y_train": np.arange(14.0) % 7,
+        "X_val": rng.random((2, 250, 90)), "y_val": np.arange(2.0),
+        "X_test": rng.random((7, 250, 90)), "y_test": np.arange(7.0)[::-1].copy(),
+    }  # fmt: skip
+    for name, array in (arrays | changes).items():
+        path = folder / "wifi-csi" / "UT_HAR" / ("data" if name[0] == "X" else "label") / f"{name}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = io.BytesIO()
+        np.save(stream, array)
+        path.write_bytes(stream.getvalue())
+
+
+def test_the_published_windows_with_their_test_labels(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    found = ut_har.load(tmp_path)
+    assert (found.train.x.shape, found.test.x.shape) == ((14, 3, 30, 250), (7, 3, 30, 250))
+    assert found.test.y.tolist() == [6, 5, 4, 3, 2, 1, 0]
+    assert (found.subjects, found.note) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"y_test": np.full(7, 7.0)}, r"y_test.csv has a label that is not from 0 to 6"),
+        ({"y_train": np.zeros(13)}, r"X_train.csv has the shape \(14, 250, 90\) and y_train.csv \(13,\)"),
+        ({"X_test": np.full((7, 250, 90), np.nan)}, r"X_test.csv: holds values that are not finite"),
+    ],
+)
+def test_damaged_windows(changes: dict[str, NDArray[np.generic]], words: str, tmp_path: Path) -> None:
+    write_arrays(tmp_path, **changes)
+    with pytest.raises(DataUnavailableError, match=words):
+        ut_har.load(tmp_path)
+
+
+def test_windows_that_are_no_numpy_file(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    (tmp_path / "wifi-csi" / "UT_HAR" / "data" / "X_train.csv").write_text("1,2,3")
+    with pytest.raises(DataUnavailableError, match=r"X_train.csv: is no NumPy file"):
+        ut_har.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("input", "", "line 1: does not have 181 finite numbers"),
+        ("input", "1,2,3\n", "line 1: does not have 181 finite numbers"),
+        ("input", ",".join(["1"] * 181) + "\n" + ",".join(["nan"] * 181), "line 2: does not have 181"),
+        ("input", ",".join(["1"] * 181) + "\n", "has 1 packets, but its annotation has 750 labels"),
+        ("annotation", "NoActivity\nsleep\n", "line 2: 'sleep' is none of NoActivity, bed"),
+    ],
+)
+def test_a_damaged_trial(file: str, content: str, words: str, tmp_path: Path) -> None:
+    write_trial(tmp_path, "161219_a_bed_1", "bed")
+    (tmp_path / "wifi-csi" / "Dataset" / "Data" / f"{file}_161219_a_bed_1.csv").write_text(content)
+    with pytest.raises(DataUnavailableError, match=f"{file}_161219_a_bed_1.csv.*{words}"):
+        ut_har.load(tmp_path)
+
+
+def test_a_trial_without_its_annotation(tmp_path: Path) -> None:
+    write_trial(tmp_path, "161219_a_bed_1", "bed")
+    (tmp_path / "wifi-csi" / "Dataset" / "Data" / "annotation_161219_a_bed_1.csv").unlink()
+    with pytest.raises(DataUnavailableError, match=r"there is no annotation_161219_a_bed_1.csv for it"):
+        ut_har.load(tmp_path)
+
+
+def test_a_folder_without_trials(tmp_path: Path) -> None:
+    (tmp_path / "wifi-csi").mkdir()
+    with pytest.raises(DataUnavailableError, match="no activity with two trials"):
+        ut_har.load(tmp_path)
+
+
+def test_the_real_early_release() -> None:
+    found = ut_har.load(real_data("wifi-csi"))
+    assert found.train.x.shape[1:] == (3, 30, 250)
+    assert set(found.train.y.tolist()) == set(found.test.y.tolist()) == set(range(7))
