@@ -161,7 +161,7 @@ def _run_main(module: str, arguments: Sequence[str], environment: Mapping[str, s
         traceback.print_exc()
         code = 1
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # its reader has gone
+        with contextlib.suppress(OSError, ValueError):  # its reader has gone, or it is closed
             stream.flush()
     return code
 
