@@ -16,7 +16,7 @@ import pytest
 from tests.support.data import real_data
 from tests.support.published import SIDE, cifar_records, idx_files, write_cifar10
 
-from fedquilt_common.datasets import cifar10, fashion_mnist, load_dataset
+from fedquilt_common.datasets import cifar10, fashion_mnist, idx, load_dataset
 from fedquilt_common.errors import DataUnavailableError, UnknownNameError
 from fedquilt_common.types import Dataset
 
@@ -96,7 +96,7 @@ def test_folder_comes_from_the_environment(place: Path, monkeypatch: pytest.Monk
 
 def test_blocks_are_put_together(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fashion_mnist.load(place.parent)
-    monkeypatch.setattr(fashion_mnist, "_BLOCK", 2)
+    monkeypatch.setattr(idx, "_BLOCK", 2)
     assert np.array_equal(fashion_mnist.load(place.parent).train.x, whole.train.x)
 
 

@@ -1,0 +1,48 @@
+"""CIFAR-100: 50,000 + 10,000 colour images of 32 x 32 in a hundred classes (Krizhevsky, 2009).
+
+Reads the binary version in ``<FEDQUILT_DATA>/cifar100``: ``train.bin`` and ``test.bin``. A record is the coarse label
+from 0 to 19, the fine label from 0 to 99, and three planes of 1024 bytes: red, green, blue. The classes are the fine
+labels.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedquilt_common.datasets.files import dataset_folder, find_file, open_packed, read_records
+from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.types import Dataset, Examples
+
+NAME = "cifar100"
+COARSE, CLASSES = 20, 100
+SHAPE = (3, 32, 32)
+_RECORD = 2 + 3 * 32 * 32
+_MOST = 50_000
+"""Greatest number of records in a file."""
+
+
+def load(folder: Path | None = None) -> Dataset:
+    """Load CIFAR-100: ``x`` float32 of shape (n, 3, 32, 32) from 0 to 1, ``y`` int64 of shape (n,) from 0 to 99.
+
+    Raises:
+        DataUnavailableError: a file is missing or damaged.
+    """
+    place = dataset_folder(folder, NAME)
+    train, test = (_read_examples(find_file(place, f"{part}.bin")) for part in ("train", "test"))
+    return Dataset(NAME, train, test, CLASSES)
+
+
+def _read_examples(path: Path) -> Examples:
+    with open_packed(path) as stream:
+        records = read_records(stream, _RECORD, _MOST, path)
+    for column, kind, count in ((0, "coarse", COARSE), (1, "fine", CLASSES)):
+        wrong = np.flatnonzero(records[:, column] >= count)
+        if len(wrong):
+            raise DataUnavailableError(
+                f"{path}, record {wrong[0] + 1}: has the {kind} label {records[wrong[0], column]}, above {count - 1}; "
+                "fetch the file again"
+            )
+    x = np.divide(records[:, 2:], np.float32(255), dtype=np.float32)
+    return Examples(x.reshape(-1, *SHAPE), records[:, 1].astype(np.int64))
