@@ -122,7 +122,7 @@ COMMON = {
     "aggregation": "algorithm_api class_scores errors submodels types wire",
     "datasets": "algorithm_api errors experiment seeds types user_imports",
     "algorithms": "aggregation algorithm_api augment errors seeds submodels training types user_imports",
-    "experiment_tools": "algorithm_api algorithms datasets experiment submodels tracing training models types",
+    "experiment_tools": "algorithm_api algorithms datasets experiment seeds submodels tracing training models types",
     "catalogue": "algorithms datasets errors models user_imports",
     "doctor": "errors experiment training types wire",
     "training_jobs": "types wire",

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Algorithm, Learner
 from fedquilt_common.datasets.public import digest_of
-from fedquilt_common.datasets.shares import Share, clients_evaluate, digest_shares, take_samples
+from fedquilt_common.datasets.shares import Share, clients_evaluate, take_samples
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
-from fedquilt_common.types import Examples, Shapes
+from fedquilt_common.types import ClientId, Examples, Shapes
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import RunMessage
 
@@ -59,12 +59,21 @@ class BoardRun:
             DataUnavailableError: it differs from the coordinator's.
         """
         shares = self.tools.shares
-        if self.run.partition is not None and digest_shares(shares) != self.run.partition:
+        if self.run.partition is not None and self.tools.samples_digest() != self.run.partition:
             raise DataUnavailableError(
                 f"data set {self.experiment.data.set!r} on this board, or its partition, differs from the "
                 "coordinator's: compare the files below FEDQUILT_DATA and the versions of fedquilt and numpy"
             )
         return shares
+
+    def training_samples(self, client: ClientId) -> Examples:
+        """Return the samples that a client trains on, with the experiment's noise.
+
+        Raises:
+            DataUnavailableError: the partition or the changed labels differ from the coordinator's.
+        """
+        _ = self.shares  # compares them
+        return self.tools.training_samples(client)
 
     @cached_property
     def public(self) -> NDArray[Any]:
@@ -129,7 +138,7 @@ class TaskContext:
     @cached_property
     def data(self) -> Examples:
         """The client's training samples."""
-        return take_samples(self.board.tools.dataset, self.board.shares[self.client].train)
+        return self.board.training_samples(self.client)
 
     @cached_property
     def test(self) -> Examples:

@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from fedquilt_common.algorithm_api import Algorithm
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.label_noise import ChangedLabels
 from fedquilt_common.datasets.public import public_set
-from fedquilt_common.datasets.shares import Share, holdout_of, shares
+from fedquilt_common.datasets.sensor_noise import add_sensor_noise
+from fedquilt_common.datasets.shares import Share, changed_labels, digest_shares, holdout_of, shares, take_samples
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Model, Training
+from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy
-from fedquilt_common.types import Dataset
+from fedquilt_common.types import ClientId, Dataset, Examples
 
 if TYPE_CHECKING:
     from fedquilt_common.tracing.trace import Blueprint
@@ -81,6 +84,33 @@ class ExperimentTools:
             ExperimentError: the data set cannot be partitioned as ``data.partition`` requires.
         """
         return shares(self.experiment, self.dataset, self.holdout, self.allowed_imports)
+
+    @cached_property
+    def changed_labels(self) -> ChangedLabels:
+        """The wrong labels of ``data.label_noise``; none without it.
+
+        Raises:
+            ExperimentError: the data set has no classes, or too few labels can change.
+            DataUnavailableError: the file of the matrix is missing or wrong.
+        """
+        return changed_labels(self.experiment, self.dataset, self.shares)
+
+    def samples_digest(self) -> str:
+        """Return the SHA-256, in hex, of the partition and of the labels that noise changes."""
+        return digest_shares(self.shares, self.changed_labels)
+
+    def training_samples(self, client: ClientId) -> Examples:
+        """Return the samples that a client trains on, with the noise of ``data.label_noise`` and ``data.sensor_noise``.
+
+        Raises:
+            ExperimentError: the partition or the noise does not suit the data set.
+        """
+        index, noise = self.shares[client].train, self.experiment.data.sensor_noise
+        clean = take_samples(self.dataset, index)
+        y = self.changed_labels.apply(index, clean.y)
+        if noise is None:
+            return Examples(clean.x, y)
+        return Examples(add_sensor_noise(clean.x, noise, derive_seed(self.experiment.seed, "sensor noise", client)), y)
 
     @cached_property
     def public(self) -> NDArray[Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedquilt_common.datasets import FOLDER_VARIABLE, data_folder
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.experiment.data_section import LabelNoise, Partition
 from fedquilt_common.experiment.experiment import Experiment
 
 
@@ -67,11 +68,18 @@ def pin_data_files(experiment: Experiment) -> Experiment:
     Raises:
         ExperimentError: a path leads out of the folder.
     """
-    part = experiment.data.partition
-    if part.file is None or part.sha256 is not None or data_folder() is None:
-        return experiment
-    if not find_data_file(part.file, "data.partition.file").is_file():
-        return experiment
-    _, content = read_data_file(part.file, None, "data.partition.file")
-    pinned = part.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
-    return experiment.model_copy(update={"data": experiment.data.model_copy(update={"partition": pinned})})
+    data = experiment.data
+    named: dict[str, Partition | LabelNoise | None] = {"partition": data.partition, "label_noise": data.label_noise}
+    pinned = {
+        key: section.model_copy(update={"sha256": _find_digest(section, f"data.{key}.file")})
+        for key, section in named.items()
+        if section is not None and section.file is not None
+    }
+    return experiment.model_copy(update={"data": data.model_copy(update=pinned)})
+
+
+def _find_digest(section: Partition | LabelNoise, key: str) -> str | None:
+    """Return the digest that the section has, else that of its file, else None."""
+    if section.sha256 is not None or data_folder() is None or not find_data_file(str(section.file), key).is_file():
+        return section.sha256
+    return hashlib.sha256(read_data_file(str(section.file), None, key)[1]).hexdigest()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Algorithm, declaration_of
+from fedquilt_common.datasets.label_noise import ChangedLabels, change_labels
 from fedquilt_common.datasets.mapping import read_mapping
 from fedquilt_common.datasets.partition import Scheme, check_smallest, partition_by
 from fedquilt_common.datasets.pseudo_classes import classes_for
@@ -143,10 +144,37 @@ def take_samples(dataset: Dataset, index: SampleIndices) -> Examples:
     return Examples(np.concatenate([first.x, rest.x]), np.concatenate([first.y, rest.y]))
 
 
-def digest_shares(shares: Sequence[Share]) -> str:
-    """Return the SHA-256, in hex, of all clients' indices."""
+def changed_labels(experiment: Experiment, dataset: Dataset, shares: Sequence[Share]) -> ChangedLabels:
+    """Draw the wrong labels of ``data.label_noise`` among the samples that the clients train on.
+
+    The noise is drawn after the partition, over all clients together (thesis of FedAIoT, section 2.2.3.5).
+
+    Args:
+        experiment: gives the seed and the noise.
+        dataset: the samples, with their right labels.
+        shares: the clients' samples. Those that they keep for testing stay right.
+
+    Returns:
+        The changed labels; none without label noise.
+
+    Raises:
+        ExperimentError: the data set has no classes, or too few labels can change.
+        DataUnavailableError: the file of the matrix is missing or wrong.
+    """
+    noise = experiment.data.label_noise
+    if noise is None:
+        return ChangedLabels()
+    labels = np.concatenate([dataset.train.y, dataset.test.y]) if experiment.data.mixed else dataset.train.y
+    index = np.unique(np.concatenate([share.train for share in shares]))
+    return change_labels(noise, labels, index, dataset.classes, derive_seed(experiment.seed, "label noise"))
+
+
+def digest_shares(shares: Sequence[Share], changed: ChangedLabels | None = None) -> str:
+    """Return the SHA-256, in hex, of all clients' indices, and of the labels that noise changes."""
     total = hashlib.sha256()
     for share in shares:
         for index in (share.train, share.test):
             total.update(len(index).to_bytes(8, "little") + index.astype("<i8").tobytes())
+    if changed is not None and len(changed):
+        total.update(changed.index.astype("<i8").tobytes() + changed.labels.astype("<i8").tobytes())
     return total.hexdigest()

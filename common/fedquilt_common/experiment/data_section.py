@@ -1,4 +1,4 @@
-"""The experiment's ``data`` section: the data set, its partition, its public samples.
+"""The experiment's ``data`` section: the data set, its partition, its public samples and its noise.
 
 Importing this module is cheap (no numpy, no torch), because an idle agent imports it.
 """
@@ -124,6 +124,51 @@ class Public(Section):
         return self
 
 
+class LabelNoise(Section):
+    """Wrong labels among the samples that the clients train on. The partition is that of the right labels.
+
+    Args:
+        kind: `symmetric`: each other class is equally likely; `pairwise`: the next class, and the first after the last;
+            `matrix`: drawn by the rows of `file` (FedAIoT, section 3.2.5).
+        ratio: part of the labels that change, over all clients: exactly round(ratio x samples) of them.
+        file: a CSV file below the folder in `FEDQUILT_DATA`: a line for each right class with a number for each
+            assigned class, as in a confusion matrix. Required for `matrix`, forbidden otherwise.
+        sha256: digest of `file`. The coordinator fills it in; a machine with another file refuses the run.
+    """
+
+    kind: Literal["symmetric", "pairwise", "matrix"] = "symmetric"
+    ratio: Annotated[float, Field(gt=0, le=1)]
+    file: FileName | None = None
+    sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _check_file(self) -> LabelNoise:
+        if self.kind == "matrix" and self.file is None:
+            raise validation_error([Problem("file", None, "the kind 'matrix' needs it; try confusion.csv")])
+        for name in ("file", "sha256"):
+            if self.kind != "matrix" and getattr(self, name) is not None:
+                why = f"the kind '{self.kind}' does not use it; remove it"
+                raise validation_error([Problem(name, getattr(self, name), why)])
+        return self
+
+
+class SensorNoise(Section):
+    """Noise and lost readings in the inputs that the clients train on. It is the same in every round.
+
+    Args:
+        std: standard deviation of the noise, as a multiple of the channel's own over the client's training samples.
+        lost: probability that a reading is lost.
+        fill: what replaces a lost reading: the channel's `mean`, or `zero`.
+        channels: the channels are the `first` axis of a sample, such as (channels, times), or the `last`. In a sample
+            of one axis each number is a channel.
+    """
+
+    std: Annotated[float, Field(ge=0, le=1e3)] = 0.0
+    lost: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    fill: Literal["mean", "zero"] = "mean"
+    channels: Literal["first", "last"] = "first"
+
+
 class Data(Section):
     """The data set, and how its samples are divided.
 
@@ -136,6 +181,8 @@ class Data(Section):
         mixed: divide the official test samples among the clients, too; needs a `holdout` (FedReb thesis, section 5.3).
         public: the public set, for algorithms that exchange soft labels: `samples`; or `set` or `file`, each with or
             without `samples`.
+        label_noise: wrong labels in the training samples; null: none.
+        sensor_noise: noise and lost readings in the inputs of the training samples; null: none.
     """
 
     set: Annotated[str, Field(min_length=1, max_length=200)]
@@ -144,3 +191,5 @@ class Data(Section):
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
     mixed: bool = False
     public: Public | None = None
+    label_noise: LabelNoise | None = None
+    sensor_noise: SensorNoise | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from fedquilt_common.algorithm_api import Learner, declaration_of
 from fedquilt_common.datasets.public import digest_of
-from fedquilt_common.datasets.shares import clients_evaluate, digest_shares
+from fedquilt_common.datasets.sensor_noise import check_inputs
+from fedquilt_common.datasets.shares import clients_evaluate
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Model
 from fedquilt_common.experiment_tools import ExperimentTools
@@ -33,8 +34,16 @@ class Workbench(ExperimentTools):
 
     @property
     def note(self) -> str:
-        """A remark on the data set that belongs beside the results; empty if there is none."""
-        return self.dataset.note if self.learns else ""
+        """Remarks on the data set and its noise that belong beside the results; empty if there are none."""
+        return "; ".join(text for text in (self.dataset.note, *self._noise_notes()) if text) if self.learns else ""
+
+    def _noise_notes(self) -> Iterator[str]:
+        labels, sensors = self.experiment.data.label_noise, self.experiment.data.sensor_noise
+        if labels is not None:
+            changed = self.changed_labels
+            yield f"{labels.kind} label noise changed {len(changed)} of {changed.drawn_from} training labels"
+        if sensors is not None:
+            yield f"sensor noise of {sensors.std:g} standard deviations, {100 * sensors.lost:g} % of readings lost"
 
     @cached_property
     def learner(self) -> Learner:
@@ -89,11 +98,11 @@ class Workbench(ExperimentTools):
         return (learner or self.learner).evaluate(arrays, self.dataset.test, part=part)
 
     def partition_digest(self) -> str | None:
-        """Return the SHA-256 of every client's sample indices, with which boards check their own partition.
+        """Return the SHA-256 of every client's sample indices and of the labels that noise changes.
 
-        None without training.
+        Boards check their own partition with it. None without training.
         """
-        return digest_shares(self.shares) if self.learns else None
+        return self.samples_digest() if self.learns else None
 
     def public_digest(self) -> str | None:
         """Return the SHA-256 of the public samples, with which boards check their own; None without a public set."""
@@ -105,13 +114,15 @@ class Workbench(ExperimentTools):
         return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
 
     def check(self) -> None:
-        """Check that the algorithm allows the clients' own models, and that each of them can be built.
+        """Check the sensor noise, that the algorithm allows the clients' own models, and that each can be built.
 
         The run then fails when it starts, not later on a board.
 
         Raises:
-            ExperimentError: a client's own model cannot be used.
+            ExperimentError: the data set has no inputs for sensor noise, or a client's own model cannot be used.
         """
+        if self.learns and self.experiment.data.sensor_noise is not None:
+            check_inputs(self.dataset.train.x.dtype)
         if not self.learns or self.experiment.models == [self.experiment.model]:
             return
         if not declaration_of(self.algorithm()).any_models:
