@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from hypothesis import settings
 
 settings.register_profile("fedquilt", deadline=None)  # no test depends on how fast the machine is
@@ -38,3 +39,8 @@ if (
     and min(shutil.disk_usage(MEMORY_FOLDER).free, psutil.virtual_memory().available) > ROOM
 ):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that only wait for a long time: the others run meanwhile."""
+    items.sort(key=lambda item: item.get_closest_marker("starts_first") is None)
