@@ -80,13 +80,14 @@ def extract_pca(x: NDArray[Any]) -> Whole:
 
 
 def _principal_axes(scatter: Whole) -> Whole:
-    """Return the first eigenvectors, times 256 and rounded, so that the last bits of LAPACK's results do not matter."""
+    """Return the first eigenvectors, times 256 and rounded, so that the last bits of LAPACK's results do not matter.
+
+    Their signs differ between processors, too, but distances do not depend on them.
+    """
     values, vectors = np.linalg.eigh(scatter)
     strong = (values > 1e-9 * max(values[-1], 1))[-COMPONENTS:]
-    axes = vectors[:, -COMPONENTS:][:, strong][:, ::-1]
-    peaks = np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None], axis=0)
-    whole: Whole = np.rint(256 * axes * np.sign(peaks))
-    return whole if whole.shape[1] else np.zeros((len(scatter), 1))
+    axes: Whole = np.rint(256 * vectors[:, -COMPONENTS:][:, strong])
+    return axes if axes.shape[1] else np.zeros((len(scatter), 1))
 
 
 def _find_clusters(points: Whole, clusters: int, seed: int) -> NDArray[np.int64]:
