@@ -3,7 +3,7 @@
     python benchmarks/readers.py            measure, print, append one line
     python benchmarks/readers.py --dry-run  measure and print only
 
-A coordinator with its page, a Mosquitto and four agents run rounds, while 200 further boards send telemetry once a
+A coordinator with its page, a Mosquitto and four agents on links of 200 kB/s run rounds, while 200 further boards send telemetry once a
 second. Short windows without readers alternate with windows in which 10 pages are open, one of them on a slow link.
 Other work on the machine changes slowly, so each window is compared with its neighbours. The line holds the mean round
 time of each window, the changes, and the resident memory of the coordinator during a last, longer window.
@@ -29,6 +29,7 @@ import psutil
 from provenance import commit, machine
 
 from fedquilt_common.experiment.experiment import Experiment, agent_specs, dump_experiment
+from fedquilt_common.experiment.sections import LinkSpec
 from fedquilt_server.runs.journal import Journal, copy_journal
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.tools.bench import bench_experiment
@@ -37,6 +38,8 @@ HISTORY = Path(__file__).parent / "results" / "readers.jsonl"
 CROWD = Path(__file__).parent / "crowd.py"
 FEDERATION = "readers"
 BOARDS, PAGES = 200, 10
+MEGABYTES = 0.1
+"""Size of the model."""
 SETTLE_SECONDS = 0.5
 """Time after a change that belongs to no window."""
 
@@ -142,7 +145,8 @@ def running(experiment: Experiment, folder: Path) -> Iterator[Stage]:
         for spec in agent_specs(experiment.fleet, experiment.speedup):
             clients = f"{spec.clients[0]}-{spec.clients[-1]}"
             state = str(folder / "agents" / spec.name)
-            start(spec.name, *fedquilt("agent", *broker, "--id", spec.name, "--clients", clients, "--state", state))
+            own = ("--id", spec.name, "--clients", clients, "--state", state, "--link", spec.options["link"])
+            start(spec.name, *fedquilt("agent", *broker, *own))
         crowd = start("crowd", sys.executable, str(CROWD), "boards", str(port), FEDERATION, str(BOARDS))
         assert crowd.stdout  # noqa: S101 - it is a pipe
         crowd.stdout.readline()  # all of them have joined
@@ -150,11 +154,18 @@ def running(experiment: Experiment, folder: Path) -> Iterator[Stage]:
         yield Stage(folder, psutil.Process(coordinator.pid), readers)
 
 
-def measure(megabytes: float, pairs: int, seconds: float) -> dict[str, Any]:
+def linked_experiment(rate: float) -> Experiment:
+    """Return rounds of four agents without training, whose links carry ``rate`` bytes a second in each direction."""
+    plain = bench_experiment(4, 4, MEGABYTES, 1_000_000)
+    lines = [line.model_copy(update={"link": LinkSpec(rate=rate)}) for line in plain.fleet]
+    return plain.model_copy(update={"fleet": lines})
+
+
+def measure(rate: float, pairs: int, seconds: float) -> dict[str, Any]:
     """Measure windows with and without readers in turn, then the memory."""
     with tempfile.TemporaryDirectory(prefix="fedquilt-readers-") as name:
         folder = Path(name)
-        with running(bench_experiment(4, 4, megabytes, 1_000_000), folder) as stage:
+        with running(linked_experiment(rate), folder) as stage:
             windows = list(stage.windows(pairs, seconds))
             memory = stage.memory(60)
             rounds = stage.round_seconds()
@@ -193,17 +204,17 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
-    parser.add_argument("--pairs", type=int, default=50, help="windows of each kind (default: 50)")
-    parser.add_argument("--seconds", type=float, default=2.5, help="length of a window (default: 2.5)")
-    parser.add_argument("--megabytes", type=float, default=0.1, help="size of the model (default: 0.1)")
+    parser.add_argument("--pairs", type=int, default=12, help="windows of each kind (default: 12)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of a window (default: 8)")
+    parser.add_argument("--rate", type=float, default=2e5, help="bytes a second of a board's link (default: 200,000)")
     options = parser.parse_args()
     line = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": f"python benchmarks/readers.py --pairs {options.pairs} --seconds {options.seconds:g}"
-        f" --megabytes {options.megabytes:g}",
+        f" --rate {options.rate:g}",
         "commit": commit(),
         "machine": machine(),
-        **measure(options.megabytes, options.pairs, options.seconds),
+        **measure(options.rate, options.pairs, options.seconds),
         "load_after": round(psutil.getloadavg()[0], 2),
     }
     print(json.dumps(line, indent=2))

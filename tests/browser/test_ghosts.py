@@ -52,7 +52,9 @@ def test_the_best_run_is_drawn_behind_the_run(compared: Visit) -> None:
     assert "in round 40" in (compared.test("value-chart").get_attribute("aria-label") or "")
     compared.wait_points("value-chart", 20)
     compared.page.locator("#ghost-details summary").click()
-    texts = compared.test("ghost-rows").locator("tr").all_inner_texts()
+    rows = compared.test("ghost-rows").locator("tr")
+    sync_api.expect(rows).to_have_count(2)
+    texts = rows.all_inner_texts()
     assert [text.split("\t")[:2] for text in texts] == [["this run", "20"], [BEST, "40"]]
     for theme in ("light", "dark"):
         compared.page.emulate_media(color_scheme=theme)
@@ -114,3 +116,12 @@ def test_the_ghosts_move_nothing(compared: Visit) -> None:
         held.pop().continue_()
         compared.page.wait_for_selector(f"#charts[data-ghosts='{BEST}']")
         assert compared.page.evaluate(places) == before
+
+
+def test_a_page_that_opens_before_its_run_begins_finds_the_others_later(browser: Any, tmp_path: Path) -> None:
+    write_run(tmp_path / "before")
+    with visit_page(browser, running(), folder=tmp_path / "now") as visit:
+        visit.wait_points("value-chart", 20)
+        sync_api.expect(visit.test("ghost-best")).to_contain_text("looking for runs")
+        write_run(tmp_path / "now", ())
+        sync_api.expect(visit.test("ghost-best")).to_contain_text("best of 1: before")

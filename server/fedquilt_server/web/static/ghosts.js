@@ -4,6 +4,8 @@ import { run as own, specs } from "./curve_data.js";
 
 const MOST_LISTED = 200;
 const NAME_SHOWN = 16;
+const RETRY_MS = 2000;
+const MOST_TRIES = 60;
 const SLOTS = {
   best: { dash: [2, 3], word: "Best" },
   second: { dash: [9, 3, 2, 3], word: "Second" },
@@ -116,9 +118,11 @@ export function fillGhostTable(points) {
 
 // --- start ----------------------------------------------------------------------------------------------------
 
-async function start() {
-  try { runs = await fetchJson("api/v1/runs"); } catch { /* their folder cannot be read: none is offered */ }
-  offer();
+// A page that opens before its run has begun asks again: until then nobody knows what the run can be compared with.
+async function start(tries = 0) {
+  try { runs = await fetchJson("api/v1/runs"); } catch { /* their folder cannot be read, or is not there yet */ }
+  if (tries < MOST_TRIES && !runs.some((one) => one.own && one.dataset)) setTimeout(() => start(tries + 1), RETRY_MS);
+  else offer();
 }
 
 // The list is fetched after the curves of this run have been painted, because it may be long.
@@ -126,5 +130,5 @@ export function startGhosts(redraw) {
   if (!byId("ghost-best")) return; // a page without a run folder
   changed = redraw;
   byId("ghost-details").addEventListener("toggle", redraw);
-  requestAnimationFrame(() => setTimeout(start));
+  requestAnimationFrame(() => setTimeout(() => start()));
 }
