@@ -3,10 +3,11 @@
     python benchmarks/readers.py            measure, print, append one line
     python benchmarks/readers.py --dry-run  measure and print only
 
-A coordinator with its page, a Mosquitto and four agents on links of 200 kB/s run rounds, while 200 further boards send telemetry once a
-second. Short windows without readers alternate with windows in which 10 pages are open, one of them on a slow link.
-Other work on the machine changes slowly, so each window is compared with its neighbours. The line holds the mean round
-time of each window, the changes, and the resident memory of the coordinator during a last, longer window.
+A coordinator with its page, a Mosquitto and four agents on links of 200 kB/s run rounds without training, while 200
+further boards send telemetry once a second. Short windows without readers alternate with windows in which 10 pages are
+open, one of them on a slow link. Other work on the machine changes slowly, so each window is compared with its
+neighbours. The line holds the mean round time of each window, the changes, and the resident memory of the coordinator
+during a last, longer window. The readers take processor time, too; a reader of a real page is another machine.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def running(experiment: Experiment, folder: Path) -> Iterator[Stage]:
 def linked_experiment(rate: float) -> Experiment:
     """Return rounds of four agents without training, whose links carry ``rate`` bytes a second in each direction."""
     plain = bench_experiment(4, 4, MEGABYTES, 1_000_000)
-    lines = [line.model_copy(update={"link": LinkSpec(rate=rate)}) for line in plain.fleet]
+    lines = tuple(line.model_copy(update={"link": LinkSpec(rate=rate)}) for line in plain.fleet)
     return plain.model_copy(update={"fleet": lines})
 
 
