@@ -23,6 +23,7 @@ DATASETS: dict[str, str] = {
     "mnist": "fedquilt_common.datasets.mnist:load",
     "uci-har": "fedquilt_common.datasets.uci_har:load",
     "ut-har": "fedquilt_common.datasets.ut_har:load",
+    "widar": "fedquilt_common.datasets.widar:load",
     "wisdm-p": "fedquilt_common.datasets.wisdm_p:load",
     "wisdm-w": "fedquilt_common.datasets.wisdm_w:load",
 }
