@@ -235,6 +235,7 @@ def _end(run: ActiveRun, board: StatusStore, ending: Ending) -> None:
     board.update(phase=ending.status, message=ending.reason)
     with contextlib.suppress(RunFolderError):  # the error of the run itself matters more
         run.end(ending, board.current.boards)
+        board.update(events=run.history.events)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import time
 from typing import TYPE_CHECKING
 
@@ -95,3 +96,12 @@ def test_a_dropped_board_hosts_nothing_until_it_is_readmitted(stage: Stage, undi
         second.execute(readmit)
     assert stage.sha256 == undisturbed
     assert [kind for kind in kinds(stage) if kind in ("dropped", "readmitted")] == ["dropped", "readmitted"]
+
+
+def test_the_last_replies_and_the_end_are_shown_when_the_run_is_over(stage: Stage) -> None:
+    stage.play()
+    shown = stage.board.current
+    assert (shown.accepted, {board.agent: board.accepted for board in shown.boards}) == (6, {"pi": 4, "jetson": 2})
+    assert shown.events[0].kind == "finished"
+    rows = list(csv.DictReader((stage.folder / "boards.csv").read_text().splitlines()))
+    assert {row["agent"]: row["accepted"] for row in rows} == {"pi": "4", "jetson": "2"}

@@ -174,6 +174,7 @@ class Coordinator:
             raise
         finally:
             with contextlib.suppress(RunFolderError):  # the next start writes them
+                self._display.judge_boards(clock.now())
                 run.result_files.catch_up(self._display.boards)
             farewell = (self._topics.coordinator, self._farewell) if self._working else None
             self._transport.close(farewell, end_session=run.folder.closed or is_rejected)

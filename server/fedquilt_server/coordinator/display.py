@@ -40,6 +40,7 @@ class StatusUpdater:
         self._failures = Failures()
         self._history: History | None = None
         self._joules: float | None = None
+        self._silences: Mapping[str, float] = {}
 
     @property
     def boards(self) -> list[BoardStatus]:
@@ -136,10 +137,15 @@ class StatusUpdater:
             silences: of each agent, the seconds in which the coordinator listened and no message arrived.
             now: Unix time in seconds.
         """
+        self._silences = silences
+        self.judge_boards(now)
+
+    def judge_boards(self, now: float) -> None:
+        """Count the replies of all boards and judge their health again, with the latest known silences."""
         if self._history is None:
             return
         names = [board.agent for board in self.boards]
-        facts = {name: self._history.counts_of(name).facts(silences.get(name, 0.0)) for name in names}
+        facts = {name: self._history.counts_of(name).facts(self._silences.get(name, 0.0)) for name in names}
         for board, before in self._agents.refresh(facts, now):
             if board.health == "silent":
                 self._history.add("silent", now, f"sends nothing: {board.reason}", board=board.agent)

@@ -175,7 +175,9 @@ class Driver:
                     next_commands = self._checkpoint(seq, command)
                     (self._replay if replaying else self._carry_out)(seq, next_commands)
                 case Finish():
+                    self._display.judge_boards(clock.now())
                     self._run.finish(self._display.boards)
+                    self._display.show_boards()
 
     def _send(self, send: Send) -> None:
         run = self._run
