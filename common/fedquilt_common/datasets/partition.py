@@ -93,7 +93,11 @@ def _partition_by(scheme: Scheme, labels: NDArray[np.integer], clients: int, see
 
 
 def check_smallest(shares: Sequence[NDArray[np.int64]], least: int | None) -> None:
-    """Check that each client has ``least`` samples; None: any number.
+    """Check that each client has enough samples.
+
+    Args:
+        shares: for each client the indices of its samples, int64 of shape (samples,).
+        least: fewest samples of a client; None: any number.
 
     Raises:
         ExperimentError: a client has fewer.
