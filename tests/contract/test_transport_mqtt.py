@@ -83,9 +83,9 @@ def test_an_old_acknowledgement_is_not_taken_for_another_message(start: Start, m
     broker = start()
     side = mqtt(broker)
     name = "reader"
+    side.peer().connect().publish("x", b"old", retain=True)  # before the subscription, which it could overtake
     reader = side.peer(name, ack=False).connect()
     reader.transport.subscribe(["x"])
-    side.peer().connect().publish("x", b"old")
     reader.inbox.wait(lambda: reader.messages)
     broker.kill()
     reader.inbox.wait(lambda: reader.losses)
