@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from provenance import commit, machine
+from provenance import append_result, commit, machine
 
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, run_simulation
@@ -151,9 +151,7 @@ def main() -> None:
         }
         print(json.dumps({key: value for key, value in line.items() if key not in ("at", "machine")}))
         if not options.dry_run:
-            HISTORY.parent.mkdir(exist_ok=True)
-            with HISTORY.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            append_result(HISTORY, line)
 
 
 if __name__ == "__main__":

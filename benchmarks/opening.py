@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from provenance import commit, machine
+from provenance import append_result, commit, machine
 from tests.support.example_runs import row, running
 from tests.support.visit import open_browser
 
@@ -48,7 +48,7 @@ window.opened = new Promise((done) => {
 
 
 def serve(rounds: int) -> None:
-    """Serve the page of a run with so many rounds until standard input ends; print its address."""
+    """Serve the page of a run with ``rounds`` rounds, and print its address; the end of standard input stops it."""
     history = [row(number) for number in range(1, rounds + 1)]
     store = StatusStore(running(3, history=history, rounds=2 * rounds, round=rounds + 1))
     with PageServer(store) as server:
@@ -109,9 +109,7 @@ def main() -> None:
         }
         print(json.dumps({key: value for key, value in line.items() if key not in ("at", "command", "machine")}))
         if not options.dry_run:
-            HISTORY.parent.mkdir(exist_ok=True)
-            with HISTORY.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            append_result(HISTORY, line)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 from pathlib import Path
@@ -31,3 +32,10 @@ def machine() -> dict[str, Any]:
         "load_before": round(psutil.getloadavg()[0], 2),
         "python": platform.python_version(),
     }
+
+
+def append_result(history: Path, line: dict[str, Any]) -> None:
+    """Append a result to a file of ``benchmarks/results``."""
+    history.parent.mkdir(exist_ok=True)
+    with history.open("a") as file:
+        file.write(json.dumps(line) + "\n")

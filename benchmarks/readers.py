@@ -27,7 +27,7 @@ from statistics import mean, median, quantiles
 from typing import Any
 
 import psutil
-from provenance import commit, machine
+from provenance import append_result, commit, machine
 
 from fedquilt_common.experiment.experiment import Experiment, agent_specs, dump_experiment
 from fedquilt_common.experiment.sections import LinkSpec
@@ -220,9 +220,7 @@ def main() -> None:
     }
     print(json.dumps(line, indent=2))
     if not options.dry_run:
-        HISTORY.parent.mkdir(exist_ok=True)
-        with HISTORY.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        append_result(HISTORY, line)
 
 
 if __name__ == "__main__":
