@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fedquilt_client.power import MOST_WATTS, EnergySample, PowerReading, PowerSample, PowerSensor
+from fedquilt_client.power import EnergySample, PowerReading, PowerSample, PowerSensor, is_power
 from fedquilt_client.power_programs import PROGRAM_SECONDS, Stopped
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class EnergyCount:
     def add(self, reading: PowerReading, now: float) -> None:
         """Add a reading that was taken at ``now``, in monotonic seconds."""
         self.watts = None
-        if reading is None or (isinstance(reading, PowerSample) and not 0 <= reading.watts <= MOST_WATTS):
+        if reading is None or (isinstance(reading, PowerSample) and not is_power(reading.watts)):
             return
         before, self._last = self._last, (now, reading)
         self.joules = self.joules or 0.0
@@ -74,7 +74,7 @@ class EnergyCount:
             watts = (before.watts + after.watts) / 2 if seconds <= LONGEST_GAP else 0.0
         elif isinstance(before, EnergySample) and isinstance(after, EnergySample):
             watts = (after.joules - before.joules) / seconds
-            if not 0 <= watts <= MOST_WATTS:  # the counter was reset
+            if not is_power(watts):  # the counter was reset
                 return
             self.watts = watts
         else:

@@ -49,6 +49,11 @@ class PowerSensor(Protocol):
         """Read the sensor now; it may take a while."""
 
 
+def is_power(watts: float) -> bool:
+    """Return whether a board can take so many watts; NaN is no power."""
+    return 0 <= watts <= MOST_WATTS
+
+
 def read_number(path: Path) -> float | None:
     """Return the number in a file of sysfs; None if it cannot be read or holds none."""
     try:

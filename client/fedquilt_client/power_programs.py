@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Final
 
-from fedquilt_client.power import METER, MOST_WATTS, SENSOR, PowerReading, PowerSample
+from fedquilt_client.power import METER, MOST_WATTS, SENSOR, PowerReading, PowerSample, is_power
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def parse_watts(text: str) -> float:
         watts = float(found[1]) if found else math.nan
     except ValueError:
         watts = math.nan
-    if not 0 <= watts <= MOST_WATTS:  # also if it is not a number
+    if not is_power(watts):
         raise ProgramError(f"it prints {text.strip()[:40]!r}, not a power in watts from 0 to {MOST_WATTS:.0f}")
     return watts
 

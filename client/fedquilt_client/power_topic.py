@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fedquilt_client.power import METER, MOST_WATTS, PowerReading, PowerSample
+from fedquilt_client.power import METER, MOST_WATTS, PowerReading, PowerSample, is_power
 from fedquilt_client.power_programs import ProgramError, parse_watts
 from fedquilt_common.wire.meter_topic import MeterTopic
 from fedquilt_common.wire.mqtt import MqttTransport
-from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MqttMessage
+from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def read_watts(payload: bytes, keys: Sequence[str]) -> float:
         watts = math.nan if isinstance(found, bool) else float(found)
     except (ValueError, TypeError, LookupError, RecursionError):
         watts = math.nan
-    if not 0 <= watts <= MOST_WATTS:  # also if it is not a number
+    if not is_power(watts):
         raise ProgramError(f"{'.'.join(keys)} is no power in watts from 0 to {MOST_WATTS:.0f} in {text.strip()[:80]!r}")
     return watts
 
@@ -88,6 +88,8 @@ class TopicMeter:
                 self._transport.subscribe([self._topic.topic])
             case Disconnected():
                 self._warn(incoming.reason)
+            case Crashed():
+                self._warn(str(incoming.error))
             case MqttMessage():
                 incoming.ack()
                 self._take_figure(incoming.payload)
@@ -96,11 +98,11 @@ class TopicMeter:
         try:
             watts = read_watts(payload, self._topic.keys)
         except ProgramError as error:
-            return self._warn(str(error))
+            self._warn(str(error))
+            return
         with self._lock:
             self._last = self._clock(), watts
         self._works = True
-        return None
 
     def _warn(self, reason: str) -> None:
         """Log why there is no figure, once until there is one again."""

@@ -12,9 +12,10 @@ import pytest
 from fedquilt_client.power import PowerSample
 from fedquilt_client.power_programs import ProgramError
 from fedquilt_client.power_topic import FRESH_SECONDS, TopicMeter, read_watts
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.meter_topic import MeterTopic, parse_meter_topic
+from fedquilt_common.wire.transport import Crashed
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Peer
@@ -87,3 +88,9 @@ def test_the_newest_figure_counts_until_it_is_old(
         f"no power figure from the topic {topic} at mqtt://127.0.0.1:{peer.port}: "
         "P is no power in watts from 0 to 5000 in 'broken'"
     ]
+
+
+def test_the_end_of_the_network_thread_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    meter = TopicMeter(MeterTopic(BrokerAddress("127.0.0.1", 1), "plug"))
+    meter._take(Crashed(FedquiltError("the connection ended because of an unforeseen error")))
+    assert "no power figure from the topic plug at mqtt://127.0.0.1:1: the connection ended" in caplog.text
