@@ -87,7 +87,8 @@ class ActiveRun:
             self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
             self.budget = BudgetMeter(experiment.budget)
-            for row in self.folder.journal.results():
+            results = self.folder.journal.results()
+            for row in results:
                 self.budget.take(row)
             self.machine = self._make_machine()
             self.traffic = TrafficMeter(self.folder.journal)
@@ -98,7 +99,7 @@ class ActiveRun:
             running = not self.machine.finished
             self.history = History(path, self._finished_rounds(), self.folder.journal.events_after(0))
             self.divergence = DivergenceDetector(self.workbench.classes if running else None)
-            for row in self.folder.journal.results() if running else []:
+            for row in results if running else []:
                 self.divergence.take(row)
             self.partition_digest = self.workbench.partition_digest() if running else None
             self.public_digest = self.workbench.public_digest() if running else None

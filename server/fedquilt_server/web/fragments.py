@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fedquilt_server.status.problems import list_problems
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
-from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.units import DASH
 from fedquilt_server.status.waiting import describe_waiting
 from fedquilt_server.web import text, view
@@ -41,6 +41,7 @@ def create_environment() -> Environment:
         static=f"static/{digest_files()}",
         modules={entry: list_modules(entry) for entry in ENTRIES},
         dash=DASH,
+        ended=ENDED,
         run_files=DOWNLOADS,
         rounds_shown=ROUNDS_SHOWN,
         events_shown=EVENTS_SHOWN,

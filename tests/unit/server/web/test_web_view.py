@@ -178,3 +178,11 @@ def test_energy(joules: float | None, words: str) -> None:
 @pytest.mark.parametrize("at", [0.0, math.nan, math.inf, -1e300, 1e18])
 def test_a_time_without_a_calendar_is_a_dash(at: float) -> None:
     assert text.clock(at) == units.DASH
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [("training", "Boards online"), ("stopped", "Online at the end"), ("interrupted", "Online at the end")],
+)
+def test_the_boards_of_a_run_that_has_ended_were_online(phase: Any, words: str) -> None:
+    assert f"<h2>{words}</h2>" in Renderer().parts(snapshot(phase=phase), summary_of(phase=phase))["summary"]
