@@ -192,7 +192,7 @@ def _command(
     warnings.simplefilter("error")
     subprocess.Popen = ForkedProgram  # type: ignore[assignment,misc]
     _enter(arguments, environment)
-    exec(before, {})  # noqa: S102 - a test's own words
+    exec(before, {})  # noqa: S102 - text of the tests, which `python -c` would run in a process of its own
     from fedquilt_common.cli import main
 
     main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import socket
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -19,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.recorded_runs import write_run
 
 import fedquilt_server.web
-from fedquilt_common.errors import FedquiltError
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.problems import SEVERITY
 from fedquilt_server.status.reply_row import ReplyRow
@@ -28,7 +26,7 @@ from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, Snapshot, StatusStore
 from fedquilt_server.web.app import create_app
 from fedquilt_server.web.frames import FRAME_SECONDS
-from fedquilt_server.web.server import PageAddressError, PageServer, PortInUseError
+from fedquilt_server.web.server import PageServer
 
 WEB = Path(fedquilt_server.web.__file__).parent
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\r\nevent: status\r\ndata: x"
@@ -369,44 +367,6 @@ def test_stop_ends_open_streams(store: StatusStore) -> None:
     server.stop()
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url)
-
-
-# --- the server ------------------------------------------------------------------------------------------
-
-
-def test_a_taken_port_is_a_clear_error(server: PageServer, store: StatusStore) -> None:
-    port = httpx.URL(server.url).port
-    assert port is not None
-    with pytest.raises(PortInUseError, match=rf"port {port} on 127\.0\.0\.1.*Choose another port"):
-        PageServer(store, "127.0.0.1", port).start()
-    assert issubclass(PortInUseError, FedquiltError)
-
-
-def test_an_address_of_another_machine_is_a_clear_error(store: StatusStore) -> None:
-    with pytest.raises(PageAddressError, match=r"cannot listen on 192\.0\.2\.1"):
-        PageServer(store, "192.0.2.1").start()
-
-
-def test_stop_before_start_is_harmless(store: StatusStore) -> None:
-    PageServer(store).stop()
-
-
-def test_url_of_all_addresses_can_be_opened(store: StatusStore) -> None:
-    with PageServer(store, "0.0.0.0") as server:  # noqa: S104
-        assert httpx.get(server.url + "healthz").status_code == 200
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="needs a Python with IPv6")
-def test_ipv6(store: StatusStore) -> None:
-    server = PageServer(store, "::1")
-    try:
-        server.start()
-    except PageAddressError as error:
-        pytest.skip(f"needs the IPv6 loopback address ::1; enable IPv6 on this machine: {error}")
-    try:
-        assert httpx.get(server.url + "healthz").status_code == 200
-    finally:
-        server.stop()
 
 
 # --- the schema ------------------------------------------------------------------------------------------
