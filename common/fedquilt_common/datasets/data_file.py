@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Final
 
 from fedquilt_common.datasets import FOLDER_VARIABLE, data_folder
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.data_section import LabelNoise, Partition
 from fedquilt_common.experiment.experiment import Experiment
+
+MOST_BYTES: Final = 1 << 26
+"""Size above which such a file is not read, because it is read as a whole."""
 
 
 def find_data_file(name: str, key: str) -> Path:
@@ -43,14 +47,17 @@ def read_data_file(name: str, sha256: str | None, key: str) -> tuple[Path, bytes
         The file's path and its bytes.
 
     Raises:
-        DataUnavailableError: the file cannot be read, or is another one.
+        DataUnavailableError: the file cannot be read, is larger than ``MOST_BYTES``, or is another one.
         ExperimentError: the path leads out of the folder.
     """
     path = find_data_file(name, key)
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise DataUnavailableError(f"{path}: cannot be read ({error.strerror}); {key} names it") from None
+    if len(content) > MOST_BYTES:
+        raise DataUnavailableError(f"{path}: has more than {MOST_BYTES} bytes, so it is not a file for {key}")
     found = hashlib.sha256(content).hexdigest()
     if sha256 is not None and found != sha256:
         raise DataUnavailableError(

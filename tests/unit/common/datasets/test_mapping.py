@@ -103,6 +103,13 @@ def test_files_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch
         shares(Experiment.model_validate(raw()), DATA)
 
 
+def test_a_file_that_is_too_large_is_not_read(folder: Path) -> None:
+    with (folder / "cut.csv").open("wb") as file:
+        file.truncate(1 << 27)
+    with pytest.raises(DataUnavailableError, match="has more than 67108864 bytes, so it is not a file for"):
+        shares(Experiment.model_validate(raw()), DATA)
+
+
 def test_a_board_with_another_file_refuses_the_run(folder: Path) -> None:
     """The coordinator adds the digest when it reads the experiment; the board receives it with the run."""
     (folder / "cut.csv").write_text(GOOD, encoding="utf-8")
