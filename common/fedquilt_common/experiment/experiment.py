@@ -26,6 +26,7 @@ from fedquilt_common.experiment.sections import (
     Training,
     Variant,
     Wire,
+    clients_of_ratio,
     validation_error,
 )
 from fedquilt_common.files.yaml_text import dump_yaml
@@ -79,12 +80,9 @@ class Experiment(Section):
         clients = _read_count(raw.get("data"), "clients", 1)
         filled = {"fleet": [{"clients": clients}], "participation": {}, **raw}
         if isinstance(filled["participation"], Mapping):
-            per_round = _read_count(filled["participation"], "per_round", clients)
-            filled["participation"] = {
-                "per_round": per_round,
-                "quorum": per_round,
-                **filled["participation"],
-            }
+            given = _resolve_ratio(filled["participation"], clients)
+            per_round = _read_count(given, "per_round", clients)
+            filled["participation"] = {"per_round": per_round, "quorum": per_round, **given}
         if isinstance(filled["fleet"], list | tuple):
             filled["fleet"] = [_complete_variants(line, raw) for line in filled["fleet"]]
         return filled
@@ -194,6 +192,16 @@ def _read_count(section: Any, key: str, default: int) -> int:
     """Return the section's count, or ``default`` if either is invalid; their own checks report that."""
     count = section.get(key) if isinstance(section, Mapping) else getattr(section, key, None)
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 1 else default
+
+
+def _resolve_ratio(section: Mapping[str, Any], clients: int) -> Mapping[str, Any]:
+    """Return the section with ``per_round`` for a valid ``ratio``; the field's own checks report an invalid one."""
+    ratio = section.get("ratio")
+    if not isinstance(ratio, int | float) or isinstance(ratio, bool) or not 0 < ratio <= 1:
+        return section
+    if section.get("per_round") is not None:
+        return section
+    return {**section, "per_round": clients_of_ratio(ratio, clients), "ratio": None}
 
 
 def _complete_variants(line: Any, raw: Mapping[str, Any]) -> Any:

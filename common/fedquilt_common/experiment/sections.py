@@ -5,8 +5,12 @@ Importing this module is cheap (no numpy, no torch), because an idle agent impor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -110,15 +114,32 @@ class Participation(Section):
 
     Args:
         per_round: clients drawn for a round, at most `data.clients`.
+        ratio: part of the clients that is drawn for a round, instead of `per_round`. A start turns it into `per_round`,
+            rounded half up, at least 1.
         quorum: replies that close an exchange after its deadline, at most `participation.per_round`.
         deadline: seconds for which an exchange waits for all replies.
         shortfall: what happens at the deadline without the quorum: `wait` for it, or `replace` clients.
     """
 
     per_round: Positive
+    ratio: Annotated[float, Field(gt=0, le=1)] | None = None
     quorum: Positive
     deadline: Annotated[float, Field(gt=0)] = 60.0
     shortfall: Literal["wait", "replace"] = "wait"
+
+    @model_validator(mode="after")
+    def _check_ratio(self) -> Participation:
+        if self.ratio is not None:
+            why = "participation.per_round is given, too; remove one of the two"
+            raise validation_error([Problem("ratio", self.ratio, why)])
+        return self
+
+
+def clients_of_ratio(ratio: float, clients: int) -> int:
+    """Return how many of ``clients`` a ratio in (0, 1] draws: rounded half up, at least 1."""
+    # The decimal digits as written: 0.29 of 50 clients is 14.5, but the product of the floats is less.
+    exact = Decimal(str(ratio)) * clients
+    return max(1, int(exact.quantize(Decimal(1), ROUND_HALF_UP)))
 
 
 class Budget(Section):
@@ -135,6 +156,74 @@ class Budget(Section):
     hours: Annotated[float, Field(gt=0)] | None = None
 
 
+_SCHEDULE_FIELDS: Mapping[str, frozenset[str]] = {
+    "multi-step": frozenset({"milestones", "gamma"}),
+    "cosine": frozenset({"period", "multiplier", "minimum"}),
+}
+_REQUIRED: Mapping[str, str] = {"milestones": "try [100, 150]", "period": "try 10"}
+
+
+class Schedule(Section):
+    """How the learning rate changes from round to round, with the values of torch's schedulers.
+
+    Args:
+        kind: `multi-step`: the rate falls at milestones (MultiStepLR); `cosine`: it falls along a cosine and starts
+            again (CosineAnnealingWarmRestarts).
+        milestones: numbers of finished rounds after which the rate is multiplied by `gamma`, ascending. Required for
+            `multi-step`, forbidden otherwise.
+        gamma: factor at each milestone; null: 0.1. `multi-step` only.
+        period: rounds until the first restart (T_0). Required for `cosine`, forbidden otherwise.
+        multiplier: each period is as many times as long as the one before it (T_mult); null: 1. `cosine` only.
+        minimum: rate towards which each period falls (eta_min), below `training.lr`; null: 0. `cosine` only.
+    """
+
+    kind: Literal["multi-step", "cosine"]
+    milestones: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)] | None = None
+    gamma: Annotated[float, Field(gt=0, le=1)] | None = None
+    period: Positive | None = None
+    multiplier: Positive | None = None
+    minimum: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Schedule:
+        problems = [*self._find_misplaced()]
+        if any(first >= second for first, second in itertools.pairwise(self.milestones or ())):
+            why = "each milestone must be above the one before it; sort them, and name each once"
+            problems.append(Problem("milestones", list(self.milestones or ()), why))
+        if problems:
+            raise validation_error(problems)
+        return self
+
+    def _find_misplaced(self) -> Iterator[Problem]:
+        """List the fields that the kind does not use, and those that it lacks."""
+        allowed = _SCHEDULE_FIELDS[self.kind]
+        for name in sorted(frozenset[str]().union(*_SCHEDULE_FIELDS.values())):
+            value = getattr(self, name)
+            if value is not None and name not in allowed:
+                yield Problem(name, value, f"the kind '{self.kind}' does not use it; remove it")
+            if value is None and name in allowed and name in _REQUIRED:
+                yield Problem(name, None, f"the kind '{self.kind}' needs it; {_REQUIRED[name]}")
+
+    def rate(self, first: float, done: int) -> float:
+        """Return the learning rate after ``done`` rounds if that of the first round is ``first``."""
+        if self.period is not None:
+            minimum, (passed, length) = self.minimum or 0.0, self._place_in_period(done)
+            return minimum + (first - minimum) * (1 + math.cos(math.pi * passed / length)) / 2
+        for _ in range(bisect.bisect_right(self.milestones or (), done)):
+            first *= 0.1 if self.gamma is None else self.gamma  # one factor at a time, as torch multiplies
+        return first
+
+    def _place_in_period(self, done: int) -> tuple[int, int]:
+        """Return how many rounds of the current period have passed after ``done`` rounds, and its length."""
+        length, multiplier = self.period or 1, self.multiplier or 1
+        if multiplier == 1:
+            return done % length, length
+        while done >= length:
+            done -= length
+            length *= multiplier
+        return done, length
+
+
 class Training(Section):
     """A client's training in a task: gradient descent in batches.
 
@@ -144,6 +233,9 @@ class Training(Section):
         optimiser: torch's optimiser with its defaults; each task starts with a new one.
         lr: learning rate of the first round.
         lr_decay: factor for the learning rate after each round.
+        schedule: other changes of the learning rate from round to round; null: `lr_decay` alone. Give one of the two.
+        sampling: samples of an epoch. `shuffled`: each sample once. `balanced`: as many draws with replacement, where
+            each class that the client has is equally likely; needs a data set with classes.
         momentum: momentum of `sgd`; the other optimisers do not have it.
         weight_decay: weight decay, as torch's optimiser applies it.
         drop_last: leave out an epoch's last batch if it is not full and not the only one.
@@ -156,6 +248,8 @@ class Training(Section):
     optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
     lr: Annotated[float, Field(gt=0)] = 0.05
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    schedule: Schedule | None = None
+    sampling: Literal["shuffled", "balanced"] = "shuffled"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     drop_last: bool = False
@@ -163,16 +257,27 @@ class Training(Section):
     device: Literal["auto", "cpu", "cuda"] = "cpu"
 
     @model_validator(mode="after")
-    def _check_momentum(self) -> Training:
-        if self.momentum and self.optimiser != "sgd":
-            raise validation_error(
-                [Problem("momentum", self.momentum, f"the optimiser '{self.optimiser}' has no momentum; remove it")]
-            )
+    def _check_contradictions(self) -> Training:
+        problems = [*self._find_contradictions()]
+        if problems:
+            raise validation_error(problems)
         return self
+
+    def _find_contradictions(self) -> Iterator[Problem]:
+        if self.momentum and self.optimiser != "sgd":
+            yield Problem("momentum", self.momentum, f"the optimiser '{self.optimiser}' has no momentum; remove it")
+        if self.schedule is not None and self.lr_decay != 1:
+            yield Problem("lr_decay", self.lr_decay, "training.schedule is given, too; remove one of the two")
+        minimum = self.schedule.minimum if self.schedule is not None else None
+        if minimum is not None and minimum >= self.lr:
+            why = f"the learning rate falls from {self.lr} (training.lr); choose a smaller minimum"
+            yield Problem("schedule.minimum", minimum, why)
 
     def at_round(self, round: int) -> Training:
         """Return the training of ``round`` (from 1), with its learning rate."""
-        return self.model_copy(update={"lr": self.lr * self.lr_decay ** (round - 1), "lr_decay": 1.0})
+        done = round - 1
+        lr = self.lr * self.lr_decay**done if self.schedule is None else self.schedule.rate(self.lr, done)
+        return self.model_copy(update={"lr": lr, "lr_decay": 1.0, "schedule": None})
 
 
 class Wire(Section):

@@ -161,7 +161,7 @@ class _RunningPhase:
         trained = {id(parameter) for parameter in self.optimiser.parameters}
         for parameter in self.now.values():
             parameter.requires_grad_(id(parameter) in trained)
-        order = torch.randperm(len(data), generator=self.shuffler).numpy()
+        order = _draw_order(data.y, self.loop.training, self.shuffler)
         for step, index in enumerate(_batches(order, self.loop.training, module)):
             tried = not first or step > 0
             if self.phase.anneal:
@@ -203,6 +203,26 @@ def _outputs(output: Any) -> Any:
 
 def _has_norm(module: nn.Module) -> bool:
     return any(isinstance(part, _BatchNorm) for part in module.modules())
+
+
+def _draw_order(y: NDArray[Any], training: Training, shuffler: torch.Generator) -> NDArray[np.int64]:
+    """Return the positions of an epoch's samples, int64 of shape (n,); soft labels have no classes to balance."""
+    if training.sampling == "balanced" and y.ndim == 1 and y.dtype.kind in "iu":
+        return _draw_balanced(y, shuffler)
+    order: NDArray[np.int64] = torch.randperm(len(y), generator=shuffler).numpy()
+    return order
+
+
+def _draw_balanced(y: NDArray[Any], shuffler: torch.Generator) -> NDArray[np.int64]:
+    """Draw n positions of the classes ``y``, of shape (n,), with replacement: first a class, then one of its samples.
+
+    Whole numbers only, so that every machine draws the same samples.
+    """
+    _, class_of, sizes = np.unique(y, return_inverse=True, return_counts=True)
+    drawn = torch.randint(len(sizes), (len(y),), generator=shuffler).numpy()
+    within = torch.randint(1 << 62, (len(y),), generator=shuffler).numpy() % sizes[drawn]
+    positions: NDArray[np.int64] = np.argsort(class_of, kind="stable")[(np.cumsum(sizes) - sizes)[drawn] + within]
+    return positions
 
 
 def _batches(order: NDArray[Any], training: Training, module: nn.Module) -> list[NDArray[Any]]:

@@ -114,13 +114,16 @@ class Workbench(ExperimentTools):
         return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
 
     def check(self) -> None:
-        """Check the sensor noise, that the algorithm allows the clients' own models, and that each can be built.
+        """Check noise, sampling, that the algorithm allows the clients' own models, and that each can be built.
 
         The run then fails when it starts, not later on a board.
 
         Raises:
-            ExperimentError: the data set has no inputs for sensor noise, or a client's own model cannot be used.
+            ExperimentError: the data set has no inputs for sensor noise or no classes to balance, or a client's own
+                model cannot be used.
         """
+        if self.learns:
+            self._check_sampling()
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
         if not self.learns or self.experiment.models == [self.experiment.model]:
@@ -135,6 +138,16 @@ class Workbench(ExperimentTools):
                 _ = learner.parameters  # builds the model without allocating its arrays
             except ExperimentError as error:
                 raise ExperimentError(f"{self._key_of(model)}: {error}") from None
+
+    def _check_sampling(self) -> None:
+        lines = self.experiment.fleet
+        trainings = [self.experiment.training, *(variant.training for line in lines for variant in line.variants)]
+        has_classes = self.dataset.classes > 0 and self.dataset.train.y.ndim == 1
+        if not has_classes and any(training.sampling == "balanced" for training in trainings):
+            raise ExperimentError(
+                f"training.sampling = 'balanced': the data set '{self.dataset.name}' has no class for each sample, so "
+                "there is nothing to balance; remove it, or choose a data set for classification"
+            )
 
     def _key_of(self, model: Model) -> str:
         """Return the key of the experiment file that gives clients this model."""

@@ -60,7 +60,22 @@ def test_quorum_follows_per_round() -> None:
     assert parse_experiment(MINIMAL, "f", ["participation.per_round=2"]).participation.quorum == 2
 
 
-@pytest.mark.parametrize("text", [FULL, MINIMAL])
+@pytest.mark.parametrize(
+    ("ratio", "clients", "expected"),
+    [(0.1, 80, 8), (0.1, 3, 1), (0.1, 25, 3), (0.29, 50, 15), (0.3, 210, 63), (1, 7, 7), (0.001, 2, 1)],
+)
+def test_a_ratio_becomes_a_number_of_clients(ratio: float, clients: int, expected: int) -> None:
+    read = parse_experiment(MINIMAL, "f", [f"data.clients={clients}", f"participation.ratio={ratio}"]).participation
+    assert (read.per_round, read.quorum, read.ratio) == (expected, expected, None)
+
+
+def test_a_ratio_stands_alone() -> None:
+    assert "ratio = 0.5: participation.per_round is given, too" in refusal(FULL, "participation.ratio=0.5")
+    for wrong in ("0", "1.5", "true", "half"):
+        assert "participation.ratio = " in refusal(MINIMAL, f"participation.ratio={wrong}")
+
+
+@pytest.mark.parametrize("text", [FULL, MINIMAL, MINIMAL.replace("}}", "}, participation: {ratio: 0.5}}")])
 def test_round_trips(text: str) -> None:
     experiment = parse_experiment(text, "file.yaml")
     assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
@@ -84,6 +99,9 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("training.momentum=false", "training.momentum = False"),
         ("training.momentum=1", "training.momentum = 1: must be less than 1"),
         ("training.lr=0", "training.lr = 0: must be greater than 0"),
+        ("training.schedule={kind: steps}", "training.schedule.kind = 'steps': must be 'multi-step' or 'cosine'"),
+        ("training.schedule={kind: cosine}", "training.schedule.period: the kind 'cosine' needs it; try 10"),
+        ("training.schedule.kindd=x", "training.schedule.kindd = 'x': unknown key; did you mean 'kind'?"),
         ("training.lr=.nan", "training.lr = '.nan'"),
         ("training.lr=1e999", "is too large a number"),
         ("rounds=0", "rounds = 0"),

@@ -186,10 +186,3 @@ def test_drop_last(samples: int, steps: int, kept: int) -> None:
         one = TorchLearner(plain, Training(batch=16, epochs=2, drop_last=drop), 3, told.append)
         assert one.train(one.init(0), data, seed=0).steps == 2 * expected
         assert told[-1] == 1.0
-
-
-def test_the_learning_rate_decays_round_by_round() -> None:
-    asked = Training(lr=0.1, lr_decay=0.5, epochs=3)
-    assert [asked.at_round(round).lr for round in (1, 2, 3)] == [0.1, 0.05, 0.025]
-    assert asked.at_round(3) == Training(lr=0.025, epochs=3)
-    assert Training(lr=0.1).at_round(100) == Training(lr=0.1)

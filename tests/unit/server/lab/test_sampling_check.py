@@ -1,0 +1,40 @@
+"""Class-balanced sampling is refused before a run starts if the data set has no classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import Dataset, Examples
+from fedquilt_server.lab.workbench import Workbench
+
+USUAL = {
+    "name": "x",
+    "data": {"set": "digits", "clients": 2},
+    "model": {"name": "mlp"},
+    "algorithm": {"name": "fedavg"},
+}
+OWN = [{"clients": 2, "variants": [{"training": {"sampling": "balanced"}}]}]
+
+
+def bench(classes: int, y: np.ndarray[Any, Any], **keys: Any) -> Workbench:
+    made = Workbench(Experiment.model_validate({**USUAL, **keys}))
+    part = Examples(np.zeros((len(y), 4), np.float32), y)
+    made.__dict__["dataset"] = Dataset("homes", part, part, classes)
+    return made
+
+
+@pytest.mark.parametrize("keys", [{"training": {"sampling": "balanced"}}, {"fleet": OWN}])
+def test_a_data_set_without_classes_is_refused(keys: dict[str, Any]) -> None:
+    for classes, y in ((0, np.zeros((6, 1))), (5, np.zeros((6, 9), np.int64))):
+        with pytest.raises(ExperimentError, match="data set 'homes' has no class for each sample"):
+            bench(classes, y, **keys).check()
+
+
+def test_other_experiments_may_start() -> None:
+    bench(2, np.zeros(6, np.int64), training={"sampling": "balanced"}).check()
+    bench(0, np.zeros((6, 1))).check()
