@@ -15,6 +15,7 @@ class Case:
         alone: the degenerate case has one client, for algorithms that do not weigh clients by their samples.
         fields: the algorithm's fields for learning.
         degenerate: fields that make it FedAvg to the bit; None if there are none.
+        also_degenerate: other such fields.
         why: the reason why there is no degenerate case.
         different: fields that must not give FedAvg's bits.
         refused: fields that it must not accept, each with a word of the reason.
@@ -28,6 +29,7 @@ class Case:
     alone: bool = False
     fields: dict[str, Any] = field(default_factory=dict)
     degenerate: dict[str, Any] | None = field(default_factory=dict)
+    also_degenerate: tuple[dict[str, Any], ...] = ()
     why: str = ""
     different: dict[str, Any] | None = None
     refused: tuple[tuple[dict[str, Any], str], ...] = ()
@@ -129,9 +131,10 @@ CASES: dict[str, Case] = {
         fields={"server_lr": 0.03},
         # with this tau the denominator is 2 tau for any gradient, so the step is the whole change
         degenerate={"optimizer": "adagrad", "beta1": 0.0, "tau": 2.0**50, "server_lr": 2.0**51},
-        different={"optimizer": "adagrad", "beta1": 0.0, "tau": 2.0**50, "server_lr": 2.0**50},
+        also_degenerate=({"optimizer": "sgd", "beta1": 0.0, "server_lr": 1.0},),
+        different={"optimizer": "sgd", "beta1": 0.5, "server_lr": 1.0},
         refused=(
-            ({"optimizer": "sgd"}, "adam, yogi or adagrad"),
+            ({"optimizer": "rmsprop"}, "adam, yogi, adagrad or sgd"),
             ({"server_lr": 0.0}, "positive"),
             ({"tau": 0.0}, "positive"),
             ({"tau": float("nan")}, "positive"),

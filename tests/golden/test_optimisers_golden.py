@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from tests.support.data import golden_vectors
 from torch import nn
@@ -96,15 +97,37 @@ def test_fedadagrad_without_its_first_second_moment() -> None:
     run(make_algorithm("fedopt", fields, ()), golden, expected, from_zero=True)
 
 
-def run(algorithm: Any, golden: Any, expected: Any, *, from_zero: bool = False) -> None:
+def test_fedavgm_is_torchs_sgd_with_momentum() -> None:
+    """Hsu et al., section 4.2: the server descends along the clients' mean change as SGD does along a gradient."""
+    golden = golden_vectors("h_optimiser_updates.json")
+    model = torch.nn.Parameter(torch.tensor(golden["w0"], dtype=torch.float64))
+    optimiser = torch.optim.SGD([model], lr=0.7, momentum=0.9)
+    changes = np.average([client_change(m, np.arange(3)[:, None]) for m in range(3)], axis=0, weights=SIZES)
+    expected = []
+    for change in changes:
+        model.grad = torch.tensor(-change)
+        optimiser.step()
+        expected.append(model.detach().numpy().copy())
+    algorithm = make_algorithm("fedopt", {"optimizer": "sgd", "server_lr": 0.7, "beta1": 0.9}, ())
+    run(algorithm, golden, expected)
+
+
+SIZES = (4, 2, 3)
+
+
+def client_change(client: int, t: Any) -> NDArray[Any]:
     """The vectors' fake training: client m adds 0.01 * (m + 1) * (t + 1), and a ramp over each array."""
-    ramp = 0.001 * np.array([0, 1, 2, 3, 4, 5, 0, 1])
+    ramp: NDArray[Any] = 0.001 * np.array([0, 1, 2, 3, 4, 5, 0, 1])
+    added: NDArray[Any] = 0.01 * (client + 1) * (t + 1) + ramp
+    return added
+
+
+def run(algorithm: Any, golden: Any, expected: Any, *, from_zero: bool = False) -> None:
     state: State = algorithm.init(shaped(golden["w0"]), ServerContext())
     if from_zero:
         state = State(state.arrays, {name: 0 * x if name[0] == "v" else x for name, x in state.extra.items()})
     for t, after in enumerate(expected):
         now = flat(state.arrays)
-        replies = {m: Reply(shaped(now + 0.01 * (m + 1) * (t + 1) + ramp), size)
-                   for m, size in enumerate((4, 2, 3))}  # fmt: skip
+        replies = {m: Reply(shaped(now + client_change(m, t)), size) for m, size in enumerate(SIZES)}
         state = algorithm.merge(state, replies, ServerContext())
         near(flat(state.arrays), after)

@@ -1,7 +1,8 @@
-"""FedOPT: the server uses the clients' mean change as a gradient of an adaptive optimiser.
+"""FedOPT: the server uses the clients' mean change as a gradient of its own optimiser.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, algorithm 2: FedAdagrad, FedAdam and FedYogi, without bias
-correction. The second moment begins at tau^2.
+correction. The second moment begins at tau^2. FedAvgM is Hsu et al., "Measuring the Effects of Non-Identical Data
+Distribution for Federated Visual Classification", 2019, section 4.2: SGD with momentum.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ class FedOPT(FedAvg):
     """FedAvg with an optimiser on the server. Buffers have no gradient; they are averaged as in FedAvg.
 
     Attributes:
-        optimizer: the update rule of the second moment.
+        optimizer: `adam`, `yogi` and `adagrad` differ in the update of the second moment; `sgd` has none. With `sgd`
+            this is FedAvgM, and FedAvg if `server_lr` is 1 and `beta1` is 0.
         server_lr: the server's learning rate, eta in the paper, above 0.
-        beta1: decay of the first moment, in [0, 1).
-        beta2: decay of the second moment, in [0, 1).
-        tau: degree of adaptivity, above 0; smaller is more adaptive.
+        beta1: decay of the first moment, in [0, 1); the momentum of `sgd`, whose changes are added up, not averaged.
+        beta2: decay of the second moment, in [0, 1); without effect on `sgd` and `adagrad`.
+        tau: degree of adaptivity, above 0; smaller is more adaptive. Without effect on `sgd`.
     """
 
-    optimizer: Literal["adam", "yogi", "adagrad"] = "adam"
+    optimizer: Literal["adam", "yogi", "adagrad", "sgd"] = "adam"
     server_lr: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
@@ -49,27 +51,40 @@ class FedOPT(FedAvg):
         names = [name for name in model if name in ctx.parameters]
         first = {f"m/{name}": np.zeros(model[name].shape, np.float32) for name in names}
         second = {f"v/{name}": np.full(model[name].shape, self.tau**2, np.float32) for name in names}
-        return State(model, {**first, **second})
+        return State(model, first if self.optimizer == "sgd" else {**first, **second})
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         arrays, extra = mean(replies, like=state.arrays), dict[str, NDArray[Any]]()
         for name in arrays:
-            if f"m/{name}" in state.extra:
-                before = np.asarray(state.arrays[name], np.float64)
-                m, v = (np.asarray(state.extra[f"{moment}/{name}"], np.float64) for moment in "mv")
-                new, m, v = self._step(before, arrays[name] - before, m, v)
+            keys = [key for key in (f"m/{name}", f"v/{name}") if key in state.extra]
+            if keys:
+                before, after = (np.asarray(one[name], np.float64) for one in (state.arrays, arrays))
+                moments = (np.asarray(state.extra[key], np.float64) for key in keys)
+                new, *changed = self._step(before, after, *moments)
                 arrays[name] = new.astype(arrays[name].dtype)
-                extra[f"m/{name}"], extra[f"v/{name}"] = m.astype(np.float32), v.astype(np.float32)
+                extra |= {key: moment.astype(np.float32) for key, moment in zip(keys, changed, strict=True)}
         return State(arrays, extra)
 
-    def _step(self, w: _Values, change: _Values, m: _Values, v: _Values) -> tuple[_Values, _Values, _Values]:
-        """Return (new parameters, first moment, second moment), all of the shape of ``w``."""
+    def _step(self, w: _Values, mean: _Values, m: _Values, v: _Values | None = None) -> tuple[_Values, ...]:
+        """Return the new parameters and moments, all of the shape of ``w``.
+
+        Args:
+            w: the parameters of the global model.
+            mean: the mean of the clients' parameters.
+            m: the first moment.
+            v: the second moment; None for `sgd`.
+        """
+        change = mean - w
+        if v is None:
+            m = self.beta1 * m + change
+            return mean + (self.server_lr * m - change), m  # the mean to the bit if the rate is 1 without momentum
         m = self.beta1 * m + (1 - self.beta1) * change
-        squared = change**2
-        if self.optimizer == "adagrad":
-            v = v + squared
-        elif self.optimizer == "yogi":
-            v = v - (1 - self.beta2) * squared * np.sign(v - squared)
-        else:
-            v = self.beta2 * v + (1 - self.beta2) * squared
+        v = self._second_moment(v, change**2)
         return w + self.server_lr * m / (np.sqrt(v) + self.tau), m, v
+
+    def _second_moment(self, v: _Values, squared: _Values) -> _Values:
+        if self.optimizer == "adagrad":
+            return v + squared
+        if self.optimizer == "yogi":
+            return v - (1 - self.beta2) * squared * np.sign(v - squared)
+        return self.beta2 * v + (1 - self.beta2) * squared
