@@ -12,6 +12,7 @@ from fedquilt_common.user_imports import resolve
 
 DATASETS: dict[str, str] = {
     "aep": "fedquilt_common.datasets.aep:load",
+    "casas": "fedquilt_common.datasets.casas:load",
     "cifar10": "fedquilt_common.datasets.cifar10:load",
     "cifar100": "fedquilt_common.datasets.cifar100:load",
     "clusterfl-imu": "fedquilt_common.datasets.clusterfl_imu:load",
