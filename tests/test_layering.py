@@ -112,6 +112,7 @@ COMMON = {
     "augment": "errors",
     "user_imports": "errors",
     "files": "errors",
+    "downloads": "errors files",
     "wire": "errors files types",
     "experiment": "errors files types wire",
     "submodels": "errors types wire",

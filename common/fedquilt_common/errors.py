@@ -14,7 +14,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     3: "no broker: it does not answer, it refused the connection or the coordinator's presence, it cannot start or it "
     "ended, or there is no mosquitto to start; for `watch`, also: no status page answers",
     4: "the experiment, another file that you wrote, an option or a name is not valid, or the model cannot be cut",
-    5: "a data set is missing or damaged",
+    5: "a data set is missing or damaged, or its download failed",
     6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one); "
     "the disk is full; or another coordinator works in the federation",
     7: "the run failed before its last round, or a replay differs from the recorded run",
@@ -22,6 +22,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     9: "an image or a card cannot be written, or reads back differently",
     10: "a check of `fedquilt doctor` failed",
     11: "Ansible is missing, or it did not upgrade every board",
+    12: "a data set cannot be downloaded by a program: the message has the steps, such as a licence to accept",
     129: "the terminal was closed; to resume, run the same command with the same folder",
     130: "interrupted; to resume, run the same command with the same folder",
     143: "terminated; to resume, run the same command with the same folder",
@@ -69,6 +70,10 @@ class DataUnavailableError(FedquiltError):
     """A data set's files are missing or have unexpected contents."""
 
     exit_code = 5
+
+
+class DownloadError(DataUnavailableError):
+    """A server refuses a file or does not answer, or the downloaded file is not the expected one."""
 
 
 class FolderInUseError(FedquiltError):
@@ -173,3 +178,9 @@ class ImageError(FedquiltError):
     """A disk image or a device cannot be written, or its contents are not what was written."""
 
     exit_code = 9
+
+
+class ManualStepsError(FedquiltError):
+    """A data set cannot be downloaded by a program: a person has to accept a licence, to register or to build it."""
+
+    exit_code = 12

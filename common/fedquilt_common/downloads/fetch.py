@@ -1,0 +1,151 @@
+"""Download a file: it appears under its name only when it is complete and checked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedquilt_common.downloads.drive import fetch_from_drive, is_drive_url
+from fedquilt_common.downloads.partial import OnBytes, PartialFile
+from fedquilt_common.downloads.retries import Retries
+from fedquilt_common.errors import DownloadError, PackageMissingError
+from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.durable import replace_durably
+from fedquilt_common.files.locking import lock_folder
+
+_BLOCK: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class FetchedFile:
+    """A downloaded file.
+
+    Attributes:
+        path: where it is.
+        size: its bytes.
+        sha256: its digest, in hex.
+        was_there: nothing was downloaded, because the file was there already.
+    """
+
+    path: Path
+    size: int
+    sha256: str
+    was_there: bool = False
+
+
+def fetch(
+    url: str,
+    target: Path,
+    sha256: str | None = None,
+    size: int | None = None,
+    on_progress: OnBytes | None = None,
+    retries: Retries | None = None,
+) -> FetchedFile:
+    """Download a file from a web server or from Google Drive, unless it is there already.
+
+    The bytes arrive in ``target`` + ``.part``; an interrupted download resumes there. The proxy's settings come from
+    the environment, as in httpx. Two processes can fetch the same file: the second one waits for the first.
+
+    Args:
+        url: http, https, or a file on Google Drive.
+        target: the file's path; its folder is created.
+        sha256: the digest that the file must have, in hex; None: any.
+        size: the bytes that the file must have; None: any.
+        on_progress: called after each block with the bytes so far, and with all bytes if they are known.
+        retries: how often a lost connection is repeated; None: as usual.
+
+    Returns:
+        The complete file, with its digest.
+
+    Raises:
+        DownloadError: the server refuses the file or does not answer, or the file is another one than expected.
+        PackageMissingError: httpx, or gdown for Google Drive, is not installed.
+        RunFolderError: the disk is full, or the folder is not writable.
+        FolderInUseError: another process has been downloading the same file for 10 s.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with report_disk_errors(target.parent), _lock(target):
+        if (there := _find_finished(target, sha256, size)) is not None:
+            return there
+        try:
+            return _download(url, target, sha256, size, on_progress, retries or Retries())
+        except _ResumedAnotherFileError:
+            return _download(url, target, sha256, size, on_progress, retries or Retries())
+
+
+class _ResumedAnotherFileError(Exception):
+    """A resumed download has the wrong digest, so that only a download from the first byte can have the right one."""
+
+
+@contextmanager
+def _lock(target: Path) -> Iterator[None]:
+    name = f".{target.name}.lock"
+    with lock_folder(target.parent, name=name):
+        yield
+        (target.parent / name).unlink(missing_ok=True)  # a process that waits for it finds the finished file
+
+
+def _find_finished(target: Path, sha256: str | None, size: int | None) -> FetchedFile | None:
+    """Return the file if it is there and as expected. Its name alone shows that its download was complete."""
+    if not target.is_file() or (size is not None and target.stat().st_size != size):
+        return None
+    found = digest_file(target)
+    return FetchedFile(target, target.stat().st_size, found, True) if sha256 in (None, found) else None
+
+
+def _download(
+    url: str, target: Path, sha256: str | None, size: int | None, on_progress: OnBytes | None, retries: Retries
+) -> FetchedFile:
+    if is_drive_url(url):
+        complete = fetch_from_drive(url, target, on_progress, retries)
+        file = _check(url, complete, sha256, size, resumed=False)
+        replace_durably(complete, target)
+    else:
+        part = PartialFile(target)
+        resumed = _transfer(url, part, sha256, size, on_progress, retries)
+        file = _check(url, part.path, sha256, size, resumed=resumed)
+        replace_durably(part.path, target)
+        part.forget_origin()
+    return FetchedFile(target, file.size, file.sha256)
+
+
+def _transfer(
+    url: str, part: PartialFile, sha256: str | None, size: int | None, on_progress: OnBytes | None, retries: Retries
+) -> bool:
+    try:
+        from fedquilt_common.downloads.http_transfer import Transfer
+    except ModuleNotFoundError as error:
+        raise PackageMissingError(f"downloads require {error.name}: run `pip install 'fedquilt[data]'`") from None
+    return Transfer(url, part, size, sha256 is not None, on_progress, retries).run()
+
+
+def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resumed: bool) -> FetchedFile:
+    """Compare a complete download with what is expected; delete it if it differs."""
+    file = FetchedFile(path, path.stat().st_size, digest_file(path))
+    if size in (None, file.size) and sha256 in (None, file.sha256):
+        return file
+    path.unlink()
+    if resumed:
+        raise _ResumedAnotherFileError
+    found, wanted = (
+        (f"{file.size} bytes", f"{size} bytes")
+        if size not in (None, file.size)
+        else (f"the SHA-256 {file.sha256}", str(sha256))
+    )
+    raise DownloadError(
+        f"{url}: the downloaded file has {found} instead of {wanted}, so it is another one and was deleted. Run the "
+        "command again; if the error stays, the publisher has changed the file, or the address is not his"
+    )
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex."""
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            total.update(block)
+    return total.hexdigest()

@@ -1,0 +1,83 @@
+"""The members of tar and zip archives, read one after the other and never all at once."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+_LONGEST_HEADER: Final = 1 << 20
+"""Bytes of a tar header that tarfile reads at once; a hostile one announces gigabytes."""
+_ENCRYPTED: Final = 0x1
+_OPENERS: Final[dict[str, Callable[[Path, Literal["rb"]], Any]]] = {
+    ".gz": gzip.open, ".tgz": gzip.open, ".xz": lzma.open, ".txz": lzma.open, ".bz2": bz2.open, ".tbz2": bz2.open,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ArchiveMember:
+    """A file or folder of an archive.
+
+    Attributes:
+        name: its path as the archive has it; not to be trusted.
+        is_plain: whether it is a file or folder, not a link, a device or encrypted.
+        open: opens a file's contents; None for a folder.
+    """
+
+    name: str
+    is_plain: bool
+    open: Callable[[], IO[bytes]] | None
+
+
+def read_tar_members(path: Path) -> Iterator[ArchiveMember]:
+    """Read the members of a tar archive, plain or packed with gzip, xz or bzip2.
+
+    Raises:
+        tarfile.TarError, OSError, EOFError, lzma.LZMAError, zlib.error: the archive is damaged.
+    """
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(_OPENERS.get(path.suffix, open)(path, "rb"))
+        archive = stack.enter_context(tarfile.open(fileobj=_ShortReads(file), mode="r:"))  # type: ignore[call-overload]
+        for info in archive:
+            opener = None if info.isdir() else lambda info=info: archive.extractfile(info)
+            yield ArchiveMember(info.name, info.isreg() or info.isdir(), opener)
+
+
+def read_zip_members(path: Path) -> Iterator[ArchiveMember]:
+    """Read the members of a zip archive.
+
+    Raises:
+        zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError: the archive is damaged or cannot be read.
+    """
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            is_plain = kind in (0, stat.S_IFREG, stat.S_IFDIR) and not info.flag_bits & _ENCRYPTED
+            opener = None if info.is_dir() else lambda info=info: archive.open(info)
+            yield ArchiveMember(info.orig_filename, is_plain, opener)
+
+
+class _ShortReads:
+    """A file for tarfile that refuses to read a huge header into memory."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header has {size} bytes")
+        return self._file.read(size)
+
+    def seek(self, position: int) -> int:
+        return self._file.seek(position)
+
+    def tell(self) -> int:
+        return self._file.tell()
