@@ -117,10 +117,10 @@ def _transfer(
     url: str, part: PartialFile, sha256: str | None, size: int | None, on_progress: OnBytes | None, retries: Retries
 ) -> bool:
     try:
-        from fedquilt_common.downloads.http_transfer import Transfer
+        from fedquilt_common.downloads.http_transfer import HttpDownload
     except ModuleNotFoundError as error:
         raise PackageMissingError(f"downloads require {error.name}: run `pip install 'fedquilt[data]'`") from None
-    return Transfer(url, part, size, sha256 is not None, on_progress, retries).run()
+    return HttpDownload(url, part, size, sha256 is not None, on_progress, retries).run()
 
 
 def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resumed: bool) -> FetchedFile:

@@ -1,4 +1,4 @@
-"""Transfer a file over HTTP into its part: resume with ranges, retry, and explain what a server refuses."""
+"""HttpDownload a file over HTTP into its part: resume with ranges, retry, and explain what a server refuses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _LostConnectionError(Exception):
 
 
 @dataclass(frozen=True)
-class Transfer:
+class HttpDownload:
     """One file's way from a server into its part.
 
     Attributes:

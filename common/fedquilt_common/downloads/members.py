@@ -23,7 +23,7 @@ _OPENERS: Final[dict[str, Callable[[Path, Literal["rb"]], Any]]] = {
 
 
 @dataclass(frozen=True)
-class ArchiveMember:
+class PackedMember:
     """A file or folder of an archive.
 
     Attributes:
@@ -37,7 +37,7 @@ class ArchiveMember:
     open: Callable[[], IO[bytes]] | None
 
 
-def read_tar_members(path: Path) -> Iterator[ArchiveMember]:
+def read_tar_members(path: Path) -> Iterator[PackedMember]:
     """Read the members of a tar archive, plain or packed with gzip, xz or bzip2.
 
     Raises:
@@ -48,10 +48,10 @@ def read_tar_members(path: Path) -> Iterator[ArchiveMember]:
         archive = stack.enter_context(tarfile.open(fileobj=_ShortReads(file), mode="r:"))  # type: ignore[call-overload]
         for info in archive:
             opener = None if info.isdir() else lambda info=info: archive.extractfile(info)
-            yield ArchiveMember(info.name, info.isreg() or info.isdir(), opener)
+            yield PackedMember(info.name, info.isreg() or info.isdir(), opener)
 
 
-def read_zip_members(path: Path) -> Iterator[ArchiveMember]:
+def read_zip_members(path: Path) -> Iterator[PackedMember]:
     """Read the members of a zip archive.
 
     Raises:
@@ -62,7 +62,7 @@ def read_zip_members(path: Path) -> Iterator[ArchiveMember]:
             kind = stat.S_IFMT(info.external_attr >> 16)
             is_plain = kind in (0, stat.S_IFREG, stat.S_IFDIR) and not info.flag_bits & _ENCRYPTED
             opener = None if info.is_dir() else lambda info=info: archive.open(info)
-            yield ArchiveMember(info.orig_filename, is_plain, opener)
+            yield PackedMember(info.orig_filename, is_plain, opener)
 
 
 class _ShortReads:

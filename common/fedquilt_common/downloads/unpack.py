@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Literal
 
-from fedquilt_common.downloads.members import ArchiveMember, read_tar_members, read_zip_members
+from fedquilt_common.downloads.members import PackedMember, read_tar_members, read_zip_members
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, sync
@@ -56,7 +56,7 @@ class UnpackLimits:
 
 
 @dataclass
-class _Budget:
+class _UnpackCount:
     """What is left of the limits while an archive is unpacked."""
 
     archive: Path
@@ -107,13 +107,13 @@ def unpack(
         RunFolderError: the disk is full, or the folder is not writable.
     """
     fresh = _begin(folder)
-    budget = _Budget(archive, limits or UnpackLimits(), on_progress)
+    so_far = _UnpackCount(archive, limits or UnpackLimits(), on_progress)
     with report_disk_errors(folder.parent):
         with _report_damage(archive):
             for member in _read_members(archive):
-                budget.count_file()
+                so_far.count_file()
                 if (path := _place(member, inside, archive)) is not None:
-                    _write_member(member, fresh / path, budget)
+                    _write_member(member, fresh / path, so_far)
         if not fresh.is_dir() or not any(fresh.iterdir()):
             raise DataUnavailableError(f"{archive}: holds no files in {inside or 'it'}; fetch the published archive")
         _finish(fresh, folder)
@@ -135,10 +135,10 @@ def unpack_file(
         RunFolderError: the disk is full, or the folder is not writable.
     """
     fresh = target.with_name(f".{target.name}.unpacking")
-    budget = _Budget(packed, limits or UnpackLimits(), on_progress)
+    so_far = _UnpackCount(packed, limits or UnpackLimits(), on_progress)
     with report_disk_errors(target.parent), _report_damage(packed):
         with _PACKED[packed.suffix](packed, "rb") as source:
-            _copy(source, fresh, budget)
+            _copy(source, fresh, so_far)
         replace_durably(fresh, target)
 
 
@@ -170,7 +170,7 @@ def _finish(fresh: Path, folder: Path) -> None:
     sync(folder.parent)
 
 
-def _read_members(archive: Path) -> Iterator[ArchiveMember]:
+def _read_members(archive: Path) -> Iterator[PackedMember]:
     if _TAR.search(archive.name):
         return read_tar_members(archive)
     if archive.suffix == ".zip":
@@ -178,7 +178,7 @@ def _read_members(archive: Path) -> Iterator[ArchiveMember]:
     raise DataUnavailableError(f"{archive}: is neither a zip nor a tar archive; unpack it yourself")
 
 
-def _place(member: ArchiveMember, inside: str, archive: Path) -> PurePosixPath | None:
+def _place(member: PackedMember, inside: str, archive: Path) -> PurePosixPath | None:
     """Return a member's path below the new folder; None if it is left out."""
     path = _check_name(member, archive)
     if not inside:
@@ -187,7 +187,7 @@ def _place(member: ArchiveMember, inside: str, archive: Path) -> PurePosixPath |
     return path.relative_to(top) if path.is_relative_to(top) and path != top else None
 
 
-def _check_name(member: ArchiveMember, archive: Path) -> PurePosixPath:
+def _check_name(member: PackedMember, archive: Path) -> PurePosixPath:
     name, path = member.name, PurePosixPath(member.name.replace("\\", "/"))
     why = ""
     if path.is_absolute() or ".." in path.parts or re.match(r"^[A-Za-z]:", name) or "\0" in name:
@@ -201,23 +201,23 @@ def _check_name(member: ArchiveMember, archive: Path) -> PurePosixPath:
     return path
 
 
-def _write_member(member: ArchiveMember, path: Path, budget: _Budget) -> None:
+def _write_member(member: PackedMember, path: Path, so_far: _UnpackCount) -> None:
     try:
         if member.open is None:
             path.mkdir(parents=True, exist_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         with member.open() as source:
-            _copy(source, path, budget, mode="xb")
+            _copy(source, path, so_far, mode="xb")
     except (FileExistsError, IsADirectoryError, NotADirectoryError, UnicodeEncodeError) as error:
         raise DataUnavailableError(
-            f"{budget.archive}: its member {member.name[:200]!r} cannot be written: {error}. Fetch the published "
+            f"{so_far.archive}: its member {member.name[:200]!r} cannot be written: {error}. Fetch the published "
             "archive"
         ) from error
 
 
-def _copy(source: IO[bytes], target: Path, budget: _Budget, mode: str = "wb") -> None:
+def _copy(source: IO[bytes], target: Path, so_far: _UnpackCount, mode: str = "wb") -> None:
     with target.open(mode) as file:
         while block := source.read(_BLOCK):
-            budget.count_bytes(len(block))
+            so_far.count_bytes(len(block))
             file.write(block)
