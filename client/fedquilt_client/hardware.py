@@ -11,8 +11,8 @@ from typing import Final
 
 import psutil
 
-from fedquilt_client.process_memory import resident_bytes
 from fedquilt_common.doctor.pi_firmware import read_throttled
+from fedquilt_common.process.process_memory import resident_bytes
 from fedquilt_common.wire.messages import ProfileMessage
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedquilt_client.capacity import free_capacity, read_limit
-from fedquilt_client.process_memory import peak_bytes, reset_peak
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import FedquiltError, SliceError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.durable import sync
 from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
+from fedquilt_common.process.process_memory import gpu_peak_bytes, peak_bytes, reset_gpu_peak, reset_peak
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
@@ -86,6 +86,7 @@ class Worker:
             keep_freed_memory()
         self._check_inputs(job)
         has_peak = job.measured and reset_peak()
+        reset_gpu_peak()
         board = self._board_for(job)
         seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
         ctx = TaskContext(
@@ -107,7 +108,11 @@ class Worker:
         if ctx.memory_changed:
             memory = write_arrays(job.memory_out, ctx.memory).digest
             sync(job.memory_out)
-        taken = {"joules": self._ask_energy(job), "memory_peak": peak_bytes() if has_peak else None}
+        taken = {
+            "joules": self._ask_energy(job),
+            "memory_peak": peak_bytes() if has_peak else None,
+            "gpu_memory_peak": gpu_peak_bytes() if job.measured else None,
+        }
         header = _header(job, board.run, reply, taken)
         blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, header, labels=job.labels)
         sync(job.reply)

@@ -120,6 +120,12 @@ def test_a_run_leaves_what_is_documented(undisturbed: tuple[Path, Done]) -> None
         assert 8 * row["model_bytes"] < row["bytes_up"] < 10 * row["model_bytes"]
     assert found["final"]["accuracy"] == found["rounds"][-1]["accuracy"] > 0.9
     assert found["final"]["global_sha256"] == fingerprint(folder)
+    assert [(row["client"], row["precision"], row["trainings"]) for row in found["memory"]] == [
+        (client, "fp32", ROUNDS) for client in range(8)
+    ]
+    assert all(row["gpu_memory_peak"] is None for row in found["memory"])
+    if sys.platform == "linux":
+        assert found["final"]["memory_peak"] == max(row["memory_peak"] for row in found["memory"]) > 10_000_000
     lines = (folder / "run" / "rounds.csv").read_text().splitlines()
     assert len(lines) == ROUNDS + 1
     assert set(lines[0].split(",")) >= COLUMNS

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tests.soak.federation import Federation
 
 VARYING: Final = re.compile(
-    r"seconds$|^bytes_|^label_bytes|^joules|^memory_peak$|^(late|rejected|duplicates|model_bytes)$"
+    r"seconds$|^bytes_|^label_bytes|^joules|^(gpu_)?memory_peak$|^(late|rejected|duplicates|model_bytes)$"
 )
 """Columns of a round that may differ between two runs with the same model."""
 UNFINISHED: Final = re.compile(r"\.new$|\.tmp$|/partial/|/replies/|/drafts/")

@@ -48,7 +48,8 @@ class Reply:
         arrays: in the shapes that ``Task.expect`` gives; read from disk when they are accessed.
         weight: the client's weight in averages: its number of training samples, unless the algorithm sets another.
         metrics: at most 64 finite numbers by name. The coordinator reads ``loss`` and ``train_seconds`` (in seconds).
-            The agent adds ``joules`` and ``memory_peak`` (in bytes) if these names and two places are free.
+            The agent adds ``joules``, ``memory_peak`` and ``gpu_memory_peak`` (in bytes) if the name and a place are
+            free.
     """
 
     arrays: Arrays

@@ -365,8 +365,8 @@ class ReplyHeader(WireMessage):
         task: fingerprint of the task that it answers.
         weight: the client's weight in averages, usually its number of samples.
         metrics: numbers such as losses and accuracies by name. The agent adds ``joules``, the board's energy during
-            the task, and ``memory_peak``, the most bytes that the training process held, unless the algorithm has a
-            metric of that name.
+            the task, ``memory_peak``, the most bytes that the training process held, and ``gpu_memory_peak``, the
+            most that its tensors took on a GPU, unless the algorithm has a metric of that name.
         public: digest of the samples that its soft labels belong to.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import EventKind, RunEvent
 from fedquilt_server.status.snapshot import BoardStatus
+from fedquilt_server.status.training_memory import MemoryTally
 
 REPLIES: Final = "replies.csv"
 TELEMETRY: Final = "telemetry.csv"
@@ -66,6 +68,7 @@ class History:
     Attributes:
         rows: the replies of the latest finished rounds, oldest first.
         coverage: how often each channel was trained; None if all clients trained the whole model.
+        memory: the peaks of each client's trainings in the finished rounds.
 
     Raises:
         RunFolderError: the files cannot be written.
@@ -80,6 +83,7 @@ class History:
         stored = list(events)
         self._file = EventFile(folder / EVENTS, EVENTS_KEPT, fresh=not stored)
         self.rows: list[ReplyRow] = []
+        self.memory = defaultdict[ClientId, MemoryTally](MemoryTally)
         self._coverage_path = folder / COVERAGE
         self.coverage = read_coverage(self._coverage_path) if stored else None
         self._written = self.coverage
@@ -141,10 +145,16 @@ class History:
 
     def _close(self, result: RoundResult, at: float) -> list[ReplyRow]:
         rows = self._book.close(result, at)
+        self._count_memory(rows)
         self._events.round = result.round + 1
         first = result.round - ROUNDS_KEPT
         self.rows = [*(row for row in self.rows if row.round > first), *rows]
         return rows
+
+    def _count_memory(self, rows: Iterable[ReplyRow]) -> None:
+        for row in rows:
+            if row.outcome == "accepted" and row.client is not None and row.train_seconds is not None:
+                self.memory[row.client].add(row.memory_peak, row.gpu_memory_peak)
 
     def add(
         self, kind: EventKind, at: float, text: str, *, seq: int | None = None, board: str | None = None,

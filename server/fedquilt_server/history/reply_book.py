@@ -78,7 +78,6 @@ def _label_discarded(events: Sequence[RoundEvent]) -> list[tuple[RoundEvent, Rep
 
 def _accepted_row(event: Replied, *, counts: bool) -> ReplyRow:
     metrics = event.metrics
-    peak = metrics.get("memory_peak")
     return ReplyRow(
         round=event.round,
         exchange=event.exchange,
@@ -89,12 +88,17 @@ def _accepted_row(event: Replied, *, counts: bool) -> ReplyRow:
         accuracy=metrics.get("accuracy"),
         train_seconds=metrics.get("train_seconds"),
         bytes=event.payload,
-        memory_peak=None if peak is None else int(peak),
+        memory_peak=_whole(metrics.get("memory_peak")),
+        gpu_memory_peak=_whole(metrics.get("gpu_memory_peak")),
         joules=metrics.get("joules"),
         outcome="accepted" if counts else "discarded",
         began_at=event.began,
         arrived_at=event.at,
     )
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
 
 
 def _refused_row(event: Rejected) -> ReplyRow:

@@ -26,7 +26,7 @@ from fedquilt_server.replay.training import TrainingPool, TrainingProcess
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs.blob_store import BLOBS
 
-MEASURED: Final = frozenset({"train_seconds", "joules", "memory_peak"})
+MEASURED: Final = frozenset({"train_seconds", "joules", "memory_peak", "gpu_memory_peak"})
 """Metrics that a board measures, so another training gives another number."""
 _ALLOWED: Final = ["*"]
 """A replay imports what the experiment names, as the coordinator does."""

@@ -21,6 +21,7 @@ from fedquilt_server.report.detail import (
 )
 from fedquilt_server.report.group_tables import cost_table, curve_table, score_table, target_table
 from fedquilt_server.report.groups import RunGroup, drop_copies, group_runs, pick_target
+from fedquilt_server.report.memory_tables import client_memory_table, memory_table
 from fedquilt_server.report.published import published_tables
 from fedquilt_server.report.run_tables import common_settings, excluded_table, notes_of, run_table, settings_table
 from fedquilt_server.report.sources import RunSources
@@ -92,7 +93,7 @@ def make_contents(
     clients = client_scores(groups, details)
     shown = [detail for detail in details if any(detail.run is group.runs[0] for group in groups)]
     tables = [
-        *_group_tables(groups, score, target),
+        *_group_tables(groups, score, target), memory_table(groups), client_memory_table(groups),
         *published_tables([*sources.published, *published], groups),
         client_table(clients), board_table(shown), coverage_table(shown), share_table(shown),
         run_table(runs, groups, score), excluded_table(runs), settings_table(groups),
@@ -114,5 +115,5 @@ def _group_tables(groups: Sequence[RunGroup], score: str | None, target: float |
         yield curve_table(groups, score)
 
 
-ONLY_CSV: Final = frozenset({"curves", "coverage-boards"})
+ONLY_CSV: Final = frozenset({"curves", "coverage-boards", "memory-clients"})
 """Tables that are too long for people."""

@@ -115,7 +115,8 @@ def _columns(score: str) -> tuple[Column, Column, Column]:
     plain = score.removeprefix(GAIN).removeprefix("best_")
     quantity = QUANTITIES.get(plain)
     share = plain in ("client_accuracy", "waste_rate") or plain.startswith("accuracy_")
-    kind: CellKind = quantity.unit if quantity else "share" if share else "number"
+    size = plain.endswith("memory_peak")
+    kind: CellKind = quantity.unit if quantity else "share" if share else "bytes" if size else "number"
     heading = score.replace("_", " ")
     return (
         Column(f"{score}_published", f"{heading}, published", kind),

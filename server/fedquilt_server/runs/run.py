@@ -35,6 +35,7 @@ from fedquilt_server.status.budget import BudgetMeter
 from fedquilt_server.status.divergence import DivergenceDetector
 from fedquilt_server.status.results import FINISHED, FORMAT, RUNNING, Ending, OwnMemory, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
+from fedquilt_server.status.training_memory import TrainingMemory, highest_peaks
 
 VALIDATE: Final = "FEDQUILT_VALIDATE"
 """Environment variable: "1" checks the machine's invariants after every event."""
@@ -244,6 +245,7 @@ class ActiveRun:
         journal, last = self.folder.journal, self.checkpoints.last
         rounds = journal.results()
         size = rounds[-1].model_bytes if rounds else self.folder.blobs.blob(last.arrays).size
+        memory = self._training_memory()
         return Result(
             format=FORMAT,
             version=__version__,
@@ -259,8 +261,15 @@ class ActiveRun:
             seed=self.experiment.seed,
             rounds=rounds,
             coordinator_memory=OwnMemory(idle=self._idle_memory, peak=_peak_memory()),
-            final=final_row(rounds, size, last.arrays),
+            memory=memory,
+            final=final_row(rounds, size, last.arrays) | highest_peaks(memory),
         )
+
+    def _training_memory(self) -> list[TrainingMemory]:
+        """Return a row for each client that has trained, in client order."""
+        variant = self.experiment.variant
+        tallies = sorted(self.history.memory.items())
+        return [tally.row(client, variant(client).training.precision) for client, tally in tallies]
 
 
 def _peak_memory() -> int:

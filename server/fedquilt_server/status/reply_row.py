@@ -29,6 +29,9 @@ class ReplyRow(BaseModel):
     train_seconds: float | None = None
     bytes: int | None = Field(default=None, description="payload bytes, repeated chunks included")
     memory_peak: int | None = Field(default=None, description="peak memory of the training process in bytes")
+    gpu_memory_peak: int | None = Field(
+        default=None, description="most bytes of torch's tensors on the GPU; null without one"
+    )
     joules: float | None = Field(default=None, description="energy of the board while it trained this task")
     outcome: ReplyOutcome = Field(
         description="missing: not there when the exchange closed; discarded: accepted, but the round started again"

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_common.class_scores import CLASS_ACCURACY
+from fedquilt_server.status.training_memory import TrainingMemory
 
 FORMAT: Final = 2
 """Version of ``result.json``, ``events.jsonl`` and the tables of a run folder. It grows if a field changes."""
@@ -149,4 +150,5 @@ class Result(BaseModel):
     seed: int
     rounds: list[RoundResult]
     coordinator_memory: OwnMemory = OwnMemory()
+    memory: list[TrainingMemory] = Field(default_factory=list, description="what training took of each client's board")
     final: dict[str, float | int | str] = Field(default_factory=dict)

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -17,6 +18,7 @@ from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied,
 from fedquilt_server.runs.tables import rounds_csv
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
+from fedquilt_server.status.training_memory import TrainingMemory
 
 ZEROS = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
 METRICS = {"loss": 0.5, "accuracy": 0.75, "train_seconds": 1.5, "memory_peak": 2.0**20, "joules": 12.5, "steps": 3.0}
@@ -108,7 +110,24 @@ def test_a_restart_changes_neither_files_nor_counts(kept: int, tmp_path: Path) -
         file.write('{"seq": 9, "at"')  # as a killed process leaves it
     again = play(stopped, kept=kept)
     assert written(stopped) == written(undisturbed)
-    assert (again.boards, again.rows) == (calm.boards, calm.rows)
+    assert (again.boards, again.rows, again.memory) == (calm.boards, calm.rows, calm.memory)
+
+
+def test_the_memory_of_a_client_is_that_of_its_trainings(tmp_path: Path) -> None:
+    history = History(tmp_path, [], [])
+    measured = [{"memory_peak": 100.0, "gpu_memory_peak": 7.0}, {"memory_peak": 300.0}, {}]
+    for round, peaks in enumerate(measured, 1):
+        metrics = {"train_seconds": 1.0, **peaks}
+        history.take(2 * round, replace(reply(2.0 * round, 4, round=round), metrics=metrics))
+        evaluation = replace(reply(2.0 * round, 4, exchange=1, round=round), metrics={"memory_peak": 9e9})
+        history.take(2 * round + 1, evaluation)
+        history.close_round(finished(round, 2.0), 2.0 * round + 1)
+    assert history.memory[4].row(4, "fp16") == TrainingMemory(
+        client=4, precision="fp16", trainings=3,
+        memory_peak=300, memory_peak_mean=200, gpu_memory_peak=7, gpu_memory_peak_mean=7,
+    )  # fmt: skip
+    first = next(csv.DictReader((tmp_path / "replies.csv").read_text().splitlines()))
+    assert first["gpu_memory_peak"] == "7"
 
 
 def test_an_event_with_a_number_is_written_once(tmp_path: Path) -> None:

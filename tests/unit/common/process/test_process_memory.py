@@ -1,15 +1,22 @@
-"""The memory of the agent's processes: libraries count once, and the peak of a process can begin again."""
+"""The memory of processes: libraries count once, and the peak of a process can begin again."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from fedquilt_client.process_memory import peak_bytes, reset_peak, resident_bytes
+from fedquilt_common.process.process_memory import (
+    gpu_peak_bytes,
+    peak_bytes,
+    reset_gpu_peak,
+    reset_peak,
+    resident_bytes,
+)
 
 MIB = 1 << 20
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -61,3 +68,34 @@ def test_a_peak_begins_again() -> None:
 def test_a_system_that_forbids_it(tmp_path: Path) -> None:
     assert not reset_peak(tmp_path / "missing")
     assert peak_bytes(tmp_path / "missing") is None
+
+
+class Cuda:
+    """Counts as ``torch.cuda`` does."""
+
+    def __init__(self, *, used: bool) -> None:
+        self.used, self.peak = used, 5000
+
+    def is_initialized(self) -> bool:
+        return self.used
+
+    def reset_peak_memory_stats(self) -> None:
+        self.peak = 100  # what is allocated stays
+
+    def max_memory_allocated(self) -> int:
+        return self.peak
+
+
+@pytest.mark.parametrize(("used", "before", "after"), [(True, 5000, 100), (False, None, None)])
+def test_the_peak_on_a_gpu(used: bool, before: int | None, after: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=Cuda(used=used)))
+    assert gpu_peak_bytes() == before
+    reset_gpu_peak()
+    assert gpu_peak_bytes() == after
+
+
+def test_a_process_without_torch_has_no_peak_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    reset_gpu_peak()
+    assert gpu_peak_bytes() is None
+    assert "torch" not in sys.modules

@@ -1,10 +1,11 @@
-"""The memory of the agent's own processes, from Linux' ``/proc``."""
+"""The memory of processes: resident memory from Linux' ``/proc``, and what torch takes of a GPU."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _PROC: Final = Path("/proc")
 _RESET_PEAK: Final = "5"
@@ -43,6 +44,28 @@ def reset_peak(process: Path = _PROC / "self") -> bool:
 def peak_bytes(process: Path = _PROC / "self") -> int | None:
     """Return the most bytes that this process has held since the start or ``reset_peak``; None if unknown."""
     return _status(process).get("VmHWM")
+
+
+def reset_gpu_peak() -> None:
+    """Let the peak of torch's memory on the GPU begin again; nothing happens in a process that uses no GPU."""
+    if (cuda := _used_cuda()) is not None:
+        cuda.reset_peak_memory_stats()
+
+
+def gpu_peak_bytes() -> int | None:
+    """Return the most bytes that torch's tensors took on the GPU since the start or ``reset_gpu_peak``.
+
+    Returns:
+        None in a process that uses no GPU.
+    """
+    cuda = _used_cuda()
+    return None if cuda is None else int(cuda.max_memory_allocated())
+
+
+def _used_cuda() -> Any:
+    """Return ``torch.cuda`` if this process has used it; neither imports torch nor takes memory of the GPU."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def _status(process: Path) -> dict[str, int]:
