@@ -124,6 +124,7 @@ COMMON = {
     "datasets": "algorithm_api errors experiment seeds types user_imports",
     "algorithms": "aggregation algorithm_api augment errors seeds submodels training types user_imports",
     "experiment_tools": "algorithm_api algorithms datasets experiment seeds submodels tracing training models types",
+    "experiment_file": "algorithms datasets errors experiment files models user_imports",
     "catalogue": "algorithms datasets errors models user_imports",
     "doctor": "errors experiment training types wire",
     "training_jobs": "types wire",
@@ -133,7 +134,6 @@ COMMON = {
 SERVER = {
     "round": "",
     "lab": "",
-    "experiment_file": "",
     "status": "round",
     "history": "round status",
     "runs": "history lab round status",
@@ -146,10 +146,10 @@ SERVER = {
     "watch": "fleet library runs status",
     "sinks": "library status",
     "tools": "simulate status",
-    "replay": "coordinator experiment_file lab round runs status",
-    "sweep": "experiment_file runs simulate status",
+    "replay": "coordinator lab round runs status",
+    "sweep": "runs simulate status",
     "report": "library status sweep",
-    "cli": "coordinator experiment_file provisioning runs simulate sinks status web",
+    "cli": "coordinator provisioning runs simulate sinks status web",
 }
 
 

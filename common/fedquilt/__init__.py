@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         BrokerUnreachableError,
         DamagedTransferError,
         DataUnavailableError,
+        DownloadError,
         ExperimentError,
         FederationError,
         FederationInUseError,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         FolderInUseError,
         ForbiddenImportError,
         ImageError,
+        ManualStepsError,
         NoGlobalModelError,
         PackageMissingError,
         PageUnreachableError,
@@ -110,11 +112,11 @@ __all__ = [
     "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedDF", "FedET",
     # errors
     "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
-    "DataUnavailableError", "ExperimentError", "FederationError", "FederationInUseError", "FolderInUseError",
-    "ForbiddenImportError", "ImageError", "NoGlobalModelError", "PackageMissingError", "PageUnreachableError",
-    "PayloadError", "ProtocolError", "ProtocolVersionError", "RunFailedError", "RunFolderError", "SliceError",
-    "TrainingDivergedError", "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError",
-    "UpgradeFailedError",
+    "DataUnavailableError", "DownloadError", "ExperimentError", "FederationError", "FederationInUseError",
+    "FolderInUseError", "ForbiddenImportError", "ImageError", "ManualStepsError", "NoGlobalModelError",
+    "PackageMissingError", "PageUnreachableError", "PayloadError", "ProtocolError", "ProtocolVersionError",
+    "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError", "UncuttableModelError",
+    "UnknownNameError", "UnsupportedPrecisionError", "UpgradeFailedError",
 ]  # fmt: skip
 
 _NAMES = {
@@ -150,10 +152,10 @@ _NAMES = {
     "fedquilt_common.algorithms.heterofl": "HeteroFL",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
     "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
-    "DataUnavailableError ExperimentError FederationError FederationInUseError FedquiltError FolderInUseError "
-    "ForbiddenImportError ImageError NoGlobalModelError PackageMissingError PageUnreachableError PayloadError "
-    "ProtocolError ProtocolVersionError RunFailedError RunFolderError SliceError TrainingDivergedError "
-    "UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
+    "DataUnavailableError DownloadError ExperimentError FederationError FederationInUseError FedquiltError "
+    "FolderInUseError ForbiddenImportError ImageError ManualStepsError NoGlobalModelError PackageMissingError "
+    "PageUnreachableError PayloadError ProtocolError ProtocolVersionError RunFailedError RunFolderError SliceError "
+    "TrainingDivergedError UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",

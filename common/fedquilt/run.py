@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from fedquilt_common.errors import NoGlobalModelError, PackageMissingError, PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.types import Arrays
-from fedquilt_server.experiment_file import load_experiment
 from fedquilt_server.runs.result_files import MODEL, read_result
 from fedquilt_server.runs.tables import round_records
 from fedquilt_server.status.results import Result, RoundResult

@@ -12,7 +12,7 @@ from fedquilt.run import Run, load_run
 from fedquilt.simulation import ExperimentSource, import_path
 from fedquilt_common.errors import FedquiltError, PackageMissingError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_server.experiment_file import Override
+from fedquilt_common.experiment_file import Override
 from fedquilt_server.sweep.manifest import Settings, SweepManifest, SweptRun, SweptStatus, read_manifest
 from fedquilt_server.sweep.plan import plan_sweep
 from fedquilt_server.sweep.progress import SweepProgress

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from fedquilt_common.errors import FedquiltError, RunFailedError, RunFolderError
+from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
@@ -29,7 +30,6 @@ from fedquilt_common.wire.transport import MakeTransport
 from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.coordinator import STALL_SECONDS, Coordinator
 from fedquilt_server.coordinator.display import show_finished
-from fedquilt_server.experiment_file import load_experiment, parse_experiment
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
 from fedquilt_server.runs.page_address import PageAddress, note_page
 from fedquilt_server.runs.result_files import read_result

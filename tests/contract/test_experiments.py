@@ -12,10 +12,10 @@ from tests.support.published import MADE
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment, agent_specs
+from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.submodels.patch_layout import patch_size
 from fedquilt_common.types import ClientId, Profile
 from fedquilt_server.coordinator.publications import PublicationPlan, plan_publications
-from fedquilt_server.experiment_file import load_experiment
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.run import ActiveRun

@@ -31,8 +31,8 @@ from tests.support.compose_file import (
 )
 
 from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
+from fedquilt_common.experiment_file import load_experiment
 from fedquilt_server.cli import app as server_app
-from fedquilt_server.experiment_file import load_experiment
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web.metrics import SnapshotCollector

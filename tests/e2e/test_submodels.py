@@ -11,8 +11,8 @@ import yaml
 from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, kill, simulate, simulating
 
 from fedquilt_common.errors import UncuttableModelError
+from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.wire.codec import FileArrays
-from fedquilt_server.experiment_file import load_experiment
 from fedquilt_server.runs.run import ActiveRun
 
 

@@ -21,12 +21,12 @@ from tests.fuzz.texts import PLAIN
 from tests.support.recorded_runs import write_boards, write_run
 
 from fedquilt_client.records import COMMITTED, ClientRecord, StoredMemory, StoredReply, write_record
+from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire import messages
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import write_arrays
-from fedquilt_server.experiment_file import parse_experiment
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Ticked, encode_event
 from fedquilt_server.round.snapshots import MachineSnapshot
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, Traffic

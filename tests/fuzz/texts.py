@@ -11,10 +11,10 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import parse_clients, read_agent_config
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.experiment.sections import Size
+from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.slow_link import parse_link
-from fedquilt_server.experiment_file import parse_experiment
 
 PLAIN = "{name: x, data: {set: digits, clients: 4}, model: {name: mlp}, algorithm: {name: fedavg}}"
 _SIZE: TypeAdapter[int] = TypeAdapter(Size)

@@ -20,8 +20,8 @@ from fedquilt_common.datasets.shares import changed_labels, digest_shares, share
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.data_section import LabelNoise, SensorNoise
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment_file import make_experiment
 from fedquilt_common.experiment_tools import ExperimentTools
-from fedquilt_server.experiment_file import make_experiment
 from fedquilt_server.lab.workbench import Workbench
 
 VECTORS = json.loads((Path(__file__).parents[1] / "golden/vectors/g_fedaiot.json").read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ import psutil
 import yaml
 from tests.soak.namespace import prefix
 
-from fedquilt_server.experiment_file import make_experiment
+from fedquilt_common.experiment_file import make_experiment
 from fedquilt_server.runs.begun_mark import mark_path
 from fedquilt_server.simulate.simulate import SimulationPlan
 

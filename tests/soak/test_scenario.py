@@ -8,7 +8,7 @@ from tests.soak.experiments import LINKS, NAMES, POLICIES, experiment
 from tests.soak.faults import INJECTORS
 from tests.soak.scenario import ATTACKS, FAULTS, WEATHERS, WORKER_KILLS, plan
 
-from fedquilt_server.experiment_file import make_experiment
+from fedquilt_common.experiment_file import make_experiment
 
 PLANS = [plan(seed) for seed in range(2000)]
 

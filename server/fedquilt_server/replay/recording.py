@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.chunks import digest_file
-from fedquilt_server.experiment_file import parse_experiment
 from fedquilt_server.round.events import Event, Replied, skip_dropped
 from fedquilt_server.runs.blob_store import BLOBS, reply_name
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, copy_journal, peek_meta

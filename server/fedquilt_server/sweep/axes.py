@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment_file import Override
 from fedquilt_common.user_imports import suggest
-from fedquilt_server.experiment_file import Override
 from fedquilt_server.sweep.manifest import AxisValue, Settings, is_one_value
 
 LONGEST_FOLDER: Final = 120

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
+from fedquilt_common.experiment_file import Override, make_experiment
 from fedquilt_common.files.yaml_text import load_yaml
-from fedquilt_server.experiment_file import Override, make_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.sweep.axes import SweepAxis, Variation, combine
 from fedquilt_server.sweep.manifest import (

@@ -15,7 +15,7 @@ from tests.support import warm
 from fedquilt_common import __version__, cli, errors
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.agent_config import AgentConfig
-from fedquilt_server.experiment_file import load_experiment
+from fedquilt_common.experiment_file import load_experiment
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.simulate.mosquitto import free_port
 

@@ -92,7 +92,7 @@ def test_an_unknown_name_is_an_attribute_error_with_advice() -> None:
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(fq), "simulate", raising=False)
     monkeypatch.delitem(sys.modules, "fedquilt.simulation", raising=False)
-    monkeypatch.setitem(sys.modules, "fedquilt_server.experiment_file", None)
+    monkeypatch.setitem(sys.modules, "fedquilt_common.experiment_file", None)
     with pytest.raises(PackageMissingError, match=r"fedquilt.simulate needs .*: install fedquilt\[server\]"):
         fq.simulate  # noqa: B018
 

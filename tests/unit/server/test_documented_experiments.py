@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_server.experiment_file import parse_experiment
+from fedquilt_common.experiment_file import parse_experiment
 
 PAGE = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text(encoding="utf-8")
 FILES, ERRORS = PAGE.split("## Errors")

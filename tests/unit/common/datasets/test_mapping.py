@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fedquilt_common.datasets.shares import shares
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment_file import load_experiment, make_experiment
 from fedquilt_common.types import Dataset, Examples
-from fedquilt_server.experiment_file import load_experiment, make_experiment
 
 ONE = Examples(np.zeros((6, 1), np.float32), np.arange(6) % 2)
 DATA = Dataset("made", ONE, ONE, 2)

@@ -10,7 +10,7 @@ import pytest
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import dump_experiment
-from fedquilt_server.experiment_file import parse_override
+from fedquilt_common.experiment_file import parse_override
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.sweep.manifest import write_manifest
 from fedquilt_server.sweep.plan import PlannedRun, SweepPlan, first_states, plan_sweep

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from fedquilt_common.errors import FolderInUseError
+from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.broker_url import parse_broker_url
-from fedquilt_server.experiment_file import parse_experiment
 from fedquilt_server.sweep import sweeper
 from fedquilt_server.sweep.manifest import SweepManifest, read_manifest
 from fedquilt_server.sweep.plan import SweepPlan, plan_sweep

@@ -9,8 +9,8 @@ import pytest
 from tests.support import warm
 
 from fedquilt_common import cli
+from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.files.yaml_text import load_yaml
-from fedquilt_server.experiment_file import load_experiment
 
 
 @pytest.fixture(autouse=True)

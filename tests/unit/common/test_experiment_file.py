@@ -12,9 +12,9 @@ import pytest
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_common.experiment.sections import FleetLine
+from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml
 from fedquilt_common.wire.slow_link import Link, parse_link
-from fedquilt_server.experiment_file import load_experiment, parse_experiment
 
 FULL = """
 name: digits-fedavg
