@@ -102,6 +102,7 @@ def training(case: Case) -> Training:
 
 def train_once(case: Case) -> int:
     """Train once and return the measured peak in bytes; ``measure`` runs this in a new process."""
+    from fedquilt_common.learning_tasks import Classification
     from fedquilt_common.process.malloc import TRAINING, return_freed_memory
     from fedquilt_common.training.learner import TorchLearner, set_up_torch
     from fedquilt_common.wire.codec import FileArrays, write_arrays
@@ -110,7 +111,7 @@ def train_once(case: Case) -> int:
     return_freed_memory(TRAINING)
     build, blueprint, part = prepare(case)
     data = examples(3 * case.batch, case)
-    learner = TorchLearner(build, training(case), case.classes, blueprint=lambda: blueprint)
+    learner = TorchLearner(build, training(case), Classification(case.classes), blueprint=lambda: blueprint)
     with tempfile.TemporaryDirectory() as folder:
         write_arrays(Path(folder) / "received", random_arrays(part))
         gc.collect()

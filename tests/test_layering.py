@@ -25,7 +25,7 @@ IO_MODULES = frozenset({
 })  # fmt: skip
 IO_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
 TORCH_USERS = tuple(f"fedquilt_common.{room}" for room in (
-    "training", "tracing", "models", "datasets", "algorithms", "doctor.training",
+    "training", "tracing", "models", "learning_tasks", "datasets", "algorithms", "doctor.training",
 ))  # fmt: skip
 
 
@@ -106,7 +106,6 @@ class A:
 COMMON = {
     "errors": "",
     "seeds": "",
-    "class_scores": "",
     "types": "",
     "process": "",
     "augment": "errors",
@@ -116,17 +115,20 @@ COMMON = {
     "wire": "errors files types",
     "experiment": "errors files types wire",
     "submodels": "errors types wire",
-    "algorithm_api": "submodels types",
+    "learning_tasks": "errors types",
+    "algorithm_api": "learning_tasks submodels types",
     "models": "errors types user_imports",
     "tracing": "errors experiment models submodels",
-    "training": "algorithm_api class_scores errors experiment seeds submodels tracing types",
-    "aggregation": "algorithm_api class_scores errors submodels types wire",
+    "training": "algorithm_api errors experiment learning_tasks seeds submodels tracing types",
+    "aggregation": "algorithm_api errors learning_tasks submodels types wire",
     "datasets": "algorithm_api errors experiment seeds types user_imports",
     "algorithms": "aggregation algorithm_api augment errors seeds submodels training types user_imports",
-    "experiment_tools": "algorithm_api algorithms datasets experiment seeds submodels tracing training models types",
+    "experiment_tools": (
+        "algorithm_api algorithms datasets experiment learning_tasks seeds submodels tracing training models types"
+    ),
     "experiment_file": "algorithms datasets errors experiment files models user_imports",
     "catalogue": "algorithms datasets errors models user_imports",
-    "doctor": "errors experiment training types wire",
+    "doctor": "errors experiment learning_tasks training types wire",
     "training_jobs": "types wire",
     "completion": "",
     "cli": "completion errors",

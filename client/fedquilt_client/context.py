@@ -17,6 +17,7 @@ from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.types import ClientId, Examples, Shapes
@@ -189,6 +190,11 @@ class TaskContext:
     def classes(self) -> int:
         """Number of classes of the data set; 0 for regression."""
         return self.board.tools.classes
+
+    @property
+    def learning_task(self) -> LearningTask:
+        """What the model learns to do: its loss and its metrics."""
+        return self.board.tools.learning_task
 
     @property
     def anatomy(self) -> Anatomy:

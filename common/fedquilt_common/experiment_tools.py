@@ -22,6 +22,7 @@ from fedquilt_common.datasets.sensor_noise import add_sensor_noise
 from fedquilt_common.datasets.shares import Share, changed_labels, digest_shares, holdout_of, shares, take_samples
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Model, Training
+from fedquilt_common.learning_tasks import LearningTask, make_learning_task
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.types import ClientId, Dataset, Examples
@@ -66,6 +67,16 @@ class ExperimentTools:
     def classes(self) -> int:
         """Number of classes of the data set; 0 for regression, or without training."""
         return self.dataset.classes if self.learns else 0
+
+    @cached_property
+    def learning_task(self) -> LearningTask:
+        """What the model learns to do, from the data set.
+
+        Raises:
+            UnknownNameError: there is no task of the name that the data set gives.
+            DataUnavailableError: the data set's labels are not those of its task.
+        """
+        return make_learning_task(self.dataset)
 
     @cached_property
     def holdout(self) -> float:
@@ -177,7 +188,7 @@ class ExperimentTools:
 
         set_up_torch(threads)
         if model != self.experiment.model:
-            return TorchLearner(self.model_builder(model), training, self.dataset.classes, on_progress)
+            return TorchLearner(self.model_builder(model), training, self.learning_task, on_progress)
         return TorchLearner(
-            self._usual_builder, training, self.dataset.classes, on_progress, blueprint=lambda: self.blueprint
+            self._usual_builder, training, self.learning_task, on_progress, blueprint=lambda: self.blueprint
         )

@@ -100,6 +100,7 @@ class Dataset:
         classes: number of classes; 0 for regression.
         subjects: the person or device that each training sample belongs to, int64 of shape (n,); None if unknown.
         note: a fact that readers of the results need, such as missing official test samples.
+        task: a key of ``LEARNING_TASKS``; empty: classification if there are classes, else regression.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Dataset:
     classes: int
     subjects: NDArray[np.int64] | None = None
     note: str = ""
+    task: str = ""
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -34,6 +34,7 @@ from fedquilt_common.datasets.shares import digest_shares, shares, take_samples
 from fedquilt_common.errors import UncuttableModelError, UnsupportedPrecisionError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import MODELS, build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
@@ -169,7 +170,9 @@ def learner_for(name: str, precision: str = "fp32") -> TorchLearner:
     """Return a learner of one step for a model without dropout."""
     shape, parameters = SIZES[name]
     training = Training.model_validate({"epochs": 1, "batch": BATCH, "lr": 0.05, "precision": precision})
-    return TorchLearner(without_dropout(build_model(name, parameters, shape, CLASSES)), training, CLASSES)
+    return TorchLearner(
+        without_dropout(build_model(name, parameters, shape, CLASSES)), training, Classification(CLASSES)
+    )
 
 
 def flatten(arrays: Arrays) -> NDArray[np.float32]:
@@ -270,7 +273,9 @@ def epoch() -> Values:
     )
     data = take_samples(digits, shares(chosen, digits)[0].train)
     training = Training(epochs=2, batch=16, lr=0.05, momentum=0.9)
-    learner = TorchLearner(build_model("mlp", {}, digits.input_shape, digits.classes), training, digits.classes)
+    learner = TorchLearner(
+        build_model("mlp", {}, digits.input_shape, digits.classes), training, Classification(digits.classes)
+    )
     start = start_of(learner.init(3))
     yield "start/digits-fedavg", flatten(start)
     yield "epoch/digits-fedavg", flatten(learner.train(start, data, seed=5).arrays)

@@ -23,6 +23,7 @@ from fedquilt_common.algorithms.choices import choices
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import shares
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.learning_tasks import Classification, LearningTask
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice, cut, full_slice
@@ -36,6 +37,7 @@ from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.policy import Policy
 
 CLIENTS = 4
+DIGITS = Classification(10)
 FEW = 40
 """Samples that each client trains on where no accuracy matters."""
 KINDS = ("strong", "strong", "medium", "weak")
@@ -59,6 +61,7 @@ class ClientContext:
     lasting_seed: int = 5
     cramped: bool = True
     classes: int = 10
+    learning_task: LearningTask = DIGITS
 
     def fits(self, part: Slice) -> bool:
         """If boards are cramped, half of them have memory for half of the model at most."""
@@ -106,7 +109,7 @@ class Fleet:
     def learner(self) -> TorchLearner:
         set_up_torch()
         return TorchLearner(
-            self.build, self.experiment.training, self.dataset.classes, blueprint=lambda: self.blueprint
+            self.build, self.experiment.training, Classification(self.dataset.classes), blueprint=lambda: self.blueprint
         )  # fmt: skip
 
     @property

@@ -17,6 +17,7 @@ from fedquilt_common.algorithm_api import Reply, State
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.augment import repeat
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.submodels.heads import TwoHeads, add_second_head, split_second_head
 from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.tracing.trace import anatomy_of
@@ -111,7 +112,7 @@ def test_one_batch_of_each_phase(freeze: bool, variant: str) -> None:
     golden = golden_vectors(NAME)["fedreb_one_batch_step"]
     algorithm: Any = make_algorithm("fedreb", {"head_layers": 1, "freeze_head": freeze}, ())
     training = Training(epochs=1, batch=2, lr=golden["lr"], momentum=golden["momentum"])
-    learner = TorchLearner(net, training, 3)
+    learner = TorchLearner(net, training, Classification(3))
     start = {BASE: array(golden["base"]), HEAD: array(golden["H1"])}
     arranged = add_second_head(start, {HEAD: array(golden["H2"])})
     original, balanced = (Examples(array(golden[f"x_{x}"]), np.array(golden[f"y_{x}"])) for x in "or")
@@ -156,7 +157,7 @@ def test_one_step_of_fedrod() -> None:
     """The vectors' step has the samples of FedReb's phase 1; their class counts are given."""
     golden, shared = golden_vectors(NAME)["fedrod"]["one_step"], golden_vectors(NAME)["fedreb_one_batch_step"]
     algorithm: Any = make_algorithm("fedrod", {}, ())
-    learner = TorchLearner(net, Training(epochs=1, batch=2, lr=golden["lr"]), 3)
+    learner = TorchLearner(net, Training(epochs=1, batch=2, lr=golden["lr"]), Classification(3))
     data = Examples(array(shared["x_o"]), np.array(shared["y_o"]))
     generic = balanced_softmax(np.array(golden["counts"]))
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedquilt_common.algorithms import ALGORITHMS
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 
@@ -25,7 +26,7 @@ def trained(golden: Any, client: int, steps: int, penalty: Any = None) -> NDArra
     """Parameters, weight then bias, after full-batch steps at lr 0.1."""
     flat = np.array(golden["w0"], dtype=np.float32)
     data = Examples(np.array(golden["data_x"][client], np.float32), np.array(golden["data_y"][client]))
-    learner = TorchLearner(lambda: nn.Linear(3, 2), Training(epochs=steps, batch=len(data), lr=0.1), 2)
+    learner = TorchLearner(lambda: nn.Linear(3, 2), Training(epochs=steps, batch=len(data), lr=0.1), Classification(2))
     start = {"weight": flat[:6].reshape(2, 3), "bias": flat[6:]}
     arrays = learner.train(start, data, seed=0, penalty=penalty).arrays
     return np.concatenate([arrays["weight"].ravel(), arrays["bias"]])

@@ -15,6 +15,7 @@ from torch import nn
 from fedquilt_common.algorithm_api import Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 
@@ -61,7 +62,8 @@ def test_feddyn_is_the_papers() -> None:
     data = [Examples(np.array(x, np.float32), np.array(y))
             for x, y in zip(golden["data_x"], golden["data_y"], strict=True)]  # fmt: skip
     sites = [ClientContext(d, TorchLearner(lambda: nn.Linear(3, 2),
-                                  Training(epochs=official["epochs"], batch=len(d), lr=official["lr"]), 2))
+                                           Training(epochs=official["epochs"], batch=len(d), lr=official["lr"]),
+                                           Classification(2)))
              for d in data]  # fmt: skip
     state: State = algorithm.init(shaped(golden["w0"]), ServerContext())
     for expected in paper["rounds"]:

@@ -28,6 +28,7 @@ from fedquilt_common.submodels.selection import count_channels, window
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, IndexSet, Segment, Slice, cut
 from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.trace import blueprint_for
+from fedquilt_common.training.losses import cross_entropy
 from fedquilt_common.types import Arrays
 
 A, B, C = (golden_vectors(f"{name}.json") for name in (
@@ -212,7 +213,7 @@ def test_rolled_pieces_of_an_mlp() -> None:
 def test_absent_classes_have_logits_of_zero() -> None:
     case = B["masked_logits"]
     held = np.isin(np.arange(4), case["label_split"])
-    loss = masked_loss(held)(torch.tensor(case["logits"]), torch.tensor([0]))
+    loss = masked_loss(held, cross_entropy)(torch.tensor(case["logits"]), torch.tensor([0]))
     assert float(loss) == pytest.approx(case["cross_entropy_label0"], abs=1e-6)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Reply, ServerContext, State, Task
-from fedquilt_common.class_scores import clip_counts, count_classes, score_counts
+from fedquilt_common.learning_tasks.class_scores import clip_counts, count_classes, score_counts
 from fedquilt_common.types import ClientId, Shapes
 
 EVALUATE: Final = "evaluate"
@@ -94,7 +94,7 @@ def evaluation_reply(
         answers = logits.argmax(axis=1)
         counts[f"{name}_right"] = float((answers == y).sum())
         counts[f"{name}_loss"] = _cross_entropy(logits.astype(np.float64), y)
-        classes[_class_counts_of(name)] = count_classes(y, answers, logits.shape[1])
+        classes[_class_counts_of(name)] = count_classes(y, answers, logits.shape[1]).astype(np.int64)
     return Reply(classes, metrics=counts)
 
 

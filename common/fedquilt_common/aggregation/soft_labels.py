@@ -176,17 +176,11 @@ def softmax(logits: NDArray[Any]) -> NDArray[np.float32]:
     return probabilities
 
 
-def check_can_distil(ctx: ServerContext, algorithm: object) -> None:
+def check_can_distil(ctx: ServerContext) -> None:
     """Check that an experiment has what distillation needs.
 
     Raises:
-        ExperimentError: the data set has no classes, or the public set has no samples.
+        ExperimentError: the public set has no samples.
     """
-    if not ctx.classes:
-        name = type(algorithm).__name__.lower()
-        raise ExperimentError(
-            f"algorithm.name = {name}: models exchange soft labels of classes, but the data set has none; "
-            "choose a data set of classes"
-        )
     if not len(ctx.public):
         raise ExperimentError("data.public: there are no samples; set data.public.samples to 1 or more")

@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedquilt_common.algorithm_api.algorithm import Algorithm, ClientContext, Round, ServerContext, ServerTools
-from fedquilt_common.algorithm_api.learner import Learner, Loss, Penalty, TrainingPhase, TrainingResult
+from fedquilt_common.algorithm_api.learner import (
+    Learner,
+    Loss,
+    OutputViews,
+    Penalty,
+    TrainingPhase,
+    TrainingResult,
+    deepest_exit,
+)
 from fedquilt_common.algorithm_api.records import Declaration, Reply, State, Task, declaration_of
 
 if TYPE_CHECKING:
@@ -18,5 +26,5 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm", "Round", "Task", "Reply", "State", "Declaration", "declaration_of",
     "ServerContext", "ServerTools", "ClientContext",
-    "Learner", "Loss", "Penalty", "TrainingPhase", "TrainingResult",
+    "Learner", "Loss", "OutputViews", "Penalty", "TrainingPhase", "TrainingResult", "deepest_exit",
 ]  # fmt: skip

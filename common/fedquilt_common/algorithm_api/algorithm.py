@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fedquilt_common.learning_tasks.learning_task import LearningTask
     from fedquilt_common.submodels.slices import Anatomy, Slice
 
 Round = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
@@ -100,6 +101,10 @@ class ServerTools(Protocol):
         """Number of classes of the data set; 0 for regression."""
 
     @property
+    def learning_task(self) -> LearningTask:
+        """What the model learns to do: its loss and its metrics."""
+
+    @property
     def public(self) -> NDArray[Any]:
         """The public set that coordinator and boards share, shape (n, *input_shape), in the data set's dtype.
 
@@ -132,7 +137,7 @@ class ServerTools(Protocol):
             learner: evaluates another model, such as one of ``prototypes``; None: the experiment's.
 
         Returns:
-            ``accuracy`` in [0, 1] (classes) or ``r2`` (regression), and the mean ``loss``.
+            The scores of the learning task, such as ``accuracy`` or ``r2``.
 
         Raises:
             ExperimentError: the clients train on the test split (``data.mixed``).
@@ -222,6 +227,10 @@ class ClientContext(Protocol):
     @property
     def classes(self) -> int:
         """Number of classes of the data set; 0 for regression."""
+
+    @property
+    def learning_task(self) -> LearningTask:
+        """What the model learns to do: its loss and its metrics."""
 
     @property
     def anatomy(self) -> Anatomy:

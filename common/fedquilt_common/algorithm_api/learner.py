@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -12,15 +12,27 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fedquilt_common.learning_tasks.learning_task import ScoreCounts
     from fedquilt_common.submodels.heads import Head, TwoHeads
     from fedquilt_common.submodels.slices import Slice
 
     Part: TypeAlias = Slice | Head | TwoHeads
     """A part of a model that is trained or evaluated as a model of its own."""
 
+    Outputs: TypeAlias = Sequence[NDArray[np.float32]]
+    """Outputs of a batch, float32 with n rows: one array for each head or exit, the deepest last."""
+
+OutputViews = Callable[["Outputs"], "Outputs"]
+"""Derives from the outputs of a model those that are counted, such as the sum of two heads' logits."""
+
+
+def deepest_exit(outputs: Outputs) -> Outputs:
+    """Return the outputs of the deepest exit alone."""
+    return outputs[-1:]
+
 
 class Loss(Protocol):
-    """Minimised instead of cross entropy or the mean squared error; a function, or an object that can be called."""
+    """Minimised instead of the learning task's loss; a function, or an object that can be called."""
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
         """Return the loss of one batch as a scalar tensor that has a gradient.
@@ -28,7 +40,8 @@ class Loss(Protocol):
         Args:
             outputs: the model's float32 outputs, such as logits of shape (n, classes); for a model with several exits
                 or heads, a list of them.
-            targets: int64 classes of shape (n,); float32 of shape (n, outputs) for regression and soft labels.
+            targets: what the learning task makes of the labels: int64 classes of shape (n,), or float32 of shape
+                (n, outputs) for regression and soft labels.
         """
 
 
@@ -68,7 +81,7 @@ class TrainingPhase:
 
     Attributes:
         data: the samples to train on; ``x`` has shape (n, *input_shape).
-        loss: minimised instead of cross entropy (classes) or the mean squared error (regression).
+        loss: minimised instead of the loss of the model or of the learning task.
         only: names of the parameters to train; None: all.
         penalty: added to the loss of each batch.
         anneal: lower the learning rate to 0 along half a cosine.
@@ -189,11 +202,29 @@ class Learner(Protocol):
             part: the sub-model that the arrays belong to; None: the whole model.
 
         Returns:
-            ``accuracy`` in [0, 1] (classes) or ``r2`` (regression), and the mean ``loss``.
+            The scores of the learning task, such as ``accuracy`` or ``r2``.
 
         Raises:
             PayloadError: the arrays are not those of the model or of ``part``.
             DataUnavailableError: there are no samples, or they do not fit the model.
+        """
+
+    def count(
+        self, arrays: Arrays, data: Examples, part: Part | None = None, views: OutputViews = deepest_exit
+    ) -> Sequence[ScoreCounts]:
+        """Compare the model's outputs with the labels; ``evaluation_reply`` sends the counts.
+
+        Args:
+            arrays: in the shapes of the model or of ``part``.
+            data: samples of shape (n, *input_shape), n of 1 or more.
+            part: what the arrays belong to; None: the whole model.
+            views: derives the outputs that are counted from those of all heads or exits; by default the deepest exit's.
+
+        Returns:
+            Counts for each view, as ``LearningTask.count`` returns them, over all samples.
+
+        Raises:
+            FedquiltError: as ``evaluate`` does.
         """
 
     def predict(self, arrays: Arrays, data: Examples, part: Part | None = None) -> list[NDArray[np.float32]]:

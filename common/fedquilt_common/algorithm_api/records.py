@@ -89,12 +89,14 @@ class Declaration:
         any_models: clients may have models of different architectures (``fleet.variants``).
         coordinator_tests: beside the clients' models there is a global one, which the coordinator evaluates on the
             official test samples.
+        tasks: names of the learning tasks that the algorithm can do, such as ``classification``; None: all.
     """
 
     holdout: float | None = None
     own_models: bool = False
     any_models: bool = False
     coordinator_tests: bool = False
+    tasks: frozenset[str] | None = None
 
 
 def declaration_of(algorithm: object) -> Declaration:

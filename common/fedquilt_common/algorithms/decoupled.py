@@ -68,7 +68,7 @@ class Decoupled:
         parts = self._parts(ctx)
         scores = {level: ctx.evaluate(self._model(state, level, part), part) for level, part in parts.items()}
         full = scores[kinds_by_width(self.widths)[0]]
-        measure = "accuracy" if "accuracy" in full else "r2"
+        measure = ctx.learning_task.main.name
         named = {f"{measure}_{level}": score[measure] for level, score in scores.items()}
         return {**full, **named, f"average_{measure}": sum(named.values()) / len(named)}
 

@@ -59,7 +59,7 @@ class DSFL(OwnModel):
         return {"probabilities": sharpen(mean, self.temperature) if self.aggregation == "era" else mean}
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
-        check_can_distil(ctx, self)
+        check_can_distil(ctx)
         return State(model)
 
     def update_state(self, state: State, labels: Arrays, ctx: ServerContext) -> State:

@@ -57,7 +57,7 @@ class FedDF(Prototypes):
         return self.weighting == "accuracy"
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
-        check_can_distil(ctx, self)
+        check_can_distil(ctx)
         return _state(initial_models(model, ctx))
 
     def round(self, state: State, ctx: ServerContext) -> Round:

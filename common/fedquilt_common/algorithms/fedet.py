@@ -65,7 +65,7 @@ class FedET(Prototypes):
         return self.weighting == "accuracy"
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
-        check_can_distil(ctx, self)
+        check_can_distil(ctx)
         models = initial_models(model, ctx)
         for small, learner in zip(models, ctx.prototypes, strict=True):
             self._check_heads(model, small, ctx.learner, learner)

@@ -60,7 +60,7 @@ class FedReb(FedAvg):
         order: ``phases``: all epochs of phase 1, then those of phase 2; ``epochs``: one of each in turn.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
+    declares: ClassVar[Declaration] = Declaration(holdout=0.25, tasks=frozenset({"classification"}))
 
     head_layers: int = 2
     threshold: ThresholdRule | int = "mean"

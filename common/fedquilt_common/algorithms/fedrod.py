@@ -32,7 +32,7 @@ class FedROD(FedAvg):
             FedAvg's.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
+    declares: ClassVar[Declaration] = Declaration(holdout=0.25, tasks=frozenset({"classification"}))
 
     head_layers: int = 1
     balanced: bool = True

@@ -35,7 +35,7 @@ class ScaleFL:
         distillation: share of an exit's loss that it learns from the deepest exit, in [0, 1].
     """
 
-    declares: ClassVar[Declaration] = Declaration()
+    declares: ClassVar[Declaration] = Declaration(tasks=frozenset({"classification", "regression"}))
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     exits: Mapping[str, int] = field(default_factory=lambda: {"strong": 3, "medium": 2, "weak": 1})
@@ -83,7 +83,7 @@ class ScaleFL:
         return State(aggregate(state.arrays, updates), report={"trained": trained}, parts=used)
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
-        loss = self.loss if ctx.classes else None
+        loss = self.loss if ctx.learning_task.name == "classification" else None
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)
         return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 

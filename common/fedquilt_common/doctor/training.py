@@ -40,11 +40,12 @@ def _trains(precision: str) -> bool:
     from torch import nn
 
     from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.learning_tasks import Classification
     from fedquilt_common.training.learner import TorchLearner
     from fedquilt_common.types import Examples
 
     training = Training.model_validate({"batch": 4, "precision": precision})
-    learner = TorchLearner(lambda: nn.Linear(3, 2), training, 2)
+    learner = TorchLearner(lambda: nn.Linear(3, 2), training, Classification(2))
     data = Examples(np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]))
     try:
         learner.train(learner.init(0), data, seed=0)

@@ -17,15 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
-from torch.nn import functional
 
-from fedquilt_common.algorithm_api import Loss, Penalty, TrainingPhase, TrainingResult
+from fedquilt_common.algorithm_api import Loss, OutputViews, Penalty, TrainingPhase, TrainingResult, deepest_exit
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError
+from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.submodels.heads import Head, TwoHeads
 from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watch_features
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
-from fedquilt_common.training.metrics import match_shape, score_classes, score_values
 from fedquilt_common.training.precision import choose_arithmetic, keep_kernels, widen_halves
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor
 from fedquilt_common.types import Arrays, Examples, Progress
@@ -113,14 +112,14 @@ class TorchLearner:
     Attributes:
         build: returns a new module each time.
         training: the experiment's section of that name.
-        classes: number of classes; 0 for regression, which minimises the mean squared error.
+        task: gives the loss of phases that name none, and the scores.
         on_progress: called after each training step with the finished part of the training, from 0 to 1.
         blueprint: returns how sub-models are cut from the model; None: ``part`` must not be a cut sub-model.
     """
 
     build: Callable[[], nn.Module]
     training: Training
-    classes: int
+    task: LearningTask
     on_progress: Progress | None = None
     blueprint: Callable[[], Blueprint] | None = None
 
@@ -176,7 +175,7 @@ class TorchLearner:
             data: ``x`` of shape (n, *input_shape), ``y`` as in ``Examples``; n of 1 or more.
             seed: of the order of the samples and of dropout.
             penalty: added to the loss of each batch.
-            loss: minimised instead of cross entropy or the mean squared error.
+            loss: minimised instead of the loss of the model or of the learning task.
             part: what to train of the model; None: the whole model.
             only: names of the parameters to train; None: all.
             epochs: passes over ``data``; None: ``training.epochs``.
@@ -221,7 +220,8 @@ class TorchLearner:
             self._check_samples(phase.data)
         arithmetic = choose_arithmetic(self.training)
         module = arithmetic.place(self._load(arrays, seed, part, training=True))
-        loop = SgdLoop(module, arithmetic, self.training, self._default_loss, self._to_targets, self.on_progress)
+        loss = self._default_loss(module)
+        loop = SgdLoop(module, arithmetic, self.training, loss, self._to_targets, self.on_progress)
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
         check_all_finite(module, steps, arithmetic)
@@ -237,8 +237,28 @@ class TorchLearner:
             part: the sub-model that the arrays belong to; None: the whole model.
 
         Returns:
-            ``accuracy`` in [0, 1], or ``r2`` for regression, and the mean ``loss``; for a classifier also the scores
-            of ``score_counts``, such as ``macro_f1``.
+            The scores of the learning task, such as ``accuracy`` or ``r2``.
+
+        Raises:
+            PayloadError: the arrays are not those of the model or of ``part``.
+            DataUnavailableError: there are no samples, or they do not fit the model.
+        """
+        (counts,) = self.count(arrays, data, part)
+        return self.task.scores(counts)
+
+    def count(
+        self, arrays: Arrays, data: Examples, part: Part | None = None, views: OutputViews = deepest_exit
+    ) -> list[ScoreCounts]:
+        """Compare the model's outputs with the labels, batch by batch, in fp32.
+
+        Args:
+            arrays: in the shapes of the model or of ``part``.
+            data: ``x`` of shape (n, *input_shape), ``y`` as in ``Examples``; n of 1 or more.
+            part: what the arrays belong to; None: the whole model.
+            views: from the outputs of all heads or exits to those that are counted.
+
+        Returns:
+            For each view, what ``LearningTask.count`` returns, summed over the batches.
 
         Raises:
             PayloadError: the arrays are not those of the model or of ``part``.
@@ -246,12 +266,13 @@ class TorchLearner:
         """
         self._check_samples(data)
         module = self._load(arrays, 0, part)
+        totals: list[ScoreCounts] = []
         with torch.inference_mode():
-            outputs = [
-                (_deepest_exit(module(to_tensor(data.x[batch]))), self._to_targets(data.y[batch]))
-                for batch in _batch_slices(len(data))
-            ]
-            return score_classes(outputs) if self.classes else score_values(outputs)
+            for batch in _batch_slices(len(data)):
+                outputs = views(_to_arrays_fp32(module(to_tensor(data.x[batch]))))
+                counts = [self.task.count(view, self.task.targets(data.y[batch])) for view in outputs]
+                totals = [add_counts(pair) for pair in zip(totals, counts, strict=True)] if totals else counts
+        return totals
 
     def predict(self, arrays: Arrays, data: Examples, part: Part | None = None) -> list[NDArray[np.float32]]:
         """Return the model's outputs for samples, such as logits; the labels are not read.
@@ -329,16 +350,13 @@ class TorchLearner:
         """Trace the module again each time, because functional dropout in the graph depends on the mode."""
         return trace_graph(module)
 
-    def _default_loss(self, output: Any, target: Tensor) -> Tensor:
-        output = _deepest_exit(output)
-        if self.classes:
-            return functional.cross_entropy(output, target)
-        return functional.mse_loss(match_shape(output, target), target)
+    def _default_loss(self, module: nn.Module) -> Loss:
+        """Return the model's own loss, ``training_loss``, or that of the learning task at the deepest exit."""
+        own: Loss | None = getattr(module, "training_loss", None)
+        return own if own is not None else lambda outputs, targets: self.task.loss(_deepest(outputs), targets)
 
     def _to_targets(self, y: NDArray[Any]) -> Tensor:
-        if self.classes and y.ndim == 1:
-            return torch.from_numpy(y.astype(np.int64))
-        return torch.from_numpy(y.astype(np.float32).reshape(len(y), -1))
+        return torch.from_numpy(self.task.targets(y))
 
     def _check_samples(self, data: Examples) -> None:
         if len(data) == 0:
@@ -349,11 +367,7 @@ class TorchLearner:
             raise DataUnavailableError(
                 f"{len(data.x)} samples have {len(data.y)} labels; each sample needs one, so repair the data set"
             )
-        if self.classes and data.y.ndim == 1 and not (data.y.min() >= 0 and data.y.max() < self.classes):
-            raise DataUnavailableError(
-                f"labels are from {data.y.min()} to {data.y.max()}, but there are {self.classes} classes; "
-                f"number them from 0 to {self.classes - 1}"
-            )
+        self.task.check(data.y)
 
 
 def _collects_statistics(module: nn.Module) -> bool:
@@ -377,7 +391,7 @@ def _to_arrays_fp32(output: Any) -> list[NDArray[np.float32]]:
     return [widen_halves(tensor).numpy() for tensor in outputs]
 
 
-def _deepest_exit(output: Any) -> Tensor:
+def _deepest(outputs: Any) -> Tensor:
     """The output of the deepest exit, or the only output."""
-    deepest: Tensor = output[-1] if isinstance(output, list | tuple) else output
+    deepest: Tensor = outputs[-1] if isinstance(outputs, list | tuple) else outputs
     return deepest

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import ClientContext, Loss
-from fedquilt_common.errors import DataUnavailableError
 
 
 def cross_entropy(outputs: Any, targets: Any) -> Any:
@@ -78,12 +77,5 @@ def class_counts(ctx: ClientContext) -> NDArray[np.int64]:
 
     Returns:
         int64 of shape (classes,).
-
-    Raises:
-        DataUnavailableError: the data set is for regression.
     """
-    if not ctx.classes:
-        raise DataUnavailableError(
-            "the algorithm balances classes, but the data set is for regression; choose another algorithm"
-        )
     return np.bincount(ctx.data.y.astype(np.int64), minlength=ctx.classes)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Learner, ServerTools
+from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.types import Arrays, ClientId, Profile
@@ -69,6 +70,11 @@ class RoundContext:
     def classes(self) -> int:
         """Number of classes of the data set; 0 for regression."""
         return self.tools.classes
+
+    @property
+    def learning_task(self) -> LearningTask:
+        """What the model learns to do: its loss and its metrics."""
+        return self.tools.learning_task
 
     @property
     def public(self) -> NDArray[Any]:

@@ -114,15 +114,16 @@ class Workbench(ExperimentTools):
         return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
 
     def check(self) -> None:
-        """Check noise, sampling, that the algorithm allows the clients' own models, and that each can be built.
+        """Check learning task, noise, sampling, and that the clients' own models are allowed and can be built.
 
         The run then fails when it starts, not later on a board.
 
         Raises:
-            ExperimentError: the data set has no inputs for sensor noise or no classes to balance, or a client's own
-                model cannot be used.
+            ExperimentError: the algorithm cannot do the data set's learning task, the data set has no inputs for sensor
+                noise or no classes to balance, or a client's own model cannot be used.
         """
         if self.learns:
+            self._check_task()
             self._check_sampling()
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
@@ -142,11 +143,20 @@ class Workbench(ExperimentTools):
     def _check_sampling(self) -> None:
         lines = self.experiment.fleet
         trainings = [self.experiment.training, *(variant.training for line in lines for variant in line.variants)]
-        has_classes = self.dataset.classes > 0 and self.dataset.train.y.ndim == 1
+        has_classes = self.learning_task.name == "classification"
         if not has_classes and any(training.sampling == "balanced" for training in trainings):
             raise ExperimentError(
                 f"training.sampling = 'balanced': the data set '{self.dataset.name}' has no class for each sample, so "
                 "there is nothing to balance; remove it, or choose a data set for classification"
+            )
+
+    def _check_task(self) -> None:
+        possible, task = declaration_of(self.algorithm()).tasks, self.learning_task.name
+        if possible is not None and task not in possible:
+            raise ExperimentError(
+                f"algorithm.name = {self.experiment.algorithm.name}: it is made for {', '.join(sorted(possible))}, but "
+                f"the task of the data set '{self.dataset.name}' is {task}; choose another algorithm, such as fedavg, "
+                "or another data set"
             )
 
     def _key_of(self, model: Model) -> str:

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from fedquilt_common.class_scores import CLASS_ACCURACY
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
+from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic

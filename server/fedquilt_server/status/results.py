@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedquilt_common.class_scores import CLASS_ACCURACY
+from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
 from fedquilt_server.status.training_memory import TrainingMemory
 
 FORMAT: Final = 2

@@ -24,6 +24,7 @@ from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.learner import TorchLearner
@@ -67,7 +68,7 @@ def learner(run: RunMessage) -> TorchLearner:
     return TorchLearner(
         build_model("mlp", {}, data.input_shape, data.classes),
         Training.model_validate(run.experiment["training"]),
-        data.classes,
+        Classification(data.classes),
     )
 
 

@@ -20,14 +20,14 @@ def evaluate_levels(arrays: Arrays, ctx: ServerContext, levels: Iterable[tuple[s
         levels: name and sub-model of each level.
 
     Returns:
-        The whole model's scores, ``accuracy_<level>`` of each level, and their mean ``average_accuracy``; ``r2`` in
-        place of ``accuracy`` for regression.
+        The whole model's scores, ``accuracy_<level>`` of each level, and their mean ``average_accuracy``; the
+        learning task's main metric in place of ``accuracy``.
     """
     scores = ctx.evaluate(arrays)
     level_scores = {}
     for name, part in levels:
         level_scores[name] = scores if part.is_full else ctx.evaluate(cut(arrays, part), part)
-    measure = "accuracy" if "accuracy" in scores else "r2"
+    measure = ctx.learning_task.main.name
     values = [score[measure] for score in level_scores.values()]
     named = {f"{measure}_{name}": score[measure] for name, score in level_scores.items()}
     return {**scores, **named, f"average_{measure}": sum(values) / len(values)}

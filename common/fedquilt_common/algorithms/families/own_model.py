@@ -46,7 +46,9 @@ class OwnModel(ABC):
         weighting: clients weigh equally, or by their accuracy on the samples on which they test.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.0, own_models=True, any_models=True)
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.0, own_models=True, any_models=True, tasks=frozenset({"classification"})
+    )
 
     kd_epochs: int = 1
     kd_optimiser: Literal["sgd", "adam", "rmsprop"] | None = None
@@ -107,7 +109,7 @@ class OwnModel(ABC):
         return mean_labels(replies, self.by_accuracy)
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
-        check_can_distil(ctx, self)
+        check_can_distil(ctx)
         return State({})
 
     def update_state(self, state: State, labels: Arrays, ctx: ServerContext) -> State:

@@ -74,8 +74,8 @@ class PartialTraining(ABC):
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == "statistics":
             return Reply(ctx.learner.statistics(task.arrays, ctx.data), len(ctx.data))
-        held = np.bincount(ctx.data.y.astype(np.int64), minlength=ctx.classes) > 0 if self._masks_loss(ctx) else None
-        loss = None if held is None else masked_loss(held)
+        held = ctx.learning_task.held_classes(ctx.data.y) if self.mask_absent_classes else None
+        loss = None if held is None else masked_loss(held, ctx.learning_task.loss)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)
         metrics = {"loss": trained.loss, "train_seconds": trained.seconds, "steps": trained.steps}
         arrays = {**trained.arrays, **({} if held is None else {HELD_CLASSES: held.astype(np.float32)})}
@@ -90,9 +90,6 @@ class PartialTraining(ABC):
 
     def _parts(self, ctx: ServerContext) -> dict[ClientId, Slice]:
         return {client: self.part(ctx, self._width_of(client, ctx)) for client in sorted(ctx.select())}
-
-    def _masks_loss(self, ctx: ClientContext) -> bool:
-        return self.mask_absent_classes and ctx.classes > 0
 
     def _expected_shapes(self, part: Slice) -> tuple[Shapes, ...]:
         """Return the shapes of a reply with ``HELD_CLASSES``, and of one without, for data sets without classes."""
@@ -126,22 +123,22 @@ def output_count(anatomy: Anatomy) -> int:
     return next((a.shape[a.outputs] for a in anatomy.arrays.values() if a.outputs is not None), 0)
 
 
-def masked_loss(held: NDArray[np.bool_]) -> Loss:
-    """Return cross entropy in which the logits of absent classes are 0 (not minus infinity).
+def masked_loss(held: NDArray[np.bool_], loss: Loss) -> Loss:
+    """Return a loss in which the logits of absent classes are 0 (not minus infinity).
 
     Args:
         held: the classes of which the client has samples, shape (classes,).
+        loss: takes logits whose last dimension runs over the classes.
     """
 
-    def loss(outputs: Any, targets: Any) -> Any:
+    def masked(outputs: Any, targets: Any) -> Any:
         import torch
-        from torch.nn import functional
 
         logits = outputs[-1] if isinstance(outputs, list) else outputs
         absent = torch.from_numpy(~held).to(logits.device)
-        return functional.cross_entropy(logits.masked_fill(absent, 0.0), targets)
+        return loss(logits.masked_fill(absent, 0.0), targets)
 
-    return loss
+    return masked
 
 
 def pool_statistics(replies: Mapping[ClientId, Reply], anatomy: Anatomy) -> dict[str, NDArray[Any]]:

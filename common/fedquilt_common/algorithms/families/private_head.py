@@ -47,7 +47,9 @@ class PrivateHead(ABC):
             serves the global model's accuracy, as the FedReb thesis measures it (section 5.3).
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.25, tasks=frozenset({"classification", "regression", "next-word"})
+    )
 
     head_layers: int = 1
     global_head: Literal["first", "mean"] = "first"

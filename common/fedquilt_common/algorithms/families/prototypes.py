@@ -35,7 +35,7 @@ class Prototypes(ABC):
         kd_lr: the students' learning rate, above 0.
     """
 
-    declares: ClassVar[Declaration] = Declaration(any_models=True)
+    declares: ClassVar[Declaration] = Declaration(any_models=True, tasks=frozenset({"classification"}))
 
     kd_epochs: int = 20
     kd_lr: float = 0.001

@@ -19,7 +19,7 @@ from fedquilt_common.aggregation.client_evaluation import (
     pool_counts,
 )
 from fedquilt_common.algorithm_api import Reply, State
-from fedquilt_common.class_scores import count_classes
+from fedquilt_common.learning_tasks.class_scores import count_classes
 
 STATE = State({"w": np.ones(2, np.float32)})
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.tracing.trace import anatomy_of
@@ -35,9 +36,13 @@ class Bench:
     classes: int = 10
     memory: dict[str, NDArray[Any]] = field(default_factory=dict)
 
+    @property
+    def learning_task(self) -> Classification:
+        return Classification(self.classes)
+
     @cached_property
     def learner(self) -> TorchLearner:
-        return TorchLearner(BUILD, Training(epochs=self.epochs, batch=10, lr=0.1, momentum=0.5), self.classes)
+        return TorchLearner(BUILD, Training(epochs=self.epochs, batch=10, lr=0.1, momentum=0.5), self.learning_task)
 
     @cached_property
     def anatomy(self) -> Anatomy:

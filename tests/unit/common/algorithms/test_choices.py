@@ -91,6 +91,13 @@ def test_the_losses_to_choose_from_are_those_there_are() -> None:
 
 
 def test_an_algorithm_without_a_declaration_is_evaluated_by_the_coordinator() -> None:
-    assert declaration_of(NoDataclass()) == Declaration() == Declaration(None, False, False, False)
+    assert declaration_of(NoDataclass()) == Declaration() == Declaration(None, False, False, False, None)
     assert declaration_of(make_algorithm("ditto", {"lambda": 0.1}, ())).holdout == 0.25
-    assert declaration_of(make_algorithm("fedmd", {}, ())) == Declaration(0.0, own_models=True, any_models=True)
+    assert declaration_of(make_algorithm("fedmd", {}, ())) == Declaration(
+        0.0, own_models=True, any_models=True, tasks=frozenset({"classification"})
+    )
+
+
+@pytest.mark.parametrize("name", ["fedmd", "fedakd", "cfedakd", "dsfl", "feddf", "fedet", "fedrod", "fedreb"])
+def test_what_needs_classes_declares_it(name: str) -> None:
+    assert declaration_of(make_algorithm(name, {}, ())).tasks == frozenset({"classification"})

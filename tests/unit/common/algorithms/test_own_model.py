@@ -135,13 +135,10 @@ def test_learning_from_labels_with_an_optimiser_of_its_own(ctx: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [*LABELS_ONLY, "feddf", "fedet"])
-@pytest.mark.parametrize(("classes", "samples", "words"), [(0, 5, "the data set has none"), (3, 0, "no samples")])
-def test_what_cannot_be_distilled_is_refused_at_the_start(name: str, classes: int, samples: int, words: str) -> None:
+def test_an_empty_public_set_is_refused_at_the_start(name: str) -> None:
     class ServerContext:
-        public = np.zeros((samples, 2), np.float32)
+        public = np.zeros((0, 2), np.float32)
 
-    ServerContext.classes = classes  # type: ignore[attr-defined]
     algorithm: Any = make_algorithm(name, {}, ())
-    with pytest.raises(ExperimentError, match=words) as error:
+    with pytest.raises(ExperimentError, match="no samples"):
         algorithm.init({}, ServerContext())
-    assert classes or f"algorithm.name = {name}" in str(error.value)

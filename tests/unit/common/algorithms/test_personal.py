@@ -12,7 +12,7 @@ import pytest
 from fedquilt_common.aggregation.client_evaluation import EVALUATE
 from fedquilt_common.algorithm_api import Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
-from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.types import Examples
@@ -227,12 +227,6 @@ def test_a_threshold_above_every_class_is_reached_by_augmentation(bench: Make) -
     reply = work(make("fedreb", threshold=40), ctx)
     assert reply.metrics["effective"] == len(ctx.data)
     assert reply.metrics["rebalanced"] == 40 * len(np.unique(ctx.data.y))
-
-
-@pytest.mark.parametrize("name", ["fedrod", "fedreb"])
-def test_regression_has_no_classes_to_balance(name: str, bench: Make) -> None:
-    with pytest.raises(DataUnavailableError, match="balances classes, but the data set is for regression"):
-        work(make(name), bench(classes=0))
 
 
 class ServerContext:

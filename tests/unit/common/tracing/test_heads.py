@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.heads import Head, TwoHeads, add_second_head, head_names, pick_arrays, split_second_head
 from fedquilt_common.tracing.trace import anatomy_of
@@ -116,7 +117,7 @@ def test_a_head_has_all_that_follows_its_first_layer() -> None:
 
 
 def learner(build: Callable[[], nn.Module], **training: Any) -> TorchLearner:
-    return TorchLearner(build, Training(**{"epochs": 1, "batch": 4, "lr": 0.1, **training}), 3)
+    return TorchLearner(build, Training(**{"epochs": 1, "batch": 4, "lr": 0.1, **training}), Classification(3))
 
 
 def data(count: int = 10, width: int = 6) -> Examples:
@@ -168,7 +169,7 @@ def test_dropout_in_the_head_is_off_when_it_is_tested() -> None:
 
 
 def test_a_sequential_model_has_two_heads_too() -> None:
-    bench = TorchLearner(build_model("convnet", {}, (1, 28, 28), 10), Training(batch=4), 10)
+    bench = TorchLearner(build_model("convnet", {}, (1, 28, 28), 10), Training(batch=4), Classification(10))
     arrays = bench.init(1)
     rng = np.random.default_rng(0)
     images = Examples(rng.random((6, 1, 28, 28), np.float32), rng.integers(0, 10, 6))

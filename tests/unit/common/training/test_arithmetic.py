@@ -12,6 +12,7 @@ from tests.support.warm import call
 
 from fedquilt_common.errors import UnsupportedPrecisionError
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training import precision
 from fedquilt_common.training.learner import TorchLearner, set_up_torch
 from fedquilt_common.training.precision import Arithmetic, choose_arithmetic
@@ -31,7 +32,7 @@ def test_the_device(asked: Any, there: bool, expected: str, monkeypatch: pytest.
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    one = TorchLearner(lambda: torch.nn.Linear(3, 2), Training(device="cuda"), 2)
+    one = TorchLearner(lambda: torch.nn.Linear(3, 2), Training(device="cuda"), Classification(2))
     data = Examples(np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]))
     with pytest.raises(UnsupportedPrecisionError, match=r"training.device = cuda: .*; set training.device to cpu or"):
         one.train(one.init(0), data, seed=0)
@@ -56,7 +57,7 @@ def loaded_by_training() -> list[str]:
     set_up_torch()
     data = Examples(np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]))
     for chosen in PRECISIONS:
-        one = TorchLearner(lambda: torch.nn.Linear(3, 2), Training(precision=chosen, momentum=0.9), 2)
+        one = TorchLearner(lambda: torch.nn.Linear(3, 2), Training(precision=chosen, momentum=0.9), Classification(2))
         arrays = one.train(one.init(0), data, seed=0).arrays
         one.evaluate(arrays, data)
         one.statistics(arrays, data)

@@ -14,10 +14,13 @@ from torch import nn
 
 from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification, LearningTask, Regression
 from fedquilt_common.training.learner import TorchLearner, set_up_torch
 from fedquilt_common.types import Examples
 
 RNG = np.random.default_rng(5)
+
+CLASSES = Classification(3)
 
 
 def examples(n: int = 50, classes: int = 3) -> Examples:
@@ -38,8 +41,8 @@ def with_norm() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
-def learner(build: Callable[[], nn.Module] = plain, classes: int = 3, **training: Any) -> TorchLearner:
-    return TorchLearner(build, Training(**{"epochs": 2, "batch": 16, **training}), classes)
+def learner(build: Callable[[], nn.Module] = plain, task: LearningTask = CLASSES, **training: Any) -> TorchLearner:
+    return TorchLearner(build, Training(**{"epochs": 2, "batch": 16, **training}), task)
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -129,7 +132,7 @@ def test_read_only_memory_maps_are_taken_without_a_warning(tmp_path: Path) -> No
 
 def test_it_learns_and_counts() -> None:
     progress: list[float] = []
-    one = TorchLearner(plain, Training(epochs=3, batch=16, lr=0.1), 3, progress.append)
+    one = TorchLearner(plain, Training(epochs=3, batch=16, lr=0.1), Classification(3), progress.append)
     data, start = examples(50), one.init(0)
     trained = one.train(start, data, seed=0)
     assert trained.steps == 12
@@ -197,7 +200,7 @@ def test_batch_norm_and_batches_of_one(samples: int, batch: int, steps: int) -> 
 
 def test_norm_layers_wake_up_again_after_a_batch_of_one() -> None:
     module = with_norm()
-    one = TorchLearner(lambda: module, Training(batch=16), 3)
+    one = TorchLearner(lambda: module, Training(batch=16), Classification(3))
     one.train(one.init(0), examples(1), seed=0)
     before = {name: a.copy() for name, a in one.init(0).items()}
     after = one.train(before, examples(16), seed=0).arrays
@@ -213,22 +216,22 @@ def test_without_batch_norm_no_sample_is_left_out() -> None:
 def test_regression(shape: tuple[int, ...]) -> None:
     x = RNG.normal(size=(40, 4)).astype(np.float32)
     y = (x @ np.array([1.0, -2.0, 0.5, 0.0]) + 3).reshape(shape)
-    one = learner(lambda: nn.Linear(4, 1), classes=0, epochs=40, lr=0.05)
+    one = learner(lambda: nn.Linear(4, 1), Regression(), epochs=40, lr=0.05)
     result = one.evaluate(one.train(one.init(0), Examples(x, y), seed=0).arrays, Examples(x, y))
     assert result["r2"] > 0.99
-    assert set(result) == {"r2", "loss"}
+    assert set(result) == {"r2", "mae", "loss"}
 
 
 def test_r2_and_its_degenerate_case() -> None:
-    one = learner(lambda: nn.Linear(1, 2), classes=0)
+    one = learner(lambda: nn.Linear(1, 2), Regression(2))
     arrays = {"weight": np.array([[1.0], [0.0]]), "bias": np.array([0.5, 2.0])}
     x, y = np.array([[0.0], [2.0]], np.float32), np.array([[0.0, 2.0], [2.0, 2.0]])
     # first output: 1 - 0.5 / 2; second never changes, so it counts as 0
-    assert one.evaluate(arrays, Examples(x, y)) == {"r2": 0.375, "loss": 0.125}
+    assert one.evaluate(arrays, Examples(x, y)) == {"r2": 0.375, "mae": 0.25, "loss": 0.125}
 
 
 def test_wrong_number_of_outputs_is_no_broadcast() -> None:
-    one = learner(lambda: nn.Linear(4, 3), classes=0)
+    one = learner(lambda: nn.Linear(4, 3), Regression())
     with pytest.raises(DataUnavailableError, match="3 outputs for a sample, but the data set has 1 target"):
         one.train(one.init(0), Examples(np.ones((4, 4), np.float32), np.ones(4)), seed=0)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.errors import DataUnavailableError, PayloadError
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification, Regression
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.submodels.slices import Slice, cut, full_slice
@@ -62,7 +63,7 @@ def blueprint(build: Callable[[], nn.Module]) -> Blueprint:
 
 def learner(build: Callable[[], nn.Module] = plain, **training: Any) -> TorchLearner:
     chosen = Training(**{"epochs": 2, "batch": 16, "lr": 0.1, **training})
-    return TorchLearner(build, chosen, 3, blueprint=lambda: blueprint(build))
+    return TorchLearner(build, chosen, Classification(3), blueprint=lambda: blueprint(build))
 
 
 def half_of(build: Callable[[], nn.Module]) -> Slice:
@@ -78,7 +79,7 @@ def test_a_sub_model_is_trained_as_the_narrow_model_would_be(precision: str) -> 
     one, data, part = learner(precision=precision), examples(), half_of(plain)
     arrays = cut(one.init(0), part)
     assert arrays["0.weight"].shape == (4, 4)
-    twin = TorchLearner(narrow, one.training, 3)
+    twin = TorchLearner(narrow, one.training, Classification(3))
     mine, other = one.train(arrays, data, seed=3, part=part), twin.train(arrays, data, seed=3)
     assert same_bits(mine.arrays, other.arrays)
     assert mine.loss == other.loss
@@ -164,7 +165,7 @@ def test_statistics_of_a_part_and_of_a_lone_norm() -> None:
     one, part = learner(with_static_norm), half_of(with_static_norm)
     found = one.statistics(cut(one.init(0), part), examples(), part)
     assert {name: a.shape for name, a in found.items()} == {"1.running_mean": (4,), "1.running_var": (4,)}
-    lone = TorchLearner(lambda: StaticBatchNorm(4), Training(), 0)
+    lone = TorchLearner(lambda: StaticBatchNorm(4), Training(), Regression(4))
     data = Examples(examples().x, np.zeros((50, 4)))
     assert lone.statistics(lone.init(0), data)["running_mean"] == pytest.approx(data.x.mean(0), abs=1e-5)
 
@@ -183,6 +184,6 @@ def test_drop_last(samples: int, steps: int, kept: int) -> None:
     data = examples(samples)
     for drop, expected in ((True, steps), (False, kept)):
         told: list[float] = []
-        one = TorchLearner(plain, Training(batch=16, epochs=2, drop_last=drop), 3, told.append)
+        one = TorchLearner(plain, Training(batch=16, epochs=2, drop_last=drop), Classification(3), told.append)
         assert one.train(one.init(0), data, seed=0).steps == 2 * expected
         assert told[-1] == 1.0

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 
@@ -22,7 +23,9 @@ def net() -> nn.Module:
 
 
 def learner(**training: Any) -> TorchLearner:
-    return TorchLearner(net, Training(**{"epochs": 2, "batch": 4, "lr": 0.1, "momentum": 0.9, **training}), 3)
+    return TorchLearner(
+        net, Training(**{"epochs": 2, "batch": 4, "lr": 0.1, "momentum": 0.9, **training}), Classification(3)
+    )
 
 
 def data(seed: int, count: int = 4) -> Examples:
@@ -95,7 +98,7 @@ def test_a_penalty_of_one_phase_is_not_the_others() -> None:
 
 def test_progress_counts_all_phases() -> None:
     told: list[float] = []
-    bench = TorchLearner(net, Training(batch=4), 3, told.append)
+    bench = TorchLearner(net, Training(batch=4), Classification(3), told.append)
     bench.train_in_turn(bench.init(0), [TrainingPhase(data(0, 8)), TrainingPhase(data(1, 4))], [0, 1, 1], seed=0)
     assert told == [0.25, 0.5, 0.75, 1.0]
 
@@ -114,15 +117,18 @@ def test_names_of_parameters_and_buffers() -> None:
     def normed() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5))
 
-    bench = TorchLearner(normed, Training(), 3)
+    bench = TorchLearner(normed, Training(), Classification(3))
     assert bench.parameters == {"0.weight", "0.bias", "1.weight", "1.bias"}
     assert bench.init(0).keys() - bench.parameters == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
 def test_images_are_learnt_from_alike_however_they_lie_in_memory() -> None:
     """The learner lays images out with their channels last; what it computes is the same but for rounding."""
-    bench = TorchLearner(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
-                                               nn.Linear(36, 3)), Training(batch=8, lr=0.1), 3)  # fmt: skip
+
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+
+    bench = TorchLearner(net, Training(batch=8, lr=0.1), Classification(3))
     rng = np.random.default_rng(0)
     images: NDArray[np.float32] = rng.random((8, 3, 8, 8), dtype=np.float32)
     samples, start = Examples(images, rng.integers(0, 3, 8)), bench.init(0)

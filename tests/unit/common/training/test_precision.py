@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.errors import TrainingDivergedError, UnsupportedPrecisionError
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training import precision
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.precision import LossScale
@@ -76,7 +77,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Examples]]] = {
 
 
 def learner(build: Callable[[], nn.Module] = linear, **training: Any) -> TorchLearner:
-    return TorchLearner(build, Training(**{"epochs": 1, "batch": 16, "lr": 0.1, **training}), 3)
+    return TorchLearner(build, Training(**{"epochs": 1, "batch": 16, "lr": 0.1, **training}), Classification(3))
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -279,7 +280,7 @@ def test_wide_numbers_stay_as_they_are_in_fp32() -> None:
             super().__init__(5, 3)
             self.register_buffer("total", torch.tensor(2.0**40 + 1, dtype=torch.float64))
 
-    one = TorchLearner(Counting, Training(), 3)
+    one = TorchLearner(Counting, Training(), Classification(3))
     data = Examples(np.ones((8, 5), np.float32), np.arange(8) % 3)
     assert one.train(one.init(0), data, seed=0).arrays["total"] == 2.0**40 + 1
 
@@ -317,7 +318,7 @@ def with_layer(layer: nn.Module) -> nn.Module:
 def test_what_torch_cannot_do_is_refused_by_name(chosen: str, advice: str, where: str, name: str) -> None:
     told: list[float] = []
     one = TorchLearner(
-        lambda: with_layer(OnlyWide(where)), Training(precision=chosen), 3, told.append  # type: ignore[arg-type]
+        lambda: with_layer(OnlyWide(where)), Training(precision=chosen), Classification(3), told.append  # type: ignore[arg-type]
     )  # fmt: skip
     with pytest.raises(UnsupportedPrecisionError) as caught:
         one.train(one.init(0), flat(), seed=0)
@@ -349,7 +350,7 @@ def test_too_little_memory_is_not_the_precisions_fault() -> None:
 
 def test_no_hook_stays_behind() -> None:
     module = linear()
-    one = TorchLearner(lambda: module, Training(precision="amp"), 3)
+    one = TorchLearner(lambda: module, Training(precision="amp"), Classification(3))
     one.train(one.init(0), flat(), seed=0)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
 
@@ -371,7 +372,7 @@ def test_a_task_leaves_torchs_kernels_as_they_were() -> None:
             return super().forward(x.flatten(1))
 
     data = flat()
-    learner = TorchLearner(lambda: Failing(40, 3), Training(epochs=1, batch=8), 3)
+    learner = TorchLearner(lambda: Failing(40, 3), Training(epochs=1, batch=8), Classification(3))
     assert kernels.enabled
     try:
         learner.train(learner.init(1), data, seed=1)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.sgd_loop import _draw_balanced, _draw_order
 from fedquilt_common.types import Examples
@@ -49,7 +50,7 @@ def test_an_epoch_has_as_many_steps_as_without() -> None:
     rng = np.random.default_rng(0)
     data = Examples(rng.normal(size=(50, 4)).astype(np.float32), np.repeat([0, 1], [45, 5]))
     made = [
-        TorchLearner(lambda: nn.Linear(4, 2), Training(batch=16, epochs=2, sampling=sampling), 2)
+        TorchLearner(lambda: nn.Linear(4, 2), Training(batch=16, epochs=2, sampling=sampling), Classification(2))
         for sampling in ("shuffled", "balanced", "balanced")
     ]
     results = [one.train(one.init(0), data, seed=3) for one in made]

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-AnswerCounts = NDArray[np.int64]
-"""Shape (3, classes): test samples of each class, right answers among them, and answers that name the class."""
+AnswerCounts = NDArray[np.float64]
+"""Whole numbers of shape (3, classes): test samples of each class, right answers among them, answers that name it."""
 CLASS_ACCURACY: Final = "class_accuracy_"
 """Prefix of the score of one class, followed by its number."""
 
@@ -22,7 +22,8 @@ def count_classes(y: NDArray[Any], answers: NDArray[Any], classes: int) -> Answe
         classes: number of classes.
     """
     y, answers = y.astype(np.int64), answers.astype(np.int64)
-    return np.stack([np.bincount(of, minlength=classes)[:classes] for of in (y, y[y == answers], answers)])
+    kinds = (y, y[y == answers], answers)
+    return np.stack([np.bincount(of, minlength=classes)[:classes].astype(np.float64) for of in kinds])
 
 
 def score_counts(counts: AnswerCounts) -> dict[str, float]:
@@ -36,7 +37,7 @@ def score_counts(counts: AnswerCounts) -> dict[str, float]:
         that have samples or are named; and ``class_accuracy_<number>``, the recall of each class with samples. All are
         in [0, 1]. Without samples there are none.
     """
-    samples, right, named = counts.astype(np.float64)
+    samples, right, named = counts
     held, known = samples > 0, samples + named > 0
     if not held.any():
         return {}
@@ -52,5 +53,5 @@ def score_counts(counts: AnswerCounts) -> dict[str, float]:
 
 def clip_counts(counts: AnswerCounts) -> AnswerCounts:
     """Return counts that can be true: a client may send any numbers."""
-    samples, _, named = bounded = np.clip(counts, 0, 1 << 40)
+    samples, _, named = bounded = np.clip(np.nan_to_num(counts), 0.0, float(1 << 40))
     return np.stack([samples, np.minimum(bounded[1], np.minimum(samples, named)), named])

@@ -1,0 +1,17 @@
+"""Small data sets of each learning task, made without files; experiments name them ``tests.support.toy_sets:NAME``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedquilt_common.types import Dataset, Examples
+
+
+def values(folder: Path | None = None) -> Dataset:
+    """Regression: one number that is a linear function of four, with noise."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(240, 4)).astype(np.float32)
+    y = x @ np.array([1.0, -2.0, 0.5, 0.0], np.float32) + 3 + rng.normal(0, 0.1, 240).astype(np.float32)
+    return Dataset("values", Examples(x[:200], y[:200]), Examples(x[200:], y[200:]), 0)
