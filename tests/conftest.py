@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -39,6 +40,18 @@ if (
     and min(shutil.disk_usage(MEMORY_FOLDER).free, psutil.virtual_memory().available) > ROOM
 ):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
+
+# All processes of a test run share prepared data sets; none of them touches the cache of the person who runs the tests.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["FEDQUILT_CACHE"] = tempfile.mkdtemp(
+        prefix="fedquilt-cache-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    )
+
+
+def pytest_unconfigure() -> None:
+    """Remove the prepared data sets when the last process of the test run ends."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["FEDQUILT_CACHE"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -106,7 +106,8 @@ class A:
 COMMON = {
     "errors": "",
     "seeds": "",
-    "types": "",
+    "stored_samples": "",
+    "types": "stored_samples",
     "process": "",
     "augment": "errors",
     "user_imports": "errors",
@@ -121,7 +122,7 @@ COMMON = {
     "tracing": "errors experiment models submodels",
     "training": "algorithm_api errors experiment learning_tasks seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks submodels types wire",
-    "datasets": "algorithm_api errors experiment seeds types user_imports",
+    "datasets": "algorithm_api errors experiment files seeds stored_samples types user_imports wire",
     "algorithms": "aggregation algorithm_api augment errors seeds submodels training types user_imports",
     "experiment_tools": (
         "algorithm_api algorithms datasets experiment learning_tasks seeds submodels tracing training models types"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Algorithm
@@ -121,7 +122,8 @@ class ExperimentTools:
         y = self.changed_labels.apply(index, clean.y)
         if noise is None:
             return Examples(clean.x, y)
-        return Examples(add_sensor_noise(clean.x, noise, derive_seed(self.experiment.seed, "sensor noise", client)), y)
+        seed = derive_seed(self.experiment.seed, "sensor noise", client)
+        return Examples(add_sensor_noise(np.asarray(clean.x), noise, seed), y)
 
     @cached_property
     def public(self) -> NDArray[Any]:

@@ -67,7 +67,8 @@ class Examples:
     """Samples with their labels.
 
     Attributes:
-        x: float32 of shape (n, *input_shape), or the integers of a data set that has those.
+        x: float32 of shape (n, *input_shape), or the integers of a data set that has those; an array, or
+            ``StoredSamples``, which behave as one and convert bytes when a batch is read.
         y: int64 classes of shape (n,), from 0; floats of shape (n, outputs) for regression and soft labels.
     """
 
@@ -84,9 +85,12 @@ class Examples:
             index: positions of shape (m,), int64, in the order in which the samples are returned.
 
         Returns:
-            m samples of shape (m, *input_shape), copied.
+            m samples of shape (m, *input_shape), which stay as they are stored.
         """
-        return Examples(self.x[index], self.y[index])
+        from fedquilt_common.stored_samples import StoredSamples  # needs numpy
+
+        x = self.x.select(index) if isinstance(self.x, StoredSamples) else self.x[index]
+        return Examples(x, self.y[index])
 
 
 @dataclass(frozen=True)

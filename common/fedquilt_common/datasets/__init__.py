@@ -28,11 +28,13 @@ DATASETS: dict[str, str] = {
     "wisdm-p": "fedquilt_common.datasets.wisdm_p:load",
     "wisdm-w": "fedquilt_common.datasets.wisdm_w:load",
 }
+UNPREPARED = frozenset({"digits"})
+"""Data sets that are loaded without the cache of prepared ones, because a package holds them."""
 FOLDER_VARIABLE = "FEDQUILT_DATA"
 
 
 def load_dataset(name: str, folder: Path | None = None, allowed: Collection[str] = ()) -> Dataset:
-    """Load a data set; it stays in memory for later calls.
+    """Load a data set, through the cache of prepared ones (``datasets.cache``); it stays loaded for later calls.
 
     Args:
         name: of ``DATASETS``, or a user's own ``package:factory``, which is called with the folder or None.
@@ -58,8 +60,17 @@ def data_folder() -> Path | None:
 
 @functools.lru_cache(maxsize=3)
 def _load(name: str, folder: Path | None, allowed: tuple[str, ...]) -> Dataset:
-    dataset: Dataset = resolve(name, DATASETS, "data set", allowed)(folder)
+    read = functools.partial(resolve(name, DATASETS, "data set", allowed), folder)
+    if name in UNPREPARED or name not in DATASETS:
+        return _make_read_only(read())
+    from fedquilt_common.datasets.cache import load_prepared
+    from fedquilt_common.datasets.files import dataset_folder
+
+    return _make_read_only(load_prepared(name, dataset_folder(folder, name), read))
+
+
+def _make_read_only(dataset: Dataset) -> Dataset:
     for part in (dataset.train, dataset.test):
-        part.x.setflags(write=False)
         part.y.setflags(write=False)
+        part.x.setflags(write=False)
     return dataset

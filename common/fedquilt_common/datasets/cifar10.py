@@ -7,13 +7,17 @@ part of a batch, such as ``data_batch_1.first4000.bin``, are read too, in the or
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, open_packed, read_records
+from fedquilt_common.datasets.files import SUFFIXES, WHITE, dataset_folder, open_packed, read_records
+from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.errors import DataUnavailableError
-from fedquilt_common.types import Dataset, Examples
+from fedquilt_common.stored_samples import as_samples
+from fedquilt_common.types import Examples
 
 NAME = "cifar10"
 CLASSES = 10
@@ -23,32 +27,32 @@ _MOST = 10_000
 """Greatest number of records in a file."""
 
 
-def load(folder: Path | None = None) -> Dataset:
-    """Load CIFAR-10: ``x`` float32 of shape (n, 3, 32, 32) from 0 to 1, ``y`` int64 of shape (n,) from 0 to 9.
+def load(folder: Path | None = None) -> PartedDataset:
+    """Load CIFAR-10: ``x`` of shape (n, 3, 32, 32) from 0 to 1, stored as bytes; ``y`` int64 of shape (n,), 0 to 9.
 
     Raises:
         DataUnavailableError: a file is missing or damaged.
     """
     place = dataset_folder(folder, NAME)
-    return Dataset(NAME, _read_part(place, "data_batch"), _read_part(place, "test_batch"), CLASSES)
+    return PartedDataset(
+        NAME, CLASSES, [*_readers(place, "data_batch", "train"), *_readers(place, "test_batch", "test")]
+    )
 
 
-def _read_part(place: Path, prefix: str) -> Examples:
+def _readers(place: Path, prefix: str, split: Split) -> list[Callable[[], DatasetPart]]:
     files = sorted(path for suffix in SUFFIXES for path in place.glob(f"{prefix}*.bin{suffix}"))
     if not files:
         raise DataUnavailableError(
             f"{place / prefix}*.bin: there is no such file, and none that also ends in {', '.join(SUFFIXES[1:])}; "
             "put the binary version of CIFAR-10 there"
         )
-    parts = [_read_examples(path) for path in files]
-    return Examples(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+    return [functools.partial(_read_part, path, split) for path in files]
 
 
-def _read_examples(path: Path) -> Examples:
+def _read_part(path: Path, split: Split) -> DatasetPart:
     with open_packed(path) as stream:
         records = read_records(stream, _RECORD, _MOST, path)
     y = records[:, 0].astype(np.int64)
     if y.max() >= CLASSES:
         raise DataUnavailableError(f"{path}: has the label {y.max()}, above {CLASSES - 1}; fetch the file again")
-    x = np.divide(records[:, 1:], np.float32(255), dtype=np.float32)
-    return Examples(x.reshape(-1, *SHAPE), y)
+    return DatasetPart(split, Examples(as_samples(records[:, 1:].reshape(-1, *SHAPE), WHITE), y))

@@ -7,13 +7,16 @@ labels.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 
-from fedquilt_common.datasets.files import dataset_folder, find_file, open_packed, read_records
+from fedquilt_common.datasets.files import WHITE, dataset_folder, find_file, open_packed, read_records
+from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.errors import DataUnavailableError
-from fedquilt_common.types import Dataset, Examples
+from fedquilt_common.stored_samples import as_samples
+from fedquilt_common.types import Examples
 
 NAME = "cifar100"
 COARSE, CLASSES = 20, 100
@@ -23,18 +26,19 @@ _MOST = 50_000
 """Greatest number of records in a file."""
 
 
-def load(folder: Path | None = None) -> Dataset:
-    """Load CIFAR-100: ``x`` float32 of shape (n, 3, 32, 32) from 0 to 1, ``y`` int64 of shape (n,) from 0 to 99.
+def load(folder: Path | None = None) -> PartedDataset:
+    """Load CIFAR-100: ``x`` of shape (n, 3, 32, 32) from 0 to 1, stored as bytes; ``y`` int64 of shape (n,), 0 to 99.
 
     Raises:
         DataUnavailableError: a file is missing or damaged.
     """
     place = dataset_folder(folder, NAME)
-    train, test = (_read_examples(find_file(place, f"{part}.bin")) for part in ("train", "test"))
-    return Dataset(NAME, train, test, CLASSES)
+    splits: tuple[Split, Split] = ("train", "test")
+    files = {split: find_file(place, f"{split}.bin") for split in splits}
+    return PartedDataset(NAME, CLASSES, [functools.partial(_read_part, path, split) for split, path in files.items()])
 
 
-def _read_examples(path: Path) -> Examples:
+def _read_part(path: Path, split: Split) -> DatasetPart:
     with open_packed(path) as stream:
         records = read_records(stream, _RECORD, _MOST, path)
     for column, kind, count in ((0, "coarse", COARSE), (1, "fine", CLASSES)):
@@ -44,5 +48,5 @@ def _read_examples(path: Path) -> Examples:
                 f"{path}, record {wrong[0] + 1}: has the {kind} label {records[wrong[0], column]}, above {count - 1}; "
                 "fetch the file again"
             )
-    x = np.divide(records[:, 2:], np.float32(255), dtype=np.float32)
-    return Examples(x.reshape(-1, *SHAPE), records[:, 1].astype(np.int64))
+    x = as_samples(records[:, 2:].reshape(-1, *SHAPE), WHITE)
+    return DatasetPart(split, Examples(x, records[:, 1].astype(np.int64)))

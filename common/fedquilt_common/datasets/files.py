@@ -7,7 +7,7 @@ import gzip
 import lzma
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 
 from fedquilt_common.errors import DataUnavailableError
 
+WHITE = 255.0
+"""The byte of a white pixel."""
 SUFFIXES = ("", ".gz", ".xz", ".zip")
+FOLDERS: Mapping[str, str] = {"ut-har": "wifi-csi", "wisdm-p": "wisdm2019", "wisdm-w": "wisdm2019"}
+"""Folders of data sets whose folder is not named like them."""
 _DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error)
 
 
@@ -26,16 +30,17 @@ def dataset_folder(folder: Path | None, name: str) -> Path:
     Raises:
         DataUnavailableError: ``folder`` is None, or there is no such folder.
     """
+    inner = FOLDERS.get(name, name)
     if folder is None:
         raise DataUnavailableError(
-            f"the data set '{name}' needs a folder of data sets; set FEDQUILT_DATA to the one that holds '{name}/'"
+            f"the data set '{name}' needs a folder of data sets; set FEDQUILT_DATA to the one that holds '{inner}/'"
         )
-    if not (folder / name).is_dir():
+    if not (folder / inner).is_dir():
         raise DataUnavailableError(
-            f"{folder / name}: there is no such folder; put the files of '{name}' there, or set "
-            f"FEDQUILT_DATA to the folder that holds '{name}/'"
+            f"{folder / inner}: there is no such folder; put the files of '{name}' there, or set "
+            f"FEDQUILT_DATA to the folder that holds '{inner}/'"
         )
-    return folder / name
+    return folder / inner
 
 
 def find_file(folder: Path, name: str) -> Path:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.files import check_end, dataset_folder, find_file, open_packed, read_exactly
+from fedquilt_common.datasets.files import WHITE, check_end, dataset_folder, find_file, open_packed, read_exactly
 from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.stored_samples import as_samples
 from fedquilt_common.types import Dataset, Examples
 
 CLASSES = 10
 SIDE = 28
 _MOST = 1_000_000
-# Images unpacked and scaled at a time, so that the raw bytes are never all in memory beside the floats.
-_BLOCK = 1000
-_WHITE = np.float32(255)
 
 
 def load_idx(folder: Path | None, name: str) -> Dataset:
@@ -33,7 +31,7 @@ def load_idx(folder: Path | None, name: str) -> Dataset:
         name: of the data set.
 
     Returns:
-        ``x`` float32 of shape (n, 1, 28, 28) from 0 to 1, ``y`` int64 of shape (n,) from 0 to 9.
+        ``x`` of shape (n, 1, 28, 28) from 0 to 1, stored as bytes; ``y`` int64 of shape (n,) from 0 to 9.
 
     Raises:
         DataUnavailableError: a file is missing or damaged.
@@ -52,16 +50,12 @@ def _read_part(place: Path, prefix: str) -> Examples:
     return Examples(x, y)
 
 
-def _read_images(path: Path) -> NDArray[np.float32]:
+def _read_images(path: Path) -> NDArray[Any]:
     with open_packed(path) as stream:
         count = _read_header(stream, path, (SIDE, SIDE))
-        x = np.empty((count, 1, SIDE, SIDE), dtype=np.float32)
-        for start in range(0, count, _BLOCK):
-            block = x[start : start + _BLOCK]
-            pixels = np.frombuffer(read_exactly(stream, block.size, path), dtype=np.uint8)
-            np.divide(pixels.reshape(block.shape), _WHITE, out=block)
+        pixels = np.frombuffer(read_exactly(stream, count * SIDE * SIDE, path), dtype=np.uint8)
         check_end(stream, path)
-    return x
+    return as_samples(pixels.reshape(count, 1, SIDE, SIDE), WHITE)
 
 
 def _read_labels(path: Path) -> NDArray[np.int64]:

@@ -23,6 +23,7 @@ from fedquilt_common.datasets.public import own_public
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.stored_samples import join_samples
 from fedquilt_common.types import Dataset, Examples
 
 SampleIndices = NDArray[np.int64]
@@ -75,7 +76,11 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
         check_smallest(cut, part.min_samples)
         return cut[: data.clients]
     classes = classes_for(
-        part, labels[free], lambda: take_samples(dataset, free).x, derive_seed(experiment.seed, "clusters"), allowed
+        part,
+        labels[free],
+        lambda: np.asarray(take_samples(dataset, free).x),
+        derive_seed(experiment.seed, "clusters"),
+        allowed,
     )
     scheme = Scheme(
         part.scheme, part.alpha, part.min_samples, part.per_class, part.classes, part.labels, part.overlap,
@@ -141,7 +146,7 @@ def take_samples(dataset: Dataset, index: SampleIndices) -> Examples:
     if len(first) == len(index):
         return first
     rest = dataset.test.take(index[index >= count] - count)
-    return Examples(np.concatenate([first.x, rest.x]), np.concatenate([first.y, rest.y]))
+    return Examples(join_samples([first.x, rest.x]), np.concatenate([first.y, rest.y]))
 
 
 def changed_labels(experiment: Experiment, dataset: Dataset, shares: Sequence[Share]) -> ChangedLabels:

@@ -35,7 +35,6 @@ from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
 NAME = "ut-har"
-FOLDER = "wifi-csi"
 ACTIVITIES = ("bed", "fall", "walk", "pickup", "run", "sitdown", "standup")
 """Classes in the order of the published windows; ``bed`` is lying down."""
 IDLE = "NoActivity"
@@ -64,7 +63,7 @@ def load(folder: Path | None = None) -> Dataset:
     Raises:
         DataUnavailableError: files are missing or damaged; the error names file and line.
     """
-    place = dataset_folder(folder, FOLDER)
+    place = dataset_folder(folder, NAME)
     arrays = {file.name: _read_array(file) for file in read_files(place, _ARRAY.fullmatch)}
     if arrays:
         train, test = (_take_part(arrays, part, place) for part in ("train", "test"))

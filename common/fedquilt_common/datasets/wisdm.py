@@ -29,7 +29,6 @@ from fedquilt_common.datasets.windows import cut_windows, hold_out, standardise_
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
-FOLDER = "wisdm2019"
 CLASSES = (
     "walking", "jogging", "stairs", "sitting", "standing", "typing", "teeth", "eating", "drinking", "writing",
     "clapping", "folding",
@@ -73,7 +72,7 @@ def load_device(folder: Path | None, name: str, device: str) -> Dataset:
     Raises:
         DataUnavailableError: files are missing or damaged; the error names file and line.
     """
-    place = dataset_folder(folder, FOLDER)
+    place = dataset_folder(folder, name)
     sensors, repairs = _read_sensors(place, device)
     windows, labels, persons = _cut_sessions(sensors, repairs)
     if len(set(persons)) < 2:

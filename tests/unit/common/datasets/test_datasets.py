@@ -16,7 +16,8 @@ import pytest
 from tests.support.data import real_data
 from tests.support.published import SIDE, cifar_records, idx_files, write_cifar10
 
-from fedquilt_common.datasets import cifar10, fashion_mnist, idx, load_dataset
+from fedquilt_common.datasets import cifar10, fashion_mnist, load_dataset
+from fedquilt_common.datasets.parts import join_parts
 from fedquilt_common.errors import DataUnavailableError, UnknownNameError
 from fedquilt_common.types import Dataset
 
@@ -92,12 +93,6 @@ def test_folder_comes_from_the_environment(place: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("FEDQUILT_DATA")
     with pytest.raises(DataUnavailableError, match="set FEDQUILT_DATA"):
         load_dataset("fashion-mnist")
-
-
-def test_blocks_are_put_together(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = fashion_mnist.load(place.parent)
-    monkeypatch.setattr(idx, "_BLOCK", 2)
-    assert np.array_equal(fashion_mnist.load(place.parent).train.x, whole.train.x)
 
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -177,7 +172,7 @@ def cifar(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_cifar10_as_published_and_packed(cifar: Path, packing: str) -> None:
-    plain = cifar10.load(cifar.parent)
+    plain = join_parts(cifar10.load(cifar.parent))
     assert plain.train.x.shape == (20, 3, 32, 32)
     assert (len(plain.test), plain.classes) == (3, 10)
     assert plain.train.x.dtype == np.float32
@@ -190,7 +185,7 @@ def test_cifar10_as_published_and_packed(cifar: Path, packing: str) -> None:
         data = path.read_bytes()
         path.unlink()
         PACKINGS[packing](data, path.with_name(path.name + packing))
-    packed = cifar10.load(cifar.parent)
+    packed = join_parts(cifar10.load(cifar.parent))
     assert np.array_equal(packed.train.x, plain.train.x)
     assert np.array_equal(packed.test.y, plain.test.y)
 
@@ -198,7 +193,7 @@ def test_cifar10_as_published_and_packed(cifar: Path, packing: str) -> None:
 def test_cifar10_in_parts_of_batches(cifar: Path) -> None:
     (cifar / "data_batch_2.bin").rename(cifar / "data_batch_2.first1000.bin")
     (cifar / "data_batch_2.first1000.index.txt").write_text("0 1 2 3")
-    assert len(cifar10.load(cifar.parent).train) == 20
+    assert len(join_parts(cifar10.load(cifar.parent)).train) == 20
 
 
 @pytest.mark.parametrize(
@@ -214,18 +209,19 @@ def test_cifar10_in_parts_of_batches(cifar: Path) -> None:
 def test_a_damaged_file_of_cifar10_is_named(cifar: Path, data: bytes, reason: str) -> None:
     (cifar / "data_batch_3.bin").write_bytes(data)
     with pytest.raises(DataUnavailableError, match=rf"data_batch_3.bin: has .*{reason}|data_batch_3.bin: .*{reason}"):
-        cifar10.load(cifar.parent)
+        join_parts(cifar10.load(cifar.parent))
 
 
 def test_cifar10_that_is_not_there(cifar: Path) -> None:
     (cifar / "test_batch.bin").unlink()
     with pytest.raises(DataUnavailableError, match=r"test_batch\*.bin: there is no such file"):
-        cifar10.load(cifar.parent)
+        join_parts(cifar10.load(cifar.parent))
 
 
 def test_a_batch_of_the_real_cifar10() -> None:
     """One of its six, which all have one format: unpacking the others takes ten seconds more."""
-    found = cifar10._read_part(real_data("cifar10") / "cifar10", "test_batch")
+    readers = cifar10.load(real_data("cifar10")).readers
+    found = readers[-1]().examples
     assert len(found) in (10_000, 9_968)  # whole, or without 32 images
     assert set(np.unique(found.y)) == set(range(10))
     assert 0.4 < found.x.mean() < 0.55

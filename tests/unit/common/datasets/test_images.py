@@ -11,6 +11,7 @@ import pytest
 from tests.support.published import idx_files
 
 from fedquilt_common.datasets import cifar100, femnist, mnist
+from fedquilt_common.datasets.parts import join_parts
 from fedquilt_common.errors import DataUnavailableError
 
 
@@ -41,7 +42,7 @@ def write_cifar100(folder: Path, train: bytes, test: bytes) -> None:
 def test_cifar100_as_it_is_published(tmp_path: Path) -> None:
     data = cifar100_records(105)
     write_cifar100(tmp_path, data, cifar100_records(7))
-    found = cifar100.load(tmp_path)
+    found = join_parts(cifar100.load(tmp_path))
     assert (found.classes, found.train.x.shape, len(found.test)) == (100, (105, 3, 32, 32), 7)
     assert found.train.y.tolist() == [*range(100), *range(5)]
     record = np.frombuffer(data[3074 : 2 * 3074], np.uint8)
@@ -60,7 +61,7 @@ def test_cifar100_as_it_is_published(tmp_path: Path) -> None:
 def test_damaged_cifar100(data: bytes, words: str, tmp_path: Path) -> None:
     write_cifar100(tmp_path, data, cifar100_records(1))
     with pytest.raises(DataUnavailableError, match=f"train.bin.*{words}"):
-        cifar100.load(tmp_path)
+        join_parts(cifar100.load(tmp_path))
 
 
 def shard(**writers: int) -> dict[str, Any]:
