@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import multiprocessing
 import os
 import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -116,12 +115,12 @@ def _write(draft: Path, loaded: Loaded) -> None:
 
 
 def _read_parts(parted: PartedDataset) -> Iterator[DatasetPart]:
-    """Read the parts in order, in several processes; at most one part for each of them is in memory."""
+    """Read the parts in order, in several threads; at most one part for each of them is in memory."""
     workers, total = min(_WORKERS, os.cpu_count() or 1, len(parted.readers)), len(parted.readers)
     waiting: deque[Future[DatasetPart]] = deque()
     logged, done = time.monotonic(), 0
-    # A new process for each worker: a copy of this one would hold its locks and threads.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    # Threads: unpacking and numpy run beside each other in them, and a new process would run a user's script again.
+    with ThreadPoolExecutor(workers) as pool:
         for reader in [*parted.readers, *[None] * workers]:
             if reader is not None:
                 waiting.append(pool.submit(reader))

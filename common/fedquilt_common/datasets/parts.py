@@ -40,8 +40,8 @@ class PartedDataset:
     Attributes:
         name: its key in ``DATASETS``.
         classes: number of classes; 0 for regression.
-        readers: each reads one file. They run in other processes, so each is a ``functools.partial`` of a function of a
-            module. They raise ``DataUnavailableError`` if the file is damaged.
+        readers: each reads one file; several run at a time, in threads. They raise ``DataUnavailableError`` if the file
+            is damaged.
         note: a fact that readers of the results need.
     """
 
