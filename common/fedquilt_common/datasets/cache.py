@@ -111,7 +111,7 @@ def _write(draft: Path, loaded: Loaded) -> None:
     if isinstance(loaded, Dataset):
         write_dataset(draft, loaded)
     else:
-        write_parts(draft, loaded.name, loaded.classes, loaded.note, lambda: _read_parts(loaded))
+        write_parts(draft, loaded, _read_parts(loaded))
 
 
 def _read_parts(parted: PartedDataset) -> Iterator[DatasetPart]:

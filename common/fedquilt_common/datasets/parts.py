@@ -43,12 +43,14 @@ class PartedDataset:
         readers: each reads one file; several run at a time, in threads. They raise ``DataUnavailableError`` if the file
             is damaged.
         note: a fact that readers of the results need.
+        task: as in ``Dataset``.
     """
 
     name: str
     classes: int
     readers: Sequence[Callable[[], DatasetPart]]
     note: str = ""
+    task: str = ""
 
 
 def join_parts(parted: PartedDataset) -> Dataset:
@@ -67,6 +69,7 @@ def join_parts(parted: PartedDataset) -> Dataset:
         parted.classes,
         np.concatenate(subjects) if subjects else None,
         join_notes([parted.note, *(part.note for part in parts)]),
+        parted.task,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.parts import DatasetPart, join_notes
+from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, join_notes
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.files.durable import sync, write_durably
 from fedquilt_common.stored_samples import FileRows, as_samples, as_stored
@@ -65,10 +65,10 @@ class _ArrayFile:
 class PreparedWriter:
     """Writes parts to a folder as they come. A folder without a manifest is not finished."""
 
-    def __init__(self, folder: Path, name: str, classes: int) -> None:
+    def __init__(self, folder: Path, name: str, classes: int, task: str = "") -> None:
         """Start in an empty ``folder``, with the facts that the manifest keeps."""
         self._folder = folder
-        self._facts: dict[str, Any] = {"format": _FORMAT, "name": name, "classes": classes}
+        self._facts: dict[str, Any] = {"format": _FORMAT, "name": name, "classes": classes, "task": task}
         self._arrays: dict[str, _ArrayFile] = {}
 
     def add(self, part: DatasetPart) -> None:
@@ -93,7 +93,7 @@ class PreparedWriter:
             self._arrays[name] = _ArrayFile(self._folder / f"{name}.bin", *kind)
         return self._arrays[name]
 
-    def finish(self, note: str, **facts: Any) -> None:
+    def finish(self, note: str) -> None:
         """Write the manifest, which makes the folder complete.
 
         Raises:
@@ -105,7 +105,7 @@ class PreparedWriter:
                 split = name.removesuffix("_x")
                 raise DataUnavailableError(f"{self._facts['name']}: has no {split} samples; fetch its files again")
         arrays = {name: file.finish() for name, file in self._arrays.items()}
-        write_durably(self._folder / MANIFEST, json.dumps({**self._facts, **facts, "note": note, "arrays": arrays}))
+        write_durably(self._folder / MANIFEST, json.dumps({**self._facts, "note": note, "arrays": arrays}))
         sync(self._folder)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class PreparedWriter:
 
 def write_dataset(folder: Path, dataset: Dataset) -> None:
     """Write a data set that is in memory. Raises as ``PreparedWriter``."""
-    writer = PreparedWriter(folder, dataset.name, dataset.classes)
+    writer = PreparedWriter(folder, dataset.name, dataset.classes, dataset.task)
     try:
         writer.add(DatasetPart("train", dataset.train, dataset.subjects))
         writer.add(DatasetPart("test", dataset.test))
@@ -125,11 +125,11 @@ def write_dataset(folder: Path, dataset: Dataset) -> None:
         writer.close()
 
 
-def write_parts(folder: Path, name: str, classes: int, note: str, take_parts: Callable[[], Any]) -> None:
-    """Write the parts that ``take_parts()`` yields. Raises as ``PreparedWriter``."""
-    writer, notes = PreparedWriter(folder, name, classes), [note]
+def write_parts(folder: Path, parted: PartedDataset, parts: Iterable[DatasetPart]) -> None:
+    """Write the parts of a data set as they come. Raises as ``PreparedWriter``."""
+    writer, notes = PreparedWriter(folder, parted.name, parted.classes, parted.task), [parted.note]
     try:
-        for part in take_parts():
+        for part in parts:
             writer.add(part)
             notes.append(part.note)
         writer.finish(join_notes(notes))
@@ -152,7 +152,8 @@ def open_prepared(folder: Path) -> Dataset:
         Examples(arrays[f"{split}_x"], _read_only(np.asarray(arrays[f"{split}_y"]))) for split in ("train", "test")
     )
     subjects = _read_only(np.asarray(arrays["subjects"])) if "subjects" in arrays else None
-    return Dataset(manifest["name"], train, test, manifest["classes"], subjects, manifest["note"])
+    facts = (manifest[key] for key in ("note", "task"))
+    return Dataset(manifest["name"], train, test, manifest["classes"], subjects, *facts)
 
 
 def _open_array(path: Path, entry: Mapping[str, Any]) -> NDArray[Any]:

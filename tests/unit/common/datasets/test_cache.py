@@ -40,7 +40,9 @@ def wait_forever() -> DatasetPart:
 
 
 def parted(*readers: Callable[[], DatasetPart]) -> PartedDataset:
-    return PartedDataset("made", 9, readers or [functools.partial(read_part, n) for n in range(PARTS)], "made up")
+    return PartedDataset(
+        "made", 9, readers or [functools.partial(read_part, n) for n in range(PARTS)], "made up", "classification"
+    )
 
 
 def whole() -> Dataset:
@@ -67,7 +69,8 @@ def assert_same(found: Dataset, expected: Dataset) -> None:
     assert found.subjects is not None
     assert expected.subjects is not None
     np.testing.assert_array_equal(found.subjects, expected.subjects)
-    assert (found.name, found.classes, found.note) == (expected.name, expected.classes, expected.note)
+    facts = [(one.name, one.classes, one.note, one.task) for one in (found, expected)]
+    assert facts[0] == facts[1]
 
 
 @pytest.mark.parametrize("load", [parted, whole])
