@@ -72,6 +72,11 @@ SIZES: Mapping[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "time-series": ((4, 50), {}),
     "harb": ((4, 50), {"number": 9}),
     "transformer": ((6,), {"embed": 32, "hidden": 64, "heads": 2, "layers": 2}),
+    "aep-mlp": ((18,), {}),
+    "wisdm-lstm": ((6, 50), {}),
+    "resnet18-gn": ((22, 20, 20), {"width": 0.25}),
+    "casas-bilstm": ((50,), {"vocabulary": 50}),
+    "epic-resnet18": ((1, 32, 32), {"width": 0.25}),
 }
 """Shape of a sample, and parameters that keep a step short under emulation, for every model."""
 
@@ -161,7 +166,7 @@ def samples_for(name: str) -> Examples:
     shape, _ = SIZES[name]
     draw = rng("samples", name)
     labels = draw.integers(0, CLASSES, BATCH)
-    if name == "transformer":
+    if name in ("transformer", "casas-bilstm"):
         return Examples(draw.integers(0, CLASSES, (BATCH, *shape)), labels)
     return Examples(draw.uniform(-1, 1, (BATCH, *shape)).astype(np.float32), labels)
 

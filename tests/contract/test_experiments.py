@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.support.generated import GENERATED
 from tests.support.published import MADE
 
 from fedquilt_common.algorithm_api import Task
+from fedquilt_common.datasets import DATASETS
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment, agent_specs
 from fedquilt_common.experiment_file import load_experiment
@@ -20,7 +22,7 @@ from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.run import ActiveRun
 
-EXPERIMENTS = sorted((Path(__file__).parents[2] / "deploy" / "experiments").glob("*.yaml"))
+EXPERIMENTS = sorted((Path(__file__).parents[2] / "deploy" / "experiments").rglob("*.yaml"))
 SLICED = ("heterofl", "fedrolex", "federated-dropout", "adaptivefl", "scalefl")
 EXACT = ("heterofl", "fedrolex", "adaptivefl", "scalefl")
 """Algorithms by which a board is sent its sub-model and nothing else."""
@@ -57,6 +59,8 @@ def test_it_can_begin(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert experiment.name == path.stem
     if experiment.data.set in MADE:
         MADE[experiment.data.set](tmp_path)
+    if experiment.data.set in GENERATED:
+        monkeypatch.setitem(DATASETS, experiment.data.set, GENERATED[experiment.data.set])
     monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
     tasks, _ = tasks_of(experiment, 1)
     assert len(tasks) == experiment.participation.per_round

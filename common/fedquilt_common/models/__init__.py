@@ -25,6 +25,11 @@ MODELS: dict[str, str] = {
     "image-cnn": "fedquilt_common.models.image_cnn:build",
     "hars": "fedquilt_common.models.tabular:hars",
     "harb": "fedquilt_common.models.time_series:harb",
+    "aep-mlp": "fedquilt_common.models.aep_mlp:build",
+    "wisdm-lstm": "fedquilt_common.models.wisdm_lstm:build",
+    "resnet18-gn": "fedquilt_common.models.resnet18_gn:build",
+    "casas-bilstm": "fedquilt_common.models.casas_bilstm:build",
+    "epic-resnet18": "fedquilt_common.models.epic_resnet18:build",
 }
 DIAGNOSTIC_MODELS: dict[str, str] = {"ballast": "fedquilt_common.models.ballast:ballast"}
 """Arrays for ``fedquilt bench``, made without torch; they are no models that can be trained."""

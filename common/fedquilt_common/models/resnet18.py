@@ -7,7 +7,7 @@ ten classes. AdaptiveFL's published code has a wider first stage, ``hidden`` [96
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
@@ -19,21 +19,26 @@ HIDDEN = (64, 128, 256, 512)
 _STEM = 64
 _SMALLEST = 8
 
+Norm = Callable[[int], nn.Module]
+"""Makes the norm of that many channels."""
+
 
 class BasicBlock(nn.Module):
     """Two convolutions and a shortcut; the shortcut is a convolution if sizes change."""
 
-    def __init__(self, channels: int, out: int, stride: int) -> None:
+    def __init__(
+        self, channels: int, out: int, stride: int, norm: Norm = nn.BatchNorm2d, shortcut_bias: bool = False
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(out)
+        self.norm1 = norm(out)
         self.relu1 = nn.ReLU()
         self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(out)
+        self.norm2 = norm(out)
         self.relu2 = nn.ReLU()
         same = stride == 1 and channels == out
         self.shortcut = nn.Sequential() if same else nn.Sequential(
-            OrderedDict(conv=nn.Conv2d(channels, out, 1, stride, bias=False), norm=nn.BatchNorm2d(out)))  # fmt: skip
+            OrderedDict(conv=nn.Conv2d(channels, out, 1, stride, bias=shortcut_bias), norm=norm(out)))  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images of shape (n, channels, height, width) to (n, out, height / stride, width / stride)."""
@@ -62,25 +67,67 @@ def build(
         ExperimentError: the samples are no such images, or a parameter is out of range.
     """
     channels, _, _ = check_image("resnet18", input_shape, _SMALLEST, "mlp")
-    check_sizes("hidden", hidden)
-    if len(hidden) != len(HIDDEN):
-        raise ExperimentError(f"model.hidden = {list(hidden)}: ResNet18 has {len(HIDDEN)} stages; give as many numbers")
-    first, *sizes = (scale_channels(size, width) for size in (_STEM, *hidden))
+    first, *sizes = scale_stages(_STEM, hidden, width)
     stem = OrderedDict[str, nn.Module](
         conv=nn.Conv2d(channels, first, 3, 1, 1, bias=False), norm=nn.BatchNorm2d(first), relu=nn.ReLU()
     )
-    before = [first, *sizes]
-    stages = [_stage(before[k], size, 1 if k == 0 else 2) for k, size in enumerate(sizes)]
-    head = OrderedDict[str, nn.Module](
-        pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(sizes[-1], max(classes, 1))
-    )
-    if exits:
-        opening = nn.Sequential(OrderedDict([*stem.items(), ("layer1", stages[0])]))
-        ends = [(size, True) for size in sizes]
-        return with_exits("resnet18", [opening, *stages[1:]], ends, nn.Sequential(head), exits, classes)
+    if not exits:
+        return assemble(stem, first, sizes, classes)
+    stages, head = make_stages(first, sizes), make_head(sizes[-1], classes)
+    opening = nn.Sequential(OrderedDict([*stem.items(), ("layer1", stages[0])]))
+    ends = [(size, True) for size in sizes]
+    return with_exits("resnet18", [opening, *stages[1:]], ends, nn.Sequential(head), exits, classes)
+
+
+def scale_stages(stem: int, hidden: Sequence[int], width: float) -> list[int]:
+    """Return the channels of the first convolution and of the four stages, each multiplied by ``width``.
+
+    Raises:
+        ExperimentError: ``hidden`` is not a list of four positive whole numbers, or the width is out of range.
+    """
+    check_sizes("hidden", hidden)
+    if len(hidden) != len(HIDDEN):
+        raise ExperimentError(f"model.hidden = {list(hidden)}: ResNet18 has {len(HIDDEN)} stages; give as many numbers")
+    return [scale_channels(size, width) for size in (stem, *hidden)]
+
+
+def assemble(
+    stem: OrderedDict[str, nn.Module],
+    first: int,
+    sizes: Sequence[int],
+    classes: int,
+    norm: Norm = nn.BatchNorm2d,
+    shortcut_bias: bool = False,
+) -> nn.Sequential:
+    """Put a stem, the stages ``layer1`` to ``layer4`` and a classifier into one network.
+
+    Args:
+        stem: layers from the samples to images (n, first, height, width).
+        first: channels that the stem returns.
+        sizes: channels of the stages.
+        classes: number of classes; 0 for regression.
+        norm: after each convolution of the stages.
+        shortcut_bias: whether the convolutions of shortcuts have one.
+    """
+    stages = make_stages(first, sizes, norm, shortcut_bias)
     layers = [(f"layer{k + 1}", stage) for k, stage in enumerate(stages)]
-    return nn.Sequential(OrderedDict([*stem.items(), *layers, *head.items()]))
+    return nn.Sequential(OrderedDict([*stem.items(), *layers, *make_head(sizes[-1], classes).items()]))
 
 
-def _stage(channels: int, out: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(BasicBlock(channels, out, stride), BasicBlock(out, out, 1))
+def make_stages(
+    first: int, sizes: Sequence[int], norm: Norm = nn.BatchNorm2d, shortcut_bias: bool = False
+) -> list[nn.Sequential]:
+    """Make the stages of two blocks each; all but the first halve height and width."""
+    before = [first, *sizes]
+    return [
+        nn.Sequential(
+            BasicBlock(before[k], size, 1 if k == 0 else 2, norm, shortcut_bias),
+            BasicBlock(size, size, 1, norm, shortcut_bias),
+        )
+        for k, size in enumerate(sizes)
+    ]
+
+
+def make_head(features: int, classes: int) -> OrderedDict[str, nn.Module]:
+    """Make the classifier: the mean over all places, then a linear layer."""
+    return OrderedDict(pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(features, max(classes, 1)))

@@ -211,10 +211,12 @@ def shape_of(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -
 
 
 def get_attribute(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """Attributes of a tensor: its shape, dtype, device and transpose; others are refused."""
+    """Attributes of a tensor: its shape, dtype, device and transposes; others are refused."""
     x, name = args
     if isinstance(x, Traced) and name == "T":
         return Traced(result, tuple(reversed(x.dims)))
+    if isinstance(x, Traced) and name == "mT":
+        return Traced(result, (*x.dims[:-2], x.dims[-1], x.dims[-2]))
     if isinstance(x, Traced) and name not in ("shape", "dtype", "device", "ndim"):
         raise walk.refuse(f"the tensor attribute .{name}")
     return shape_of(walk, called, args, kwargs, result)

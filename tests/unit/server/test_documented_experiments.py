@@ -1,4 +1,7 @@
-"""docs/experiments.md: its example files are valid, and its example of errors is what fedquilt prints."""
+"""docs/experiments.md: its example files are valid, and its example of errors is what fedquilt prints.
+
+The files in deploy/experiments/ are valid, too.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment_file import parse_experiment
+from fedquilt_common.experiment_file import load_experiment, parse_experiment
 
-PAGE = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+READY = sorted((ROOT / "deploy" / "experiments").rglob("*.yaml"))
+PAGE = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
 FILES, ERRORS = PAGE.split("## Errors")
 
 
@@ -22,6 +27,11 @@ def blocks(text: str, language: str) -> list[str]:
 def test_the_example_files_are_valid(name: str) -> None:
     (text,) = [block for block in blocks(FILES, "yaml") if block.startswith(f"name: {name}\n")]
     assert parse_experiment(text, "page").name == name
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
+def test_the_ready_files_are_valid_and_named_like_their_experiments(path: Path) -> None:
+    assert load_experiment(path).name == path.stem
 
 
 def test_the_example_of_errors_is_what_is_printed() -> None:

@@ -25,7 +25,10 @@ def test_default_mlp_is_the_test_beds_network() -> None:
     assert 4 * size(build_model("mlp", {}, (3, 32, 32), 10)()) == 1_233_240
 
 
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"transformer", "time-series", "hars", "harb"}))
+NOT_FOR_IMAGES = {"transformer", "casas-bilstm", "time-series", "wisdm-lstm", "hars", "harb"}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - NOT_FOR_IMAGES))
 @pytest.mark.parametrize(
     ("shape", "classes", "outputs"), [((1, 28, 28), 10, 10), ((3, 16, 20), 7, 7), ((1, 32, 32), 0, 1)]
 )
@@ -40,6 +43,13 @@ def test_mlp_layers() -> None:
     assert shapes == {"fc1.weight": (5, 6), "fc2.weight": (4, 5), "fc3.weight": (3, 4)}
     assert sum(isinstance(layer, nn.ReLU) for layer in module.children()) == 2
     assert size(build_model("mlp", {"hidden": []}, (4,), 2)()) == 10
+
+
+def test_mlp_with_dropout_has_the_same_arrays() -> None:
+    plain, regular = (build_model("mlp", {"hidden": [5, 4], "dropout": rate}, (6,), 3)() for rate in (0, 0.5))
+    assert list(plain.state_dict()) == list(regular.state_dict())
+    assert [type(layer).__name__ for layer in regular.children()].count("Dropout") == 2
+    assert not any(isinstance(layer, nn.Dropout) for layer in plain.children())
 
 
 def test_each_call_builds_anew() -> None:

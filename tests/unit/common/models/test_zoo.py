@@ -26,11 +26,18 @@ SMALL: dict[str, dict[str, Any]] = {
     "time-series": {"filters": 4, "kernel": 3, "units": 5},
     "harb": {"number": 9},
     "image-cnn": {"filters": [3, 4], "hidden": 5},
+    "aep-mlp": {"hidden": [9, 8]},
+    "wisdm-lstm": {"hidden": 9},
+    "resnet18-gn": {"width": 0.1},
+    "casas-bilstm": {"vocabulary": 11, "units": 5},
+    "epic-resnet18": {"width": 0.1},
 }
-FLAT = ("mlp", "tabular", "hars")
+FLAT = ("mlp", "tabular", "hars", "aep-mlp")
 """They take samples of any shape."""
-TIMED = ("time-series", "harb")
-IMAGE_MODELS = [name for name in SMALL if name not in (*FLAT, *TIMED, "transformer", "image-cnn")]
+TIMED = ("time-series", "harb", "wisdm-lstm")
+NUMBERED = ("transformer", "casas-bilstm")
+"""They take sequences of whole numbers."""
+IMAGE_MODELS = [name for name in SMALL if name not in (*FLAT, *TIMED, *NUMBERED, "image-cnn")]
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *SMALL.items(),
     *((name, {**SMALL[name], "exits": [0]}) for name in ("mlp", "convnet", "vgg16", "resnet18")),
@@ -38,6 +45,8 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("preact-resnet18", {"hidden": [6, 8, 10, 12], "blocks": [2, 1, 1, 1]}),
     ("preact-resnet18", {"hidden": [6, 8], "blocks": [1, 1]}),
     ("resnet18", {"hidden": [9, 12, 25, 51], "width": 0.5}),
+    ("resnet18-gn", {"width": 0.1, "stem": "profiles"}),
+    ("mlp", {"hidden": [9, 8], "dropout": 0.5, "exits": [0]}),
 ]
 
 
@@ -50,12 +59,12 @@ class LeafTracer(fx.Tracer):
 
 
 def shape_for(name: str) -> tuple[int, ...]:
-    return (6,) if name == "transformer" else (4, 50) if name in TIMED else (3, 32, 32)
+    return (6,) if name in NUMBERED else (4, 50) if name in TIMED else (3, 32, 32)
 
 
 def samples(name: str, count: int, shape: tuple[int, ...], classes: int) -> Tensor:
     generator = torch.Generator().manual_seed(1)
-    if name == "transformer":
+    if name in NUMBERED:
         return torch.randint(classes, (count, *shape), generator=generator)
     return torch.randn((count, *shape), generator=generator)
 

@@ -104,6 +104,10 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "vgg16": (build_model("vgg16", {"width": 0.05}, (3, 32, 32), 5), (3, 32, 32)),
     "resnet18": (build_model("resnet18", {"width": 0.08}, (3, 12, 12), 5), (3, 12, 12)),
     "mobilenet-v2": (build_model("mobilenet-v2", {"width": 0.15}, (3, 12, 12), 5), (3, 12, 12)),
+    "epic-resnet18": (build_model("epic-resnet18", {"width": 0.08}, (1, 16, 20), 5), (1, 16, 20)),
+    "wisdm-lstm": (build_model("wisdm-lstm", {"hidden": 9}, SERIES, 5), SERIES),
+    "casas-bilstm": (build_model("casas-bilstm", {"vocabulary": 10, "units": 6}, WORDS, 5), WORDS),
+    "aep-mlp": (build_model("aep-mlp", {"hidden": [9, 7]}, (6,), 0), (6,)),
     "residual": (module(
         residual, a=conv(3, 8, 3, padding=1), b=conv(8, 8, 3, padding=1), norm=lambda: nn.BatchNorm2d(8),
         c=conv(8, 12, 1), depthwise=conv(12, 12, 3, groups=12), head=linear(12 * 16, 5)), IMAGE),
@@ -164,6 +168,8 @@ TRAINED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "transformer": (build_model("transformer", {"embed": 16, "hidden": 20, "heads": 2, "head_dim": 6}, WORDS, 10),
                     WORDS),
     "preact": (build_model("preact-resnet18", {"width": 0.08}, (3, 12, 12), 5), (3, 12, 12)),
+    "resnet18-gn, amplitudes": (build_model("resnet18-gn", {"width": 0.15}, (2, 14, 64), 5), (2, 14, 64)),
+    "resnet18-gn, profiles": (build_model("resnet18-gn", {"width": 0.15}, (3, 8, 8), 5), (3, 8, 8)),
     "within norm groups": (module(in_turn, layers=lambda: nn.ModuleList([
         nn.Conv2d(3, 12, 3), nn.GroupNorm(2, 12), nn.Flatten(), nn.Linear(12 * 16, 5)])), IMAGE),
     "one norm group": (module(in_turn, layers=lambda: nn.ModuleList([
@@ -277,6 +283,8 @@ def test_groups_are_those_that_must_share_an_index_set() -> None:
     assert sizes("whole norm groups") == {"layers.1": 6}  # six groups of two: whole groups go
     assert sizes("within norm groups") == {"layers.0": 6}  # two groups of six: each keeps the same part
     assert sizes("one norm group") == {"layers.0": 12}
+    assert sizes("wisdm-lstm") == {"lstm": 6, "fc1": 9}
+    assert sizes("resnet18-gn, profiles")["conv"] == 4  # of eight channels in two groups
 
 
 def test_each_channel_owns_its_places_when_a_convolution_is_flattened() -> None:
