@@ -5,12 +5,14 @@ Nothing is unpacked to the disk, so a member's path cannot lead out of the folde
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import lzma
 import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -69,16 +71,12 @@ _ArchiveMember = tuple[str, Callable[[], IO[bytes]]]
 def _read_archive(
     path: Path, members: Iterator[_ArchiveMember], is_wanted: Callable[[str], object]
 ) -> Iterator[PublishedFile]:
-    try:
+    with _report_damage(path):
         for member, open_member in members:
             name = PurePosixPath(member).name
             if is_wanted(name):
                 with open_member() as stream:
                     yield PublishedFile(name, f"{path}, {member}", _read_all(stream, f"{path}, {member}"))
-    except _DAMAGE as error:
-        raise DataUnavailableError(f"{path}: is damaged ({error}); fetch the file again") from error
-    except OSError as error:
-        raise DataUnavailableError(f"{path}: cannot be read: {error}; check its permissions") from error
 
 
 def _open_tar_members(path: Path) -> Iterator[_ArchiveMember]:
@@ -102,3 +100,74 @@ def _read_all(stream: IO[bytes], where: str) -> bytes:
             f"{where}: has more than {MOST_BYTES} bytes, so it is not this data set's file; fetch it again"
         )
     return data
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """Where a file lies that is read later.
+
+    Attributes:
+        path: of the file, or of its zip archive.
+        member: its path in the archive; empty: it is no archive.
+    """
+
+    path: Path
+    member: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return its path for errors."""
+        return f"{self.path}, {self.member}" if self.member else str(self.path)
+
+
+def list_files(place: Path, is_wanted: Callable[[str], object]) -> list[ListedFile]:
+    """List the files below ``place``, also those in its zip archives, in the order of their paths.
+
+    Args:
+        place: the data set's folder.
+        is_wanted: receives a file's path without the folder, or its path in the archive; its result decides.
+
+    Raises:
+        DataUnavailableError: an archive is damaged or cannot be read.
+    """
+    found = list[ListedFile]()
+    for path in sorted(place.rglob("*")):
+        if path.is_file() and path.suffix == ".zip":
+            found += [ListedFile(path, member) for member in _list_zip_members(path) if is_wanted(member)]
+        elif path.is_file() and is_wanted(str(path.relative_to(place))):
+            found.append(ListedFile(path))
+    return found
+
+
+def _list_zip_members(path: Path) -> list[str]:
+    with _report_damage(path), zipfile.ZipFile(path) as archive:
+        return sorted(info.filename for info in archive.infolist() if not info.is_dir())
+
+
+def read_listed(files: Iterable[ListedFile], most: int = MOST_BYTES) -> Iterator[PublishedFile]:
+    """Read files one at a time; each archive is opened once.
+
+    Args:
+        files: of ``list_files``.
+        most: bytes up to which a file is read; the rest is left out, as for headers.
+
+    Raises:
+        DataUnavailableError: a file is damaged or cannot be read.
+    """
+    for path, members in itertools.groupby(files, key=lambda file: file.path):
+        with _report_damage(path), contextlib.ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(path)) if path.suffix == ".zip" else None
+            for file in members:
+                with archive.open(file.member) if archive else path.open("rb") as stream:
+                    data = stream.read(most)
+                yield PublishedFile(PurePosixPath(file.member or path.name).name, file.where, data)
+
+
+@contextlib.contextmanager
+def _report_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
+        raise DataUnavailableError(f"{path}: is damaged ({error}); fetch the file again") from error
+    except OSError as error:
+        raise DataUnavailableError(f"{path}: cannot be read: {error}; check its permissions") from error

@@ -1,0 +1,305 @@
+"""EPIC-SOUNDS: 44 classes of sounds in kitchens, as log-mel spectrograms of 400 times and 128 bands.
+
+Huh, Chalk, Kazakos, Damen and Zisserman, "EPIC-SOUNDS: A Large-Scale Dataset of Actions that Sound", ICASSP 2023. Reads
+``EPIC_Sounds_train.csv`` and ``EPIC_Sounds_validation.csv`` in ``<FEDQUILT_DATA>/epic-sounds``, and the sound of the
+videos of EPIC-KITCHENS-100 with one channel at 24 kHz: ``EPIC_audio.hdf5``, as the authors offer it, with an array for
+each video, or files such as ``P01_01.wav`` anywhere in the folder. Needs h5py or soundfile, and SciPy.
+
+The preparation is FedAIoT's (Alam et al., journal paper, section 3.2.2) with the numbers of its code: Hann windows of
+10 ms every 5 ms, 128 bands on HTK's mel scale, the natural logarithm, 400 times, which are 2 s. A shorter segment ends
+with repetitions of its last time. Of a longer one the middle is used; FedAIoT's code cuts at random in each epoch, and
+tests five cuts of each segment. Nothing is fitted to the data. The participants are the natural clients.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import importlib
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.datasets.files import dataset_folder, find_file, open_packed
+from fedquilt_common.datasets.log_mel import log_mel, mel_filters
+from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
+from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.types import Examples
+
+NAME = "epic-sounds"
+CLASSES = 44
+RATE = 24_000
+WINDOW, STEP = 240, 120
+"""Samples of sound of a frame, and from a frame to the next one: 10 ms and 5 ms."""
+TRANSFORM = 2048
+BANDS, TIMES = 128, 400
+CLIP = 47_976
+"""Samples of sound of 400 frames: 1.999 s."""
+HDF5 = "EPIC_audio.hdf5"
+SOUND_FILES = (".wav", ".flac")
+FILES: Mapping[Split, str] = {"train": "EPIC_Sounds_train.csv", "test": "EPIC_Sounds_validation.csv"}
+_COLUMNS = ("participant_id", "video_id", "start_sample", "stop_sample", "class_id")
+_PARTICIPANT = re.compile(r"P(\d+)")
+
+
+@dataclass(frozen=True)
+class SoundSegment:
+    """An annotated sound.
+
+    Attributes:
+        start: its first sample of sound.
+        stop: the one after its last.
+        label: its class.
+        where: file and line, for errors.
+    """
+
+    start: int
+    stop: int
+    label: int
+    where: str
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Where the sound of a video lies.
+
+    Attributes:
+        path: a sound file, or the HDF5 file.
+        video: the name of its array in the HDF5 file; empty in a sound file.
+    """
+
+    path: Path
+    video: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return its path for errors."""
+        return f"{self.path}, {self.video}" if self.video else str(self.path)
+
+
+_Videos = dict[tuple[int, str], list[SoundSegment]]
+"""Segments by participant and video."""
+
+
+def load(folder: Path | None = None) -> PartedDataset:
+    """Read the annotations, and return a reader for each video.
+
+    ``x`` is float32 of shape (n, 1, 400 times, 128 bands), ``y`` int64 of shape (n,) from 0 to 43. The subjects are the
+    participants' numbers.
+
+    Raises:
+        DataUnavailableError: files are missing or damaged, the error names file and line; or a package is missing.
+    """
+    place, repairs = dataset_folder(folder, NAME), Counter[str]()
+    videos = {split: _read_annotations(find_file(place, name)) for split, name in FILES.items()}
+    sounds = _find_sounds(place)
+    readers = [
+        functools.partial(
+            read_video, split, sounds[video], participant, tuple(_check(segments, sounds[video], repairs))
+        )
+        for split in FILES
+        for (participant, video), segments in _choose_videos(videos[split], sounds, repairs)
+    ]
+    _check_splits(readers, place)
+    notes = [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    return PartedDataset(NAME, CLASSES, readers, f"{NAME}: {'; '.join(notes)}" if notes else "")
+
+
+def read_video(split: Split, sound: Sound, participant: int, segments: Sequence[SoundSegment]) -> DatasetPart:
+    """Read the segments of one video; only their samples of sound are read.
+
+    Raises:
+        DataUnavailableError: the sound is damaged.
+    """
+    with _open_sound(sound) as read:
+        x = np.stack([_read_segment(segment, sound, read) for segment in segments])[:, None]
+    y = np.array([segment.label for segment in segments], dtype=np.int64)
+    return DatasetPart(split, Examples(x, y), np.full(len(y), participant, dtype=np.int64))
+
+
+def _read_annotations(path: Path) -> _Videos:
+    with open_packed(path) as stream:
+        rows = csv.DictReader(io.TextIOWrapper(stream, "utf-8", errors="replace", newline=""))
+        if missing := [column for column in _COLUMNS if column not in (rows.fieldnames or ())]:
+            raise DataUnavailableError(f"{path}, line 1: lacks the columns {', '.join(missing)}; fetch the file again")
+        videos = _Videos()
+        for row in rows:
+            participant, segment = _parse_row(row, f"{path}, line {rows.line_num}")
+            videos.setdefault((participant, row["video_id"]), []).append(segment)
+    if not videos:
+        raise DataUnavailableError(f"{path}: has no annotations; fetch the file again")
+    return dict(sorted(videos.items()))
+
+
+def _parse_row(row: Mapping[str, Any], where: str) -> tuple[int, SoundSegment]:
+    participant = _PARTICIPANT.fullmatch(row["participant_id"] or "")
+    if not participant or not re.fullmatch(rf"{participant[0]}_\d+", row["video_id"] or ""):
+        raise DataUnavailableError(
+            f"{where}: '{row['participant_id']}' and '{row['video_id']}' are no participant such as P01 and a video of "
+            "theirs such as P01_01; fetch the file again"
+        )
+    try:
+        start, stop, label = (int(row[column]) for column in _COLUMNS[2:])
+    except (ValueError, TypeError):
+        raise DataUnavailableError(
+            f"{where}: start_sample, stop_sample and class_id must be whole numbers; fetch the file again"
+        ) from None
+    if not 0 <= start < stop:
+        raise DataUnavailableError(
+            f"{where}: a segment cannot last from sample {start} to sample {stop}; fetch the file again"
+        )
+    if label not in range(CLASSES):
+        raise DataUnavailableError(f"{where}: class {label} is not from 0 to {CLASSES - 1}; fetch the file again")
+    return int(participant[1]), SoundSegment(start, stop, label, where)
+
+
+def _find_sounds(place: Path) -> dict[str, Sound]:
+    """Return the sound of each video: the arrays of the HDF5 file if there is one, else the sound files."""
+    if (place / HDF5).is_file():
+        with _open_hdf5(place / HDF5) as file:
+            return {video: Sound(place / HDF5, video) for video in file}
+    sounds = dict[str, Sound]()
+    for path in sorted(path for path in place.rglob("P*_*.*") if path.suffix.lower() in SOUND_FILES):
+        if path.stem in sounds:
+            raise DataUnavailableError(f"{path}: is also {sounds[path.stem].path}; remove one of the two")
+        sounds[path.stem] = Sound(path)
+    if not sounds:
+        raise DataUnavailableError(
+            f"{place}: holds no sound; put {HDF5} there, which the authors of EPIC-SOUNDS give on request, or the "
+            "sound of the videos as P01_01.wav and so on, with one channel at 24 kHz"
+        )
+    return sounds
+
+
+def _choose_videos(
+    videos: _Videos, sounds: Mapping[str, Sound], repairs: Counter[str]
+) -> Iterator[tuple[tuple[int, str], list[SoundSegment]]]:
+    for (participant, video), segments in videos.items():
+        if video in sounds:
+            yield (participant, video), segments
+        else:
+            repairs["segments of videos without sound left out"] += len(segments)
+
+
+def _check_splits(readers: Sequence[functools.partial[DatasetPart]], place: Path) -> None:
+    for split, name in FILES.items():
+        if not any(reader.args[0] == split for reader in readers):
+            raise DataUnavailableError(f"{place}: has no sound of a video in {name}; put it there")
+
+
+def _check(segments: Sequence[SoundSegment], sound: Sound, repairs: Counter[str]) -> Iterator[SoundSegment]:
+    """Return the part of each segment that becomes a sample: at most its middle 2 s.
+
+    Raises:
+        DataUnavailableError: a segment begins after the end of the sound.
+    """
+    with _open_sound(sound) as read:
+        length = read.length
+    for segment in segments:
+        if segment.start >= length:
+            raise DataUnavailableError(
+                f"{sound.where}: ends at sample {length}, before the segment in {segment.where}; fetch the sound again"
+            )
+        repairs["segments cut at the end of the sound"] += segment.stop > length
+        repairs["segments cut to their middle 2 s"] += min(segment.stop, length) - segment.start > CLIP
+        yield _cut_middle(replace(segment, stop=min(segment.stop, length)))
+
+
+def _cut_middle(segment: SoundSegment) -> SoundSegment:
+    rest = max(0, segment.stop - segment.start - CLIP)
+    return replace(segment, start=segment.start + rest // 2, stop=segment.stop - (rest - rest // 2))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """An open sound.
+
+    Attributes:
+        length: of the sound in samples.
+        take: returns the samples from a first one to the one before another.
+    """
+
+    length: int
+    take: Any
+
+
+def _read_segment(segment: SoundSegment, sound: Sound, read: _Reader) -> NDArray[np.float32]:
+    samples = np.asarray(read.take(segment.start, segment.stop), dtype=np.float32)
+    if len(samples) != segment.stop - segment.start or not np.isfinite(samples).all():
+        raise DataUnavailableError(
+            f"{sound.where}: samples {segment.start} to {segment.stop} are missing or not finite; fetch the sound again"
+        )
+    return fill_times(log_mel(samples, mel_filters(RATE, TRANSFORM, BANDS), WINDOW, STEP))
+
+
+def fill_times(spectrogram: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a spectrogram of 1 to 400 times as one of 400: the last time is repeated.
+
+    Args:
+        spectrogram: shape (times, bands).
+    """
+    return np.pad(spectrogram, ((0, TIMES - len(spectrogram)), (0, 0)), "edge")
+
+
+@contextmanager
+def _open_sound(sound: Sound) -> Iterator[_Reader]:
+    try:
+        with _open_array(sound) if sound.video else _open_file(sound) as reader:
+            yield reader
+    except (OSError, RuntimeError) as error:  # of h5py and soundfile
+        raise DataUnavailableError(f"{sound.where}: cannot be read ({error}); fetch the sound again") from None
+
+
+@contextmanager
+def _open_array(sound: Sound) -> Iterator[_Reader]:
+    with _open_hdf5(sound.path) as file:
+        array = file[sound.video]
+        if getattr(array, "ndim", 0) != 1 or array.dtype.kind != "f":
+            raise DataUnavailableError(
+                f"{sound.where}: is no array of floating-point numbers with one dimension; fetch the file again"
+            )
+        yield _Reader(len(array), lambda start, stop: array[start:stop])
+
+
+@contextmanager
+def _open_file(sound: Sound) -> Iterator[_Reader]:
+    with _import("soundfile").SoundFile(sound.path) as file:
+        if (file.samplerate, file.channels) != (RATE, 1):
+            raise DataUnavailableError(
+                f"{sound.where}: has {file.channels} channels at {file.samplerate} Hz instead of 1 at {RATE} Hz; "
+                f"extract it again with ffmpeg -i VIDEO -ac 1 -ar {RATE} {sound.path.name}"
+            )
+
+        def take(start: int, stop: int) -> NDArray[np.float32]:
+            file.seek(start)
+            samples: NDArray[np.float32] = file.read(stop - start, dtype="float32")
+            return samples
+
+        yield _Reader(file.frames, take)
+
+
+@contextmanager
+def _open_hdf5(path: Path) -> Iterator[Any]:
+    try:
+        with _import("h5py").File(path, "r") as file:
+            yield file
+    except (OSError, RuntimeError) as error:
+        raise DataUnavailableError(f"{path}: is no HDF5 file that can be read ({error}); fetch it again") from None
+
+
+def _import(package: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except (ImportError, OSError) as error:  # soundfile raises OSError if its library is missing
+        raise DataUnavailableError(
+            f"the data set '{NAME}' needs {package} ({error}); run pip install 'fedquilt[audio]'"
+        ) from error
