@@ -61,6 +61,7 @@ def test_it_can_begin(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         MADE[experiment.data.set](tmp_path)
     if experiment.data.set in GENERATED:
         monkeypatch.setitem(DATASETS, experiment.data.set, GENERATED[experiment.data.set])
+        monkeypatch.setattr("fedquilt_common.datasets.UNPREPARED", {experiment.data.set})
     monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
     tasks, _ = tasks_of(experiment, 1)
     assert len(tasks) == experiment.participation.per_round
