@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "algorithms": ("fedquilt_common.catalogue.cli", "List the algorithms, their papers and fields."),
     "models": ("fedquilt_common.catalogue.cli", "List the models, their papers and parameters."),
     "datasets": ("fedquilt_common.catalogue.cli", "List the data sets and the files that they need."),
+    "data": ("fedquilt_common.data_tools.cli", "List, download, inspect, partition and publish data sets."),
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
     "memory": ("fedquilt_client.memory_cli", "List and export the private memory of clients on this board."),
     "model": ("fedquilt_server.tools.model_cli", "Inspect a model and its sub-models."),
@@ -43,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("fedquilt_common.doctor.cli", "Check everything that a run needs, and report what is missing."),
     "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and the cost of narrow links."),
 }
-GROUPS = frozenset({"bench", "federation", "memory", "model"})
+GROUPS = frozenset({"bench", "data", "federation", "memory", "model"})
 """Commands that only hold sub-commands: alone they print their help and exit with 0, as ``fedquilt`` alone does."""
 EXTRAS = {"fedquilt_client": "client"}
 INTERRUPTED = 130

@@ -1,0 +1,1 @@
+"""``fedquilt data``: list, download, inspect, partition and publish data sets."""

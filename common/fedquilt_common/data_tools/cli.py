@@ -1,0 +1,101 @@
+"""``fedquilt data``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from fedquilt_common.aggregation.rebalance import ThresholdRule
+from fedquilt_common.data_tools.figures import FigureKind, write_figure
+from fedquilt_common.data_tools.folder_facts import FileFacts
+from fedquilt_common.data_tools.inspect_data import Inspection, inspect_target
+from fedquilt_common.data_tools.tables import draw_groups, draw_set
+from fedquilt_common.errors import ExperimentError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+data_app = typer.Typer(no_args_is_help=True, help="List, download, inspect, partition and publish data sets.")
+app.add_typer(data_app, name="data")
+
+JsonFacts = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AllowedPackages = Annotated[
+    list[str] | None, typer.Option("--allow-import", help="Package that may be imported for your own data set.")
+]
+_MOST_CLASSES: Final = 60
+
+
+@app.callback()
+def group() -> None:
+    """Keep ``data`` a sub-command."""
+
+
+@data_app.command("inspect")
+def inspect_(
+    target: Annotated[str, typer.Argument(help="A data set, an experiment's YAML file, or a folder.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="New value of an experiment's key, such as data.clients=10.")
+    ] = None,
+    rebalanced: Annotated[
+        ThresholdRule | None, typer.Option(help="Show FedReb's rebalanced data sets with this threshold.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a figure of the clients' samples.")] = None,
+    figure: Annotated[FigureKind, typer.Option(help="bars as in the FedReb thesis, bubbles as in FedAKD's.")] = "bars",
+    allow: AllowedPackages = None,
+    json_: JsonFacts = False,
+) -> None:
+    """Count samples, shapes and classes, of an experiment also for each client.
+
+    A folder needs no FEDQUILT_DATA. If it holds only a part of a data set, its files are described.
+    """
+    found = inspect_target(target, allow or [], overrides or [], rebalanced)
+    if png is not None:
+        if found.clients is None:
+            raise ExperimentError(f"--png: {target} holds no data set whose samples can be counted; leave it out")
+        write_figure(png, found.clients, found.what, found.title, figure)
+    if json_:
+        typer.echo(json.dumps(asdict(found), indent=2))
+    else:
+        _print_inspection(found, Console())
+
+
+def _print_inspection(found: Inspection, console: Console) -> None:
+    for summary in found.sets:
+        for part in draw_set(summary):
+            console.print(part)
+    for name, why in found.problems:
+        console.print(Text(f"{name}: cannot be loaded from here: {why}"), soft_wrap=True)
+    if found.files and not found.sets:
+        console.print(_draw_files(found.files))
+        for file in found.files:
+            _print_classes(file, console)
+    if found.clients is not None and found.what != "part":
+        console.print()
+        console.print(draw_groups(found.clients, found.what))
+
+
+def _draw_files(files: tuple[FileFacts, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("files", "size", "path", "contents"):
+        table.add_column(heading, justify="right" if heading in ("files", "size") else "left")
+    for file in files:
+        table.add_row(f"{file.files:,}", decimal(file.size), Text(file.path), Text(file.what))
+    return table
+
+
+def _print_classes(file: FileFacts, console: Console) -> None:
+    if file.classes:
+        shown = list(file.classes.items())[:_MOST_CLASSES]
+        words = ", ".join(f"{name} {count:,}" for name, count in shown)
+        console.print(Text(f"{file.path}: {len(file.classes)} classes: {words}"), soft_wrap=True)
+
+
+def run(arguments: list[str]) -> None:
+    """Run ``fedquilt data`` with these arguments."""
+    app(arguments, prog_name="fedquilt")

@@ -1,0 +1,127 @@
+"""What the publishers offer of each data set: files, size and licence. docs/datasets.md describes the preparation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedquilt_common.datasets.files import FOLDERS, SUFFIXES
+
+_ARCHIVES: Final = ("**/*.zip", "**/*.tar", "**/*.tar.gz", "**/*.tgz", "**/*.tar.xz", "**/*.txz", "**/*.tar.bz2")
+_UNSTATED: Final = "none stated; see the publisher's page"
+
+
+@dataclass(frozen=True)
+class NeededFile:
+    """A file that a loader reads, or a group of files.
+
+    Attributes:
+        name: for people.
+        patterns: globs below the data set's folder; a file that matches one of them is enough.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether the folder has such a file."""
+        return any(path.is_file() for pattern in self.patterns for path in folder.glob(pattern))
+
+
+@dataclass(frozen=True)
+class PublishedSet:
+    """A data set as it is published.
+
+    Attributes:
+        licence: what the publisher states.
+        megabytes: approximate size of the published files.
+        files: what its loader reads; none if a Python package holds the data set.
+    """
+
+    licence: str
+    megabytes: int
+    files: tuple[NeededFile, ...]
+
+    def find_missing(self, folder: Path) -> Iterator[str]:
+        """Yield the names of the needed files that are not in ``folder``."""
+        for file in self.files:
+            if not file.is_in(folder):
+                yield file.name
+
+
+def _plain(*names: str, inner: str = "") -> tuple[NeededFile, ...]:
+    """Files that lie in the folder, or in its folder ``inner``; as published or packed."""
+    places = ("", f"{inner}/") if inner else ("",)
+    return tuple(
+        NeededFile(name, tuple(f"{place}{name}{suffix}" for place in places for suffix in SUFFIXES)) for name in names
+    )
+
+
+def _anywhere(name: str, *patterns: str, archives: tuple[str, ...] = _ARCHIVES) -> tuple[NeededFile, ...]:
+    """Files that lie anywhere in the folder, also in archives, whose contents are not looked at."""
+    packed = tuple(f"**/{pattern}{suffix}" for pattern in patterns for suffix in SUFFIXES)
+    return (NeededFile(name, (*packed, *archives)),)
+
+
+def _wisdm(device: str) -> tuple[NeededFile, ...]:
+    archives = (f"**/*{device}*.tar*", "**/*.zip")
+    return (
+        *_anywhere(f"accelerometer of the {device}", f"data_*_accel_{device}.txt", archives=archives),
+        *_anywhere(f"gyroscope of the {device}", f"data_*_gyro_{device}.txt", archives=archives),
+    )
+
+
+_IDX: Final = (
+    "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
+)  # fmt: skip
+
+PUBLISHED: Final[Mapping[str, PublishedSet]] = {
+    "aep": PublishedSet(_UNSTATED, 12, (
+        NeededFile("energydata_complete.csv", (
+            *(f"energydata_complete.csv{suffix}" for suffix in SUFFIXES), "energydata_complete.zip",
+        )),
+    )),
+    "casas": PublishedSet(_UNSTATED, 233, tuple(
+        NeededFile(home, (f"**/{home}/**/*", f"**/{home}*"))
+        for home in ("milan", "cairo", "twor.2009", "twor.summer.2009", "twor.2010")
+    )),
+    "cifar10": PublishedSet(_UNSTATED, 170, (
+        *(NeededFile(f"data_batch_{number}.bin", (f"**/data_batch_{number}*.bin*",)) for number in range(1, 6)),
+        NeededFile("test_batch.bin", ("**/test_batch*.bin*",)),
+    )),
+    "cifar100": PublishedSet(_UNSTATED, 169, _plain("train.bin", "test.bin", inner="cifar-100-binary")),
+    "clusterfl-imu": PublishedSet("non-commercial, academic research only", 30, (
+        NeededFile("imu_data_7", ("imu_data_7/*_nor.txt*", "server_x_test.txt*")),
+    )),
+    "depth": PublishedSet("non-commercial, academic research only", 36, (
+        NeededFile("outdoor, indoor_normal, indoor_dark", ("*/Node*/*/*.png",)),
+    )),
+    "digits": PublishedSet("CC BY 4.0; it comes with scikit-learn", 0, ()),
+    "fashion-mnist": PublishedSet("MIT", 31, _plain(*_IDX)),
+    "femnist": PublishedSet("BSD 2-clause (LEAF); the images are NIST's", 1000, (
+        NeededFile("train/*.json", ("train/**/*.json*", "data/train/**/*.json*")),
+        NeededFile("test/*.json", ("test/**/*.json*", "data/test/**/*.json*")),
+    )),
+    "harbox": PublishedSet("non-commercial, academic research only", 132, (
+        NeededFile("large_scale_HARBox", ("large_scale_HARBox/*/*_train.txt*", "*/*_train.txt*")),
+    )),
+    "mnist": PublishedSet(_UNSTATED, 12, _plain(*_IDX)),
+    "uci-har": PublishedSet("CC BY 4.0; its README forbids commercial use", 61, _plain(
+        "train/X_train.txt", "train/y_train.txt", "train/subject_train.txt",
+        "test/X_test.txt", "test/y_test.txt", "test/subject_test.txt", inner="UCI HAR Dataset",
+    )),
+    "ut-har": PublishedSet(_UNSTATED, 854, _anywhere(
+        "X_train.csv or trials", "X_train.csv", "input_*.csv"
+    )),
+    "widar": PublishedSet("CC BY-NC 4.0", 3300, _anywhere("BVP.zip", "*.mat")),
+    "wisdm-p": PublishedSet(_UNSTATED, 309, _wisdm("phone")),
+    "wisdm-w": PublishedSet(_UNSTATED, 309, _wisdm("watch")),
+}  # fmt: skip
+"""Every name of ``DATASETS`` has an entry."""
+
+
+def find_folder(name: str) -> str:
+    """Return the name of a data set's folder below the one in FEDQUILT_DATA."""
+    return FOLDERS.get(name, name)
