@@ -71,6 +71,8 @@ def _print_inspection(found: Inspection, console: Console) -> None:
             console.print(part)
     for name, why in found.problems:
         console.print(Text(f"{name}: cannot be loaded from here: {why}"), soft_wrap=True)
+    for name, files in found.missing:
+        console.print(Text(f"{name}: not there: {', '.join(files)}"), soft_wrap=True)
     if found.files and not found.sets:
         console.print(_draw_files(found.files))
         for file in found.files:

@@ -102,7 +102,7 @@ def _draw_boxes(axes: Axes, groups: TargetGroups) -> None:
         }
         for _, group in drawn
     ]  # fmt: skip
-    axes.bxp(boxes, positions=[place for place, _ in drawn], widths=0.6, vert=False, showfliers=False)
+    axes.bxp(boxes, positions=[place for place, _ in drawn], widths=0.6, orientation="horizontal", showfliers=False)
     axes.set_xlabel("target")
 
 

@@ -17,6 +17,7 @@ from fedquilt_common.datasets import DATASETS, load_dataset
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, UnknownNameError
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.learning_tasks import make_learning_task
 from fedquilt_common.types import Dataset
 from fedquilt_common.user_imports import is_user_import, suggest
 
@@ -30,6 +31,7 @@ class Inspection:
     Attributes:
         sets: the data sets that could be loaded.
         problems: why others could not, by name.
+        missing: published files that a folder lacks, by the name of the data set.
         files: of a folder; empty for names and experiments.
         clients: of an experiment, else the natural clients of the only data set; None without.
         what: what a group of ``clients`` is.
@@ -38,6 +40,7 @@ class Inspection:
 
     sets: tuple[SetSummary, ...]
     problems: tuple[tuple[str, str], ...] = ()
+    missing: tuple[tuple[str, tuple[str, ...]], ...] = ()
     files: tuple[FileFacts, ...] = ()
     clients: TargetGroups | None = None
     what: str = "natural client"
@@ -73,13 +76,8 @@ def inspect_target(
     return _inspect_set(load_dataset(target, None, allowed))
 
 
-def name_task(dataset: Dataset) -> str:
-    """Return what is learned from a data set."""
-    return "classification" if dataset.classes else "regression"
-
-
 def _inspect_set(dataset: Dataset) -> Inspection:
-    summary = summarise_dataset(dataset, name_task(dataset))
+    summary = summarise_dataset(dataset, make_learning_task(dataset).name)
     return Inspection((summary,), clients=summary.natural or summary.targets, title=summary.name,
                       what="natural client" if summary.natural else "part")  # fmt: skip
 
@@ -95,24 +93,26 @@ def _inspect_experiment(
     title = f"{experiment.name}: {tools.dataset.name}, {experiment.data.partition.scheme}"
     if rebalanced:
         clients, title = rebalance_counts(clients, rebalanced), f"{title}, rebalanced to the {rebalanced}"
-    summary = summarise_dataset(tools.dataset, name_task(tools.dataset))
+    summary = summarise_dataset(tools.dataset, make_learning_task(tools.dataset).name)
     return Inspection((summary,), clients=clients, what="client", title=title)
 
 
 def _inspect_folder(folder: Path) -> Inspection:
     """Load what can be loaded; describe the files where nothing can."""
     found, problems = list[SetSummary](), list[tuple[str, str]]()
-    for name in find_sets(folder):
+    names = find_sets(folder)
+    missing = tuple((name, lacking) for name in names if (lacking := tuple(PUBLISHED[name].find_missing(folder))))
+    for name in names:
         try:
             dataset = _load_from(folder, name)
-            found.append(summarise_dataset(dataset, name_task(dataset)))
+            found.append(summarise_dataset(dataset, make_learning_task(dataset).name))
         except DataUnavailableError as error:
             problems.append((name, str(error)))
     files = tuple(describe_folder(folder))
     only = found[0] if len(found) == 1 else None
     clients = (only.natural or only.targets) if only else None
     what = "natural client" if only and only.natural else "part"
-    return Inspection(tuple(found), tuple(problems), files, clients, what, only.name if only else "")
+    return Inspection(tuple(found), tuple(problems), missing, files, clients, what, only.name if only else "")
 
 
 def _load_from(folder: Path, name: str) -> Dataset:
