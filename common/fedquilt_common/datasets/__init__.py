@@ -23,6 +23,7 @@ DATASETS: dict[str, str] = {
     "femnist": "fedquilt_common.datasets.femnist:load",
     "harbox": "fedquilt_common.datasets.harbox:load",
     "mnist": "fedquilt_common.datasets.mnist:load",
+    "stack-overflow": "fedquilt_common.datasets.stack_overflow:load",
     "uci-har": "fedquilt_common.datasets.uci_har:load",
     "ut-har": "fedquilt_common.datasets.ut_har:load",
     "visdrone": "fedquilt_common.datasets.visdrone:load",

@@ -220,7 +220,7 @@ def _cut_middle(segment: SoundSegment) -> SoundSegment:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _OpenSound:
     """An open sound.
 
     Attributes:
@@ -232,7 +232,7 @@ class _Reader:
     take: Any
 
 
-def _read_segment(segment: SoundSegment, sound: Sound, read: _Reader) -> NDArray[np.float32]:
+def _read_segment(segment: SoundSegment, sound: Sound, read: _OpenSound) -> NDArray[np.float32]:
     samples = np.asarray(read.take(segment.start, segment.stop), dtype=np.float32)
     if len(samples) != segment.stop - segment.start or not np.isfinite(samples).all():
         raise DataUnavailableError(
@@ -251,7 +251,7 @@ def fill_times(spectrogram: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 @contextmanager
-def _open_sound(sound: Sound) -> Iterator[_Reader]:
+def _open_sound(sound: Sound) -> Iterator[_OpenSound]:
     try:
         with _open_array(sound) if sound.video else _open_file(sound) as reader:
             yield reader
@@ -260,18 +260,18 @@ def _open_sound(sound: Sound) -> Iterator[_Reader]:
 
 
 @contextmanager
-def _open_array(sound: Sound) -> Iterator[_Reader]:
+def _open_array(sound: Sound) -> Iterator[_OpenSound]:
     with _open_hdf5(sound.path) as file:
         array = file[sound.video]
         if getattr(array, "ndim", 0) != 1 or array.dtype.kind != "f":
             raise DataUnavailableError(
                 f"{sound.where}: is no array of floating-point numbers with one dimension; fetch the file again"
             )
-        yield _Reader(len(array), lambda start, stop: array[start:stop])
+        yield _OpenSound(len(array), lambda start, stop: array[start:stop])
 
 
 @contextmanager
-def _open_file(sound: Sound) -> Iterator[_Reader]:
+def _open_file(sound: Sound) -> Iterator[_OpenSound]:
     with _import("soundfile").SoundFile(sound.path) as file:
         if (file.samplerate, file.channels) != (RATE, 1):
             raise DataUnavailableError(
@@ -284,7 +284,7 @@ def _open_file(sound: Sound) -> Iterator[_Reader]:
             samples: NDArray[np.float32] = file.read(stop - start, dtype="float32")
             return samples
 
-        yield _Reader(file.frames, take)
+        yield _OpenSound(file.frames, take)
 
 
 @contextmanager
