@@ -144,6 +144,7 @@ SERVER = {
     "coordinator": "history round runs status",
     "library": "history runs status",
     "web": "library runs status",
+    "central": "history lab round runs status",
     "simulate": "runs status",
     "provisioning": "simulate",
     "fleet": "provisioning",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,8 @@ class TorchLearner:
         task: gives the loss of phases that name none, and the scores.
         on_progress: called after each training step with the finished part of the training, from 0 to 1.
         blueprint: returns how sub-models are cut from the model; None: ``part`` must not be a cut sub-model.
+        lasting: state of an optimiser that outlives one training; empty before the first. None: each training starts
+            with a new optimiser.
     """
 
     build: Callable[[], nn.Module]
@@ -122,6 +124,7 @@ class TorchLearner:
     task: LearningTask
     on_progress: Progress | None = None
     blueprint: Callable[[], Blueprint] | None = None
+    lasting: MutableMapping[str, NDArray[Any]] | None = None
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes and dtypes; the same for the same ``seed``."""
@@ -221,7 +224,7 @@ class TorchLearner:
         arithmetic = choose_arithmetic(self.training)
         module = arithmetic.place(self._load(arrays, seed, part, training=True))
         loss = self._default_loss(module)
-        loop = SgdLoop(module, arithmetic, self.training, loss, self._to_targets, self.on_progress)
+        loop = SgdLoop(module, arithmetic, self.training, loss, self._to_targets, self.on_progress, self.lasting)
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
         check_all_finite(module, steps, arithmetic)

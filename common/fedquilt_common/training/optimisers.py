@@ -7,14 +7,17 @@ by bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedquilt_common.training.precision import LossScale
+from fedquilt_common.training.precision import LossScale, widen_halves
+from fedquilt_common.types import Arrays
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.sections import Training
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 _BETAS: Final = (0.9, 0.999)
 _ALPHA: Final = 0.99
 _EPS: Final = 1e-8
+_STEPS: Final = "steps"
 
 
 @dataclass
@@ -59,6 +63,32 @@ class Optimiser:
                 if self.training.weight_decay:
                     gradient = gradient.add(parameter, alpha=self.training.weight_decay)
                 _UPDATES[self.training.optimiser](self, index, parameter, gradient)
+
+    def state(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return what a later training needs to continue with this optimiser.
+
+        Args:
+            names: names of the parameters, in their order.
+
+        Returns:
+            Arrays that a checkpoint can hold: fp32, in the shapes of the parameters, and counters.
+        """
+        averages = {
+            f"{names[index]}/{place}": widen_halves(tensor).cpu().numpy()
+            for index, tensors in self._averages.items()
+            for place, tensor in enumerate(tensors)
+        }
+        return {_STEPS: np.array(self._steps), **averages, **(self.scale.state() if self.scale is not None else {})}
+
+    def load(self, names: Sequence[str], state: Arrays) -> None:
+        """Continue from what ``state`` returned for parameters with the same names."""
+        self._steps = int(state[_STEPS])
+        if self.scale is not None:
+            self.scale.load(state)
+        for index, (name, parameter) in enumerate(zip(names, self.parameters, strict=True)):
+            found = [state[f"{name}/{place}"] for place in range(2) if f"{name}/{place}" in state]
+            if found:
+                self._averages[index] = [torch.from_numpy(np.array(one)).to(parameter) for one in found]
 
     def averages(self, index: int, parameter: Tensor, count: int) -> list[Tensor]:
         """Running averages of a parameter: ``count`` tensors in its shape and dtype, zeros at first."""

@@ -14,11 +14,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedquilt_common.errors import TrainingDivergedError, UnsupportedPrecisionError
 from fedquilt_common.training.out_of_memory import is_out_of_memory
+from fedquilt_common.types import Arrays
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.sections import Training
@@ -193,6 +196,14 @@ class LossScale:
     def __init__(self) -> None:
         self.value = FIRST_SCALE
         self._finite_steps = 0
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the scale and the number of steps since it changed; ``load`` takes them. Scales are powers of two."""
+        return {"scale/value": np.array(self.value, np.float32), "scale/finite_steps": np.array(self._finite_steps)}
+
+    def load(self, state: Arrays) -> None:
+        """Continue from what ``state`` returned."""
+        self.value, self._finite_steps = float(state["scale/value"]), int(state["scale/finite_steps"])
 
     def unscale(self, gradients: Sequence[Tensor]) -> bool:
         """Divide the gradients by the scale, in place, and adapt the scale.

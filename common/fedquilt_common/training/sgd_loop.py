@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class SgdLoop:
         loss: used by phases that name none.
         targets: turns labels of shape (n,) or (n, outputs) into the tensor that the loss takes.
         on_progress: called after each step with the finished part of the training, from 0 to 1.
+        lasting: state of an optimiser that outlives the training: the first phase continues from it, and replaces its
+            entries at the end. None: each phase starts with a new optimiser.
     """
 
     module: nn.Module
@@ -48,6 +50,7 @@ class SgdLoop:
     loss: Loss | Callable[[Any, Tensor], Tensor]
     targets: Callable[[NDArray[Any]], Tensor]
     on_progress: Progress | None = None
+    lasting: MutableMapping[str, NDArray[Any]] | None = None
 
     def run(self, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int) -> tuple[float, int]:
         """Train the module in place, one epoch for each entry of ``schedule``.
@@ -83,6 +86,7 @@ class SgdLoop:
                 break
         for phase_run in running:
             phase_run.load_best()
+        self._keep_optimiser(running[0])
         return sum(value * n for value, n in losses) / sum(n for _, n in losses), steps
 
     def _start_phase(
@@ -98,7 +102,15 @@ class SgdLoop:
         scale = LossScale() if self.arithmetic.precision == "amp" else None
         own = seed if number == 0 else derive_seed(seed, "phase", number)
         shuffler = torch.Generator().manual_seed(own % SEED_LIMIT)
-        return _RunningPhase(self, phase, epochs, Optimiser(trained, self.training, scale), shuffler, now, start)
+        running = _RunningPhase(self, phase, epochs, Optimiser(trained, self.training, scale), shuffler, now, start)
+        if number == 0 and self.lasting:
+            running.optimiser.load(running.trained_names, self.lasting)
+        return running
+
+    def _keep_optimiser(self, first: _RunningPhase) -> None:
+        if self.lasting is not None:
+            self.lasting.clear()
+            self.lasting.update(first.optimiser.state(first.trained_names))
 
 
 @dataclass
@@ -115,6 +127,11 @@ class _RunningPhase:
     steps_done: int = 0
     best: tuple[float, dict[str, Tensor]] | None = None
     epochs_without_gain: int = 0
+
+    @property
+    def trained_names(self) -> list[str]:
+        """Names of the optimiser's parameters, in their order."""
+        return [name for name in self.now if self.phase.only is None or name in self.phase.only]
 
     @property
     def steps(self) -> int:

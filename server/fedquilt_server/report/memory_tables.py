@@ -43,11 +43,11 @@ def client_memory_table(groups: Sequence[RunGroup]) -> ReportTable:
         Column("gpu_memory_peak", "GPU peak memory, highest", "bytes", f"{_GPU}: highest over the trainings"),
     )  # fmt: skip
     rows = tuple(
-        (group.name, run.seed, "all" if one.client is None else str(one.client), one.precision, one.trainings,
+        (group.name, run.seed, str(one.client), one.precision, one.trainings,
          one.memory_peak_mean, one.memory_peak, one.gpu_memory_peak_mean, one.gpu_memory_peak)
         for group in groups for run in group.runs for one in (run.result.memory if run.result else ())
     )  # fmt: skip
-    meaning = "Peak memory of the trainings of each client; all: a model that is trained in one place."
+    meaning = "Peak memory of the trainings of each client, as the boards measured it."
     return ReportTable("memory-clients", "Memory of training by client", meaning, columns, rows)
 
 

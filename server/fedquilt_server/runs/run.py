@@ -14,7 +14,6 @@ from typing import Final
 
 import psutil
 
-from fedquilt_common import __version__
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.chunks import Blob
@@ -27,15 +26,15 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy
-from fedquilt_server.runs.result_files import ResultFiles, final_row, round_result, score_fields, write_model
+from fedquilt_server.runs.result_files import ResultFiles, round_result, score_fields, write_model
 from fedquilt_server.runs.run_folder import RunFolder
+from fedquilt_server.runs.run_results import make_result
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
 from fedquilt_server.status.budget import BudgetMeter
 from fedquilt_server.status.divergence import DivergenceDetector
-from fedquilt_server.status.results import FINISHED, FORMAT, RUNNING, Ending, OwnMemory, Result, RoundResult
+from fedquilt_server.status.results import FINISHED, RUNNING, Ending, OwnMemory, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
-from fedquilt_server.status.training_memory import TrainingMemory, highest_peaks
 
 VALIDATE: Final = "FEDQUILT_VALIDATE"
 """Environment variable: "1" checks the machine's invariants after every event."""
@@ -242,34 +241,9 @@ class ActiveRun:
 
     def result(self) -> Result:
         """Return the content of ``result.json`` after the finished rounds."""
-        journal, last = self.folder.journal, self.checkpoints.last
-        rounds = journal.results()
-        size = rounds[-1].model_bytes if rounds else self.folder.blobs.blob(last.arrays).size
-        memory = self._training_memory()
-        return Result(
-            format=FORMAT,
-            version=__version__,
-            name=self.experiment.name,
-            run=self.folder.run,
-            algorithm=self.experiment.algorithm.name,
-            dataset=self.experiment.data.set,
-            note=journal.meta("note") or "",
-            warnings=[self.divergence.warning] if self.divergence.warning else [],
-            status=self.ending.status,
-            reason=self.ending.reason,
-            exit_code=self.ending.exit_code,
-            seed=self.experiment.seed,
-            rounds=rounds,
-            coordinator_memory=OwnMemory(idle=self._idle_memory, peak=_peak_memory()),
-            memory=memory,
-            final=final_row(rounds, size, last.arrays) | highest_peaks(memory),
-        )
-
-    def _training_memory(self) -> list[TrainingMemory]:
-        """Return a row for each client that has trained, in client order."""
-        variant = self.experiment.variant
-        tallies = sorted(self.history.memory.items())
-        return [tally.row(client, variant(client).training.precision) for client, tally in tallies]
+        warnings = [self.divergence.warning] if self.divergence.warning else []
+        memory = OwnMemory(idle=self._idle_memory, peak=_peak_memory())
+        return make_result(self.folder, self.checkpoints.last, self.history, self.ending, warnings, memory)
 
 
 def _peak_memory() -> int:

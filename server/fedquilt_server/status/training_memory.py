@@ -13,7 +13,7 @@ class TrainingMemory(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    client: int | None = Field(description="null: trained in one place (`fedquilt central`)")
+    client: int = Field(description="0 in a run of `fedquilt central`")
     precision: str = Field(description="number format in training, as `training.precision`")
     trainings: int = Field(description="accepted replies with a training")
     memory_peak: int | None = Field(None, description="of the training process, the highest over the trainings")
@@ -54,7 +54,7 @@ class MemoryTally:
         self._process.add(memory_peak)
         self._gpu.add(gpu_memory_peak)
 
-    def row(self, client: int | None, precision: str) -> TrainingMemory:
+    def row(self, client: int, precision: str) -> TrainingMemory:
         """Return what was measured up to now."""
         process, gpu = self._process, self._gpu
         return TrainingMemory(

@@ -1,0 +1,1 @@
+"""Training in one place, without clients: the baseline of a federated run."""

@@ -1,0 +1,49 @@
+"""What a central training does, derived from an experiment. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fedquilt_common.experiment.experiment import Experiment
+
+CENTRAL: Final = "central"
+"""Stands for an algorithm in ``experiment.yaml`` and ``result.json`` of a central training."""
+
+
+@dataclass(frozen=True)
+class CentralPlan:
+    """A central training.
+
+    Attributes:
+        source: the experiment; its algorithm decides which samples the clients keep for testing.
+        recorded: the same with the algorithm ``central``, as the run folder records it.
+        passes: passes over the samples in each round.
+    """
+
+    source: Experiment
+    recorded: Experiment
+    passes: tuple[int, ...]
+
+
+def plan_central(experiment: Experiment, holdout: float, epochs: int | None) -> CentralPlan:
+    """Divide the passes of a central training into rounds, after which it may evaluate and can resume.
+
+    Args:
+        experiment: the federated experiment.
+        holdout: share of its samples that each client keeps for testing.
+        epochs: passes over all samples; None: as many as a client makes in all rounds, ``rounds`` x
+            ``training.epochs``.
+
+    Returns:
+        Each round has ``training.epochs`` passes; the last one has what is left.
+    """
+    a_round = experiment.training.epochs
+    total = experiment.rounds * a_round if epochs is None else epochs
+    full, left = divmod(total, a_round)
+    passes = (a_round,) * full + ((left,) if left else ())
+    raw = experiment.model_dump(mode="json")
+    raw |= {"algorithm": {"name": CENTRAL, "epochs": total}, "rounds": len(passes)}
+    raw["data"] |= {"holdout": holdout}
+    raw["budget"] = {}  # it limits a federation
+    return CentralPlan(experiment, Experiment.model_validate(raw), passes)

@@ -1,0 +1,146 @@
+"""Training in one place: what it trains on, and that other commands read its folder like any other run's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt_common.errors import RunFailedError, RunFolderError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.wire.codec import FileArrays
+from fedquilt_server.central.central_run import CentralRun, CentralStoppedError
+from fedquilt_server.central.plan import plan_central
+from fedquilt_server.library.recorded_run import read_run
+from fedquilt_server.library.run_snapshot import read_snapshot
+from fedquilt_server.report.contents import make_contents
+from fedquilt_server.report.sources import gather_runs
+
+SMALL: dict[str, Any] = {
+    "name": "small", "seed": 3, "rounds": 4, "data": {"set": "digits", "clients": 4},
+    "model": {"name": "mlp", "hidden": [16]}, "algorithm": {"name": "fedavg"},
+    "training": {"epochs": 2, "lr": 0.1, "momentum": 0.9},
+}  # fmt: skip
+
+
+def experiment(changes: Mapping[str, Any] | None = None) -> Experiment:
+    return Experiment.model_validate({**SMALL, **(changes or {})})
+
+
+def never() -> bool:
+    return False
+
+
+def after(steps: int) -> Callable[[], bool]:
+    """Return a function that is True from its ``steps``-th call on."""
+    left = iter(range(steps))
+    return lambda: next(left, None) is None
+
+
+def train(
+    folder: Path,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    stop: Callable[[], bool] = never,
+    epochs: int | None = None,
+) -> dict[str, bytes]:
+    """Train in a folder; returns the model's bits."""
+    run = CentralRun(plan_central(experiment(changes), 0.0, epochs), folder)
+    try:
+        run.execute(stop, lambda row: None)
+    finally:
+        run.release()
+    return {name: array.tobytes() for name, array in FileArrays(folder / "global.safetensors").items()}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "passes"), [(None, (2, 2, 2, 2)), (8, (2, 2, 2, 2)), (5, (2, 2, 1)), (1, (1,)), (9, (2, 2, 2, 2, 1))]
+)
+def test_the_passes_are_divided_into_rounds(epochs: int | None, passes: tuple[int, ...]) -> None:
+    plan = plan_central(experiment(), 0.25, epochs)
+    assert (plan.passes, plan.recorded.rounds) == (passes, len(passes))
+    assert plan.recorded.algorithm.name == "central"
+    assert plan.recorded.algorithm.fields == {"epochs": sum(passes)}
+    assert plan.recorded.data.holdout == 0.25
+    assert plan.source == experiment()
+
+
+@pytest.mark.parametrize("training", [{"momentum": 0.9}, {"optimiser": "adam", "lr": 0.01}, {"precision": "amp"}])
+def test_an_interrupted_training_resumes_with_the_same_bits(training: dict[str, Any], tmp_path: Path) -> None:
+    settings = {"training": {"epochs": 2, "lr": 0.1, **training}}
+    whole = train(tmp_path / "whole", settings)
+    for steps in (1, 150):  # in the first round, and in a later one
+        with pytest.raises(CentralStoppedError):
+            train(tmp_path / "parts", settings, stop=after(steps))
+    assert train(tmp_path / "parts", settings) == whole
+    again = read_run(tmp_path / "parts")
+    assert [row.accuracy for row in again.rounds] == [row.accuracy for row in read_run(tmp_path / "whole").rounds]
+
+
+def test_the_optimiser_lives_for_the_whole_run(tmp_path: Path) -> None:
+    train(tmp_path / "whole")
+    stored = [FileArrays(path) for path in (tmp_path / "whole" / "blobs").iterdir() if path.is_file()]
+    assert [int(one["steps"]) for one in stored if "steps" in one] == [8 * 45]  # 1,433 samples in batches of 32
+
+
+def test_noise_and_schedule_are_the_experiments(tmp_path: Path) -> None:
+    clean = train(tmp_path / "clean")
+    noisy = {"data": {**SMALL["data"], "label_noise": {"ratio": 0.3}}}
+    assert train(tmp_path / "noisy", noisy) != clean
+    found = read_run(tmp_path / "noisy").result
+    assert found is not None
+    assert "symmetric label noise changed" in found.note
+    falling = {"training": {**SMALL["training"], "schedule": {"kind": "multi-step", "milestones": [2]}}}
+    assert train(tmp_path / "falling", falling) != clean
+
+
+def test_samples_of_all_clients_train_the_model(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    rows = (tmp_path / "run" / "replies.csv").read_text().splitlines()
+    samples = rows[0].split(",").index("samples")
+    assert [float(row.split(",")[samples]) for row in rows[1:]] == [1433.0] * 4
+
+
+def test_evaluation_is_due_as_in_the_experiment(tmp_path: Path) -> None:
+    train(tmp_path / "run", {"evaluate_every": 3})
+    assert [row.accuracy is not None for row in read_run(tmp_path / "run").rounds] == [False, False, True, True]
+
+
+def test_with_mixed_data_the_kept_samples_are_the_test_set(tmp_path: Path) -> None:
+    data = {**SMALL["data"], "mixed": True, "holdout": 0.25}
+    run = CentralRun(plan_central(experiment({"data": data}), 0.25, 1), tmp_path / "run")
+    run.execute(never, lambda row: None)
+    run.release()
+    assert read_run(tmp_path / "run").rounds[-1].accuracy is not None
+
+
+def test_a_diverged_training_stops_if_asked_to(tmp_path: Path) -> None:
+    wild = {"training": {"lr": 30.0}, "on_divergence": "stop", "rounds": 20}
+    with pytest.raises(RunFailedError, match="on_divergence: stop"):
+        train(tmp_path / "run", wild)
+
+
+def test_another_experiment_does_not_continue_the_run(tmp_path: Path) -> None:
+    train(tmp_path / "run", epochs=1)
+    with pytest.raises(RunFolderError, match="another experiment"):
+        train(tmp_path / "run", epochs=2)
+
+
+def test_its_folder_is_read_like_any_other(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        train(tmp_path / f"central-{seed}", {"seed": seed})
+    run = read_run(tmp_path / "central-1")
+    assert (run.status, run.reason, run.counts, run.notes) == ("finished", "", True, ())
+    assert run.started is not None
+    assert run.result is not None
+    assert (run.result.algorithm, run.result.exit_code, len(run.rounds)) == ("central", 0, 4)
+    assert [(row.client, row.precision, row.trainings) for row in run.result.memory] == [(0, "fp32", 4)]
+    snapshot = read_snapshot(tmp_path / "central-1")
+    assert (snapshot.phase, snapshot.notes, [board.agent for board in snapshot.boards]) == (
+        "finished", [], ["central"],
+    )  # fmt: skip
+    contents = make_contents(gather_runs([tmp_path]))
+    assert [group.seeds for group in contents.groups] == [[1, 2]]
+    assert {"scores", "costs", "memory", "boards", "runs"} <= contents.tables.keys()
