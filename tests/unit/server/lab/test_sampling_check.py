@@ -30,9 +30,8 @@ def bench(classes: int, y: np.ndarray[Any, Any], **keys: Any) -> Workbench:
 
 @pytest.mark.parametrize("keys", [{"training": {"sampling": "balanced"}}, {"fleet": OWN}])
 def test_a_data_set_without_classes_is_refused(keys: dict[str, Any]) -> None:
-    for classes, y in ((0, np.zeros((6, 1))), (5, np.zeros((6, 9), np.int64))):
-        with pytest.raises(ExperimentError, match="data set 'homes' has no class for each sample"):
-            bench(classes, y, **keys).check()
+    with pytest.raises(ExperimentError, match="data set 'homes' has no class for each sample"):
+        bench(0, np.zeros((6, 1)), **keys).check()
 
 
 def test_other_experiments_may_start() -> None:
