@@ -120,6 +120,23 @@ def test_the_same_clusters_on_every_machine_and_version() -> None:
     assert hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()[:16] == "8c975cb81e66a4a9"
 
 
+def test_large_inputs_are_read_a_few_at_a_time() -> None:
+    read = list[int]()
+
+    class Stored(np.ndarray[Any, Any]):
+        """Images that report how many of them are read."""
+
+        def __getitem__(self, index: Any) -> Any:
+            part = np.asarray(self)[index]
+            read.append(part.size)
+            return part
+
+    images = np.random.default_rng(0).random((12, 3, 640, 640), dtype=np.float32)
+    found = cluster_inputs(images.view(Stored), 3, "pca", seed=0)
+    assert max(read) <= 1 << 22
+    assert np.array_equal(found, cluster_inputs(images, 3, "pca", seed=0))
+
+
 @given(st.integers(0, 2**31), st.integers(2, 6))
 def test_clusters_by_seed(seed: int, clusters: int) -> None:
     x, _ = blobs(40)

@@ -7,7 +7,8 @@ rounded to whole numbers, whose sums are exact in float64 in any order, on any p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,8 @@ COMPONENTS: Final = 16
 _WIDEST = 1024
 """Longer samples are shortened: each value is the sum of neighbours."""
 _ROWS = 4096
+_VALUES = 1 << 22
+"""Values that are processed at a time, so that memory never holds all images of a data set as numbers."""
 _ITERATIONS = 100
 
 
@@ -50,7 +53,7 @@ def cluster_inputs(
     if clusters > len(x):
         raise ExperimentError(f"data.partition.clusters = {clusters}: there are {len(x)} samples; choose fewer")
     extract: Callable[[NDArray[Any]], NDArray[Any]] = resolve(features, EXTRACTORS, "feature extractor", allowed)
-    found = np.asarray(extract(x))
+    found = np.asarray(extract(x if features in EXTRACTORS else np.asarray(x)))
     if found.ndim != 2 or len(found) != len(x) or found.dtype.kind not in "biuf":
         raise ExperimentError(
             f"data.partition.features = {features}: returned {found.dtype} of shape {found.shape}; it must return "
@@ -63,14 +66,14 @@ def extract_pca(x: NDArray[Any]) -> Whole:
     """Project samples on their first 16 principal components.
 
     Args:
-        x: samples of shape (n, ...). Samples of more than 1,024 values are shortened to about so many sums.
+        x: samples of shape (n, ...), which are read a few at a time. Samples of more than 1,024 values are shortened
+            to about so many sums.
 
     Returns:
         Whole numbers of shape (n, m), m at most 16.
     """
-    flat = x.reshape(len(x), -1)
-    largest = _largest(flat)
-    short = np.concatenate([_shorten(_round_to_whole(rows, 11, largest)) for rows in _blocks(flat)])
+    largest = max(_largest(rows) for rows in _blocks(x))
+    short = np.concatenate([_shorten(_round_to_whole(rows, 11, largest)) for rows in _blocks(x)])
     centred = short - np.rint(short.sum(axis=0, dtype=np.float64) / len(short)).astype(np.float32)
     scatter = np.zeros((short.shape[1],) * 2)
     for rows in _blocks(centred):
@@ -138,5 +141,9 @@ def _shorten(rows: Whole) -> NDArray[np.float32]:
     return np.asarray(padded.reshape(len(rows), -1, width).sum(axis=2), dtype=np.float32)
 
 
-def _blocks(rows: NDArray[Any]) -> list[NDArray[Any]]:
-    return [rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS)]
+def _blocks(samples: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Return the samples as rows of shape (m, values), a few at a time."""
+    step = min(_ROWS, max(1, _VALUES // max(1, math.prod(samples.shape[1:]))))
+    for start in range(0, len(samples), step):
+        rows = np.asarray(samples[start : start + step])
+        yield rows.reshape(len(rows), -1)

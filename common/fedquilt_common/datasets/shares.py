@@ -78,7 +78,7 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
     classes = classes_for(
         part,
         labels[free],
-        lambda: np.asarray(take_samples(dataset, free).x),
+        lambda: take_samples(dataset, free).x,
         derive_seed(experiment.seed, "clusters"),
         allowed,
     )
