@@ -123,7 +123,7 @@ COMMON = {
     "training": "algorithm_api errors experiment learning_tasks seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks submodels types wire",
     "datasets": "algorithm_api errors experiment files seeds stored_samples types user_imports wire",
-    "algorithms": "aggregation algorithm_api augment errors seeds submodels training types user_imports",
+    "algorithms": "aggregation algorithm_api augment errors learning_tasks seeds submodels training types user_imports",
     "experiment_tools": (
         "algorithm_api algorithms datasets experiment learning_tasks seeds submodels tracing training models types"
     ),

@@ -84,9 +84,9 @@ class ExperimentTools:
         """The share of its samples, in [0, 1), that each client keeps for testing.
 
         Raises:
-            ExperimentError: the algorithm or the data set does not support ``data.holdout`` or ``data.mixed``.
+            ExperimentError: the algorithm does not support ``data.holdout`` or ``data.mixed``.
         """
-        return holdout_of(self.experiment, self.algorithm(), self.dataset) if self.learns else 0.0
+        return holdout_of(self.experiment, self.algorithm()) if self.learns else 0.0
 
     @cached_property
     def shares(self) -> Sequence[Share]:

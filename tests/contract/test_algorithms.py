@@ -23,7 +23,7 @@ from fedquilt_common.algorithms.choices import choices
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import shares
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.learning_tasks import Classification, LearningTask
+from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice, cut, full_slice
@@ -37,7 +37,6 @@ from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.policy import Policy
 
 CLIENTS = 4
-DIGITS = Classification(10)
 FEW = 40
 """Samples that each client trains on where no accuracy matters."""
 KINDS = ("strong", "strong", "medium", "weak")
@@ -61,7 +60,7 @@ class ClientContext:
     lasting_seed: int = 5
     cramped: bool = True
     classes: int = 10
-    learning_task: LearningTask = DIGITS
+    learning_task: LearningTask = field(kw_only=True)
 
     def fits(self, part: Slice) -> bool:
         """If boards are cramped, half of them have memory for half of the model at most."""
@@ -78,6 +77,8 @@ class Fleet:
     cramped: bool = True
     measures: bool = False
     public_samples: int | None = None
+    data_set: str = "digits"
+    lr: float = 0.05
     most: int | None = None
     """Samples that each client trains on at most; None: all of its own."""
     memories: dict[tuple[int, ExchangeId], dict[str, NDArray[Any]]] = field(default_factory=dict)
@@ -86,30 +87,31 @@ class Fleet:
 
     @cached_property
     def experiment(self) -> Experiment:
+        scheme = {"scheme": "dirichlet", "alpha": 0.5} if self.data_set == "digits" else {"scheme": "uniform"}
         raw: dict[str, Any] = {
             "name": "contract",
             "seed": 3,
             "data": {
-                "set": "digits",
+                "set": self.data_set,
                 "clients": self.clients,
-                "partition": {"scheme": "dirichlet", "alpha": 0.5},
+                "partition": scheme,
                 "public": {"samples": self.public_samples} if self.public_samples else None,
             },
             "model": self.model,
             "algorithm": {"name": "fedavg"},
-            "training": {"epochs": 2, "batch": 16, "lr": 0.05, "momentum": 0.9},
+            "training": {"epochs": 2, "batch": 16, "lr": self.lr, "momentum": 0.9},
         }
         return Experiment.model_validate(raw)
 
     @cached_property
     def dataset(self) -> Dataset:
-        return load_dataset("digits")
+        return load_dataset(self.data_set, None, ("*",))
 
     @cached_property
     def learner(self) -> TorchLearner:
         set_up_torch()
         return TorchLearner(
-            self.build, self.experiment.training, Classification(self.dataset.classes), blueprint=lambda: self.blueprint
+            self.build, self.experiment.training, self.bench.learning_task, blueprint=lambda: self.blueprint
         )  # fmt: skip
 
     @property
@@ -157,7 +159,18 @@ class Fleet:
         train, test = self.data[client]
         public = self.public
         ctx = ClientContext(
-            client, send.round, seed, train, self.learner, memory, anatomy, test, public, cramped=self.cramped
+            client,
+            send.round,
+            seed,
+            train,
+            self.learner,
+            memory,
+            anatomy,
+            test,
+            public,
+            cramped=self.cramped,
+            classes=self.dataset.classes,
+            learning_task=self.bench.learning_task,
         )
         reply = self.algorithm.work(task, ctx)
         assert all(least <= reply.metrics[name] <= most for name, (least, most) in task.metrics.items())

@@ -13,5 +13,5 @@ def values(folder: Path | None = None) -> Dataset:
     """Regression: one number that is a linear function of four, with noise."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(240, 4)).astype(np.float32)
-    y = x @ np.array([1.0, -2.0, 0.5, 0.0], np.float32) + 3 + rng.normal(0, 0.1, 240).astype(np.float32)
+    y = x @ np.array([0.4, -0.8, 0.2, 0.0], np.float32) + 0.5 + rng.normal(0, 0.1, 240).astype(np.float32)
     return Dataset("values", Examples(x[:200], y[:200]), Examples(x[200:], y[200:]), 0)

@@ -1,7 +1,8 @@
 """Evaluation by the clients: each tests the models on samples that it keeps for testing, and sends counts only.
 
-G is the global model on the union of the clients' test samples. P is each client's own model on its own test samples;
-correct answers and samples are summed over the clients (FedReb thesis, section 5.3).
+G is the global model on the union of the clients' test samples. P is each client's own model on its own test samples.
+The counts of all clients are added, and the learning task computes its metrics from the sums (for accuracies: FedReb
+thesis, section 5.3).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Reply, ServerContext, State, Task
-from fedquilt_common.learning_tasks.class_scores import clip_counts, count_classes, score_counts
+from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.types import ClientId, Shapes
 
 EVALUATE: Final = "evaluate"
 """Kind of the task."""
-_LARGEST: Final = 1e12
+_MOST_SAMPLES: Final = 1e12
+_LARGEST: Final = 1e150
+"""Limit of a client's count, so that sums over clients are finite."""
 Evaluated = Literal["global", "personal"]
 BOTH: Final[tuple[Evaluated, ...]] = ("global", "personal")
 PERSONAL: Final[tuple[Evaluated, ...]] = ("personal",)
@@ -37,121 +40,110 @@ def evaluate_on_clients(state: State, ctx: ServerContext, models: Sequence[Evalu
         models: what the clients evaluate; the global model is sent only if it is one of them.
 
     Returns:
-        A generator for ``yield from``. It returns the state with the pooled scores, and with ``client_accuracy`` in its
-        report: the accuracy of each client's own model.
+        A generator for ``yield from``. It returns the state with the pooled scores. Its report has ``client_<metric>``,
+        such as ``client_accuracy``: the learning task's main metric of each client's own model.
     """
     if not ctx.measures:
         return state
-    sent = state.arrays if "global" in models else {}
-    shapes: Shapes = {_class_counts_of(model): (3, ctx.classes) for model in models}
-    bounds = dict.fromkeys(_metric_names(models), (0.0, _LARGEST))
-    task = Task(EVALUATE, sent, expect=(shapes, {}), metrics=bounds, dtypes=dict.fromkeys(shapes, "int64"))
-    replies = yield dict.fromkeys(ctx.fleet, task)
-    counts = {client: reply.metrics for client, reply in replies.items()}
-    report = {**state.report, "client_accuracy": _client_accuracies(counts)}
-    return replace(state, scores={**pool_counts(counts, models), **pool_classes(replies, models)}, report=report)
-
-
-def _class_counts_of(model: Evaluated) -> str:
-    """Return the name of the reply's array with a model's counts for each class."""
-    return f"{model}_classes"
-
-
-def _metric_names(models: Sequence[Evaluated]) -> list[str]:
-    return ["samples", *(f"{model}_{count}" for model in models for count in ("right", "loss"))]
-
-
-def _client_accuracies(counts: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
-    """Return the accuracy of each client's own model, for clients with test samples."""
-    return {
-        str(client): min(1.0, metrics["personal_right"] / metrics["samples"])
-        for client, metrics in counts.items()
-        if metrics["samples"]
-    }
+    task = ctx.learning_task
+    shapes: Shapes = {_array_name(model, name): shape for model in models for name, shape in task.count_shapes.items()}
+    request = Task(
+        EVALUATE,
+        state.arrays if "global" in models else {},
+        expect=(shapes, {}),
+        metrics={"samples": (0.0, _MOST_SAMPLES)},
+        dtypes=dict.fromkeys(shapes, "int64"),
+    )
+    replies = yield dict.fromkeys(ctx.fleet, request)
+    own = client_scores(replies, task) if "personal" in models else {}
+    report = {**state.report, f"client_{task.main.name}": own}
+    return replace(state, scores=pool_scores(replies, task, models), report=report)
 
 
 def evaluation_reply(
-    y: NDArray[Any],
-    global_logits: NDArray[np.float32] | None = None,
-    personal_logits: NDArray[np.float32] | None = None,
+    samples: int, global_counts: ScoreCounts | None = None, personal_counts: ScoreCounts | None = None
 ) -> Reply:
-    """Count a client's correct answers and sum its losses.
+    """Return what a client sends of its evaluation.
 
     Args:
-        y: classes of the n test samples, int64 of shape (n,).
-        global_logits: the global model's outputs, float32 of shape (n, classes); None: it is not evaluated.
-        personal_logits: the client's own model's outputs, float32 of shape (n, classes); None: it is not evaluated.
+        samples: number of its test samples.
+        global_counts: of the global model, as ``Learner.count`` returns them; None: it is not evaluated.
+        personal_counts: of the client's own model; None: it is not evaluated.
 
     Returns:
-        A reply with an array ``<model>_classes`` for each model, the counts for each class: int64 of shape (3, classes)
-        as ``count_classes`` returns them. Its metrics are ``samples``, ``<model>_right`` and ``<model>_loss``.
+        A reply with the metric ``samples`` and an array ``<model>_<count>`` for each count. Floating-point arrays are
+        narrowed on their way, so the counts travel as the bits of float64 in int64.
     """
-    counts, classes = {"samples": float(len(y))}, dict[str, NDArray[np.int64]]()
-    models: dict[Evaluated, NDArray[np.float32] | None] = {"global": global_logits, "personal": personal_logits}
-    for name, logits in models.items():
-        if logits is None:
-            continue
-        answers = logits.argmax(axis=1)
-        counts[f"{name}_right"] = float((answers == y).sum())
-        counts[f"{name}_loss"] = _cross_entropy(logits.astype(np.float64), y)
-        classes[_class_counts_of(name)] = count_classes(y, answers, logits.shape[1]).astype(np.int64)
-    return Reply(classes, metrics=counts)
+    counts: dict[Evaluated, ScoreCounts | None] = {"global": global_counts, "personal": personal_counts}
+    arrays = {
+        _array_name(model, name): np.asarray(count, np.float64).view(np.int64)
+        for model, found in counts.items() if found is not None
+        for name, count in found.items()
+    }  # fmt: skip
+    return Reply(arrays, metrics={"samples": float(samples)})
 
 
-def _cross_entropy(logits: NDArray[np.float64], y: NDArray[Any]) -> float:
-    """Return the sum over the samples; at most ``_LARGEST``, so that it is finite."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    right = np.take_along_axis(shifted, y.astype(np.int64)[:, None], axis=1)[:, 0]
-    total = float((np.log(np.exp(shifted).sum(axis=1)) - right).sum())
-    return min(total, _LARGEST) if total == total else _LARGEST
-
-
-NO_COUNTS: Final = Reply({}, metrics=dict.fromkeys(_metric_names(BOTH), 0.0))
+NO_COUNTS: Final = Reply({}, metrics={"samples": 0.0})
 """The reply of a client without test samples."""
 
 
-def pool_classes(replies: Mapping[ClientId, Reply], models: Sequence[Evaluated] = BOTH) -> dict[str, float]:
-    """Pool the clients' counts for each class.
+def client_scores(replies: Mapping[ClientId, Reply], task: LearningTask) -> dict[str, float]:
+    """Return the main metric of each client's own model, for clients with test samples.
+
+    Args:
+        replies: as ``evaluation_reply`` returns them.
+        task: computes the metric.
+    """
+    scores = {client: task.scores(_counts(reply, task, "personal")) for client, reply in _tested(replies).items()}
+    return {str(client): found[task.main.name] for client, found in scores.items() if found}
+
+
+def pool_scores(
+    replies: Mapping[ClientId, Reply], task: LearningTask, models: Sequence[Evaluated] = BOTH
+) -> dict[str, float]:
+    """Add the clients' counts, and compute scores from the sums.
 
     Args:
         replies: as ``evaluation_reply`` returns them; those of clients without test samples have no arrays.
+        task: computes the metrics.
         models: the models that the clients evaluated.
 
     Returns:
-        The scores of ``score_counts`` for the first of ``models``; of another one the two means, such as
-        ``personal_macro_f1``.
+        The scores of the first of ``models`` under their own names, its main metric and those of the other model also
+        as ``<model>_<metric>``, ``personal_loss``, ``tested_samples`` and ``tested_clients``. Without samples, the last
+        two only. The same bits in whatever order the replies came.
     """
-    scores: dict[str, float] = {}
-    for model in models:
-        name = _class_counts_of(model)
-        counts = [clip_counts(np.asarray(reply.arrays[name])) for reply in replies.values() if name in reply.arrays]
-        found = score_counts(np.sum(counts, axis=0)) if counts else {}
-        means = {f"{model}_{key}": found[key] for key in ("balanced_accuracy", "macro_f1") if found}
-        scores |= found if model == models[0] else means
+    tested = _tested(replies)
+    scores = {
+        "tested_samples": sum(replies[client].metrics["samples"] for client in tested),
+        "tested_clients": float(len(tested)),
+    }
+    for model in models if tested else ():
+        found = task.scores(add_counts(_counts(reply, task, model) for reply in tested.values()))
+        scores |= found if model == models[0] else {}
+        named = _own_names(model, task) if model == models[0] else [metric.name for metric in task.metrics]
+        scores |= {f"{model}_{name}": found[name] for name in named if name in found}
     return scores
 
 
-def pool_counts(counts: Mapping[ClientId, Mapping[str, float]], models: Sequence[Evaluated] = BOTH) -> dict[str, float]:
-    """Pool the clients' counts into scores over all samples.
+def _own_names(model: Evaluated, task: LearningTask) -> list[str]:
+    """Return the metrics that the first model has under its own name too."""
+    return [task.main.name] if model == "global" else [task.main.name, "loss"]
 
-    Args:
-        counts: each client's metrics as ``evaluation_reply`` returns them.
-        models: the models that the clients evaluated.
 
-    Returns:
-        ``<model>_accuracy`` in [0, 1] of each model, ``personal_loss``, ``tested_samples`` and ``tested_clients``;
-        ``accuracy`` and ``loss`` are those of the first of ``models``. Without samples, the last two counts only.
-    """
-    sums = {name: sum(metrics[name] for metrics in counts.values()) for name in _metric_names(models)}
-    samples = sums["samples"]
-    clients = float(sum(metrics["samples"] > 0 for metrics in counts.values()))
-    tested = {"tested_samples": samples, "tested_clients": clients}
-    if not samples:
-        return tested
-    right = {model: min(1.0, sums[f"{model}_right"] / samples) for model in models}
-    losses = {model: sums[f"{model}_loss"] / samples for model in models}
-    return {
-        "accuracy": right[models[0]], "loss": losses[models[0]],
-        **{f"{model}_accuracy": value for model, value in right.items()},
-        **({"personal_loss": losses["personal"]} if "personal" in losses else {}), **tested,
-    }  # fmt: skip
+def _array_name(model: Evaluated, count: str) -> str:
+    return f"{model}_{count}"
+
+
+def _tested(replies: Mapping[ClientId, Reply]) -> dict[ClientId, Reply]:
+    """Return the replies with counts, in client order."""
+    return {client: replies[client] for client in sorted(replies) if len(replies[client].arrays)}
+
+
+def _counts(reply: Reply, task: LearningTask, model: Evaluated) -> ScoreCounts:
+    return {name: _decode(np.asarray(reply.arrays[_array_name(model, name)])) for name in task.count_shapes}
+
+
+def _decode(bits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a count from its bits; a client may send any, so what is not finite becomes finite."""
+    return np.clip(np.nan_to_num(bits.view(np.float64)), -_LARGEST, _LARGEST)

@@ -21,6 +21,7 @@ from fedquilt_common.algorithm_api.learner import (
 from fedquilt_common.algorithm_api.records import Declaration, Reply, State, Task, declaration_of
 
 if TYPE_CHECKING:
+    from fedquilt_common.algorithm_api.learner import Outputs as Outputs
     from fedquilt_common.algorithm_api.learner import Part as Part
 
 __all__ = [

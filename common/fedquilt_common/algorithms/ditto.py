@@ -54,6 +54,6 @@ class Ditto(FedAvg):
 
     def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
         """Evaluate the global model, ``arrays`` in the model's shapes, and the personal one."""
-        global_logits = ctx.learner.predict(arrays, ctx.test)[-1]
-        personal_logits = ctx.learner.predict(ctx.memory, ctx.test)[-1] if ctx.memory else global_logits
-        return evaluation_reply(ctx.test.y, global_logits, personal_logits)
+        (shared,) = ctx.learner.count(arrays, ctx.test)
+        (personal,) = ctx.learner.count(ctx.memory, ctx.test) if ctx.memory else (shared,)
+        return evaluation_reply(len(ctx.test), shared, personal)

@@ -60,5 +60,5 @@ class FedBABU(PrivateHead):
         learner = ctx.learner
         tuned = learner.train(arrays, data, seed=ctx.seed, part=part, epochs=self.tune_epochs)
         ctx.memory.update(tuned.arrays)
-        (global_logits,), (personal_logits,) = (learner.predict(a, test, part) for a in (arrays, tuned.arrays))
-        return evaluation_reply(test.y, global_logits, personal_logits)
+        (shared,), (personal,) = (learner.count(a, test, part) for a in (arrays, tuned.arrays))
+        return evaluation_reply(len(test), shared, personal)

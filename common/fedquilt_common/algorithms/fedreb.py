@@ -27,7 +27,7 @@ from fedquilt_common.aggregation.rebalance import (
     rebalance_examples,
 )
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task, TrainingPhase
-from fedquilt_common.algorithms.families.private_head import client_head, predict_with_both_heads
+from fedquilt_common.algorithms.families.private_head import client_head, count_with_both_heads, sum_of_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.submodels.heads import (
     SECOND_HEAD,
@@ -137,8 +137,8 @@ class FedReb(FedAvg):
 
     def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
         """Evaluate the global model, ``arrays`` in the model's shapes, without and with the private head."""
-        shared, private = predict_with_both_heads(arrays, ctx, self.head_layers)
-        return evaluation_reply(ctx.test.y, shared, shared + private)
+        counts = count_with_both_heads(arrays, ctx, self.head_layers, sum_of_heads)
+        return evaluation_reply(len(ctx.test), *counts)
 
 
 def both_heads_loss(outputs: Any, targets: Any) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.client_evaluation import evaluation_reply
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, ServerContext, State, Task
-from fedquilt_common.algorithms.families.private_head import client_head, predict_with_both_heads
+from fedquilt_common.algorithms.families.private_head import client_head, count_with_both_heads, sum_of_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.submodels.heads import TwoHeads, add_second_head, check_head_layers, head_names, split_second_head
 from fedquilt_common.training.losses import balanced_softmax, class_counts, cross_entropy
@@ -54,8 +54,8 @@ class FedROD(FedAvg):
 
     def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
         """Evaluate the global model, ``arrays`` in the model's shapes, without and with the personal head."""
-        generic, personal = predict_with_both_heads(arrays, ctx, self.head_layers)
-        return evaluation_reply(ctx.test.y, generic, generic + personal)
+        counts = count_with_both_heads(arrays, ctx, self.head_layers, sum_of_heads)
+        return evaluation_reply(len(ctx.test), *counts)
 
     def loss(self, ctx: ClientContext) -> Loss:
         """Return the sum of the generic head's loss and the personal head's."""

@@ -53,6 +53,7 @@ COLUMNS = (
 _VISIBILITY = COLUMNS.index("Visibility")
 _DATE = "%Y-%m-%d %H:%M:%S"
 _PERCENTILES = (10, 90)
+_UNIT = "the targets are ln(Wh), so the MAE is in ln(Wh)"
 _COMPLETE, _TESTING = "energydata_complete", "testing.csv"
 
 HouseValues = NDArray[np.float64]
@@ -78,7 +79,7 @@ def load(folder: Path | None = None) -> Dataset:
     x = prepare(np.array([row.values for row in rows]), _date_features(rows), ~is_test)
     y = np.log([[row.target] for row in rows]).round(6).astype(np.float32)
     train, test = (Examples(x[chosen], y[chosen]) for chosen in (~is_test, is_test))
-    return Dataset(NAME, train, test, 0, None, "; ".join(filter(None, (split, repairs))))
+    return Dataset(NAME, train, test, 0, None, "; ".join(filter(None, (_UNIT, split, repairs))))
 
 
 def _find_complete(place: Path) -> Path:

@@ -99,13 +99,13 @@ def _split(index: SampleIndices, holdout: float, seed: int, client: int) -> Shar
     return Share(np.sort(mixed[:kept]), np.sort(mixed[kept:]))
 
 
-def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -> float:
+def holdout_of(experiment: Experiment, algorithm: Algorithm) -> float:
     """Return the share of its samples, in [0, 1), that each client keeps for testing.
 
     Where the experiment does not set ``data.holdout``, the algorithm's ``Declaration`` decides.
 
     Raises:
-        ExperimentError: the algorithm or the data set cannot be evaluated with this ``data.holdout`` or ``data.mixed``.
+        ExperimentError: the algorithm cannot be evaluated with this ``data.holdout`` or ``data.mixed``.
     """
     data, declared = experiment.data, declaration_of(algorithm)
     chosen = data.holdout if data.holdout is not None else (declared.holdout or 0.0)
@@ -113,10 +113,6 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm, dataset: Dataset) -
         raise ExperimentError(
             f"data.holdout = {chosen}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data "
             "set's test split; remove this key"
-        )
-    if chosen and not dataset.classes:
-        raise ExperimentError(
-            f"data.holdout = {chosen}: clients measure accuracy, but '{dataset.name}' has no classes; set it to 0"
         )
     if data.mixed and declared.coordinator_tests:
         raise ExperimentError(

@@ -15,6 +15,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
+from fedquilt_common.learning_tasks.metrics import ACCURACY, METRICS
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
@@ -66,9 +67,18 @@ def round_result(
         waste_rate=report.get("waste_rate"),
         trained=report.get("trained", {}),
         client_accuracy=report.get("client_accuracy", {}),
+        client_scores=_client_scores(report),
         **_label_fields(watch.labels.by_client()),
         **score_fields(scores),
     )
+
+
+def _client_scores(report: Mapping[str, Any]) -> dict[str, float]:
+    """Return the main metric of each client's own model, for learning tasks that have another one than accuracy."""
+    found: dict[str, float] = {}
+    for name in METRICS:
+        found |= report.get(f"client_{name}", {}) if name != ACCURACY.name else {}
+    return found
 
 
 def _label_fields(labels: dict[str, dict[str, int]]) -> dict[str, Any]:

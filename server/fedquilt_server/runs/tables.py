@@ -11,10 +11,19 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 Cells = dict[str, Any]
-_MAPPINGS: Final = ("missing", "discarded", "trained", "label_bytes", "client_accuracy", "class_accuracy", "scores")
+_MAPPINGS: Final = (
+    "missing",
+    "discarded",
+    "trained",
+    "label_bytes",
+    "client_accuracy",
+    "client_scores",
+    "class_accuracy",
+    "scores",
+)
 """Fields of a round that hold a value for each client or each score: they are not columns of ``rounds.csv``."""
 CLASS_COLUMNS: Final = ("round", "class", "accuracy")
-CLIENT_COLUMNS: Final = ("round", "client", "level", "accuracy", "label_bytes_down", "label_bytes_up")
+CLIENT_COLUMNS: Final = ("round", "client", "level", "accuracy", "score", "label_bytes_down", "label_bytes_up")
 BOARD_COLUMNS: Final = tuple(name for name in BoardStatus.model_fields if name != "training")
 
 
@@ -32,7 +41,7 @@ def client_records(rows: Sequence[RoundResult]) -> list[Cells]:
 
 
 def _clients_of(row: RoundResult) -> list[str]:
-    return sorted({*row.trained, *row.client_accuracy, *row.label_bytes}, key=int)
+    return sorted({*row.trained, *row.client_accuracy, *row.client_scores, *row.label_bytes}, key=int)
 
 
 def _client_record(row: RoundResult, client: str) -> Cells:
@@ -42,6 +51,7 @@ def _client_record(row: RoundResult, client: str) -> Cells:
         "client": client,
         "level": row.trained.get(client),
         "accuracy": row.client_accuracy.get(client),
+        "score": row.client_scores.get(client),
         "label_bytes_down": sizes.get("down"),
         "label_bytes_up": sizes.get("up"),
     }

@@ -76,6 +76,9 @@ class RoundResult(BaseModel):
     client_accuracy: dict[str, float] = Field(
         default_factory=dict, description="each client's own model on its test samples"
     )
+    client_scores: dict[str, float] = Field(
+        default_factory=dict, description="the same by the task's main metric, such as `r2`, if that is not accuracy"
+    )
     class_accuracy: dict[int, float] = Field(
         default_factory=dict, description="class -> share of its test samples that the model of `accuracy` names right"
     )

@@ -10,7 +10,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.aggregation.client_evaluation import EVALUATE, PERSONAL, evaluate_on_clients, evaluation_reply
+from fedquilt_common.aggregation.client_evaluation import (
+    EVALUATE,
+    NO_COUNTS,
+    PERSONAL,
+    evaluate_on_clients,
+    evaluation_reply,
+)
 from fedquilt_common.aggregation.soft_labels import Logits, check_can_distil, mean_labels
 from fedquilt_common.algorithm_api import (
     ClientContext,
@@ -153,7 +159,7 @@ class OwnModel(ABC):
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:
-            return evaluation_reply(ctx.test.y, personal_logits=self._predict(ctx, ctx.test))
+            return self._test(ctx) if len(ctx.test) else NO_COUNTS
         return self.label_samples(task, ctx) if task.kind == SCORE else self.learn_labels(task, ctx)
 
     def label_samples(self, task: Task, ctx: ClientContext) -> Reply:
@@ -206,6 +212,10 @@ class OwnModel(ABC):
         trained: TrainingResult = ctx.learner.train(arrays, ctx.data, seed=ctx.seed, epochs=epochs)
         ctx.memory.update(trained.arrays)
         return {"loss": trained.loss, "train_seconds": trained.seconds}
+
+    def _test(self, ctx: ClientContext) -> Reply:
+        (counts,) = ctx.learner.count(self._model(ctx), ctx.test)
+        return evaluation_reply(len(ctx.test), personal_counts=counts)
 
     def _predict(self, ctx: ClientContext, data: Examples) -> Logits:
         """Return the own model's logits, float32 of shape (n, classes); n may be 0."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
@@ -15,6 +14,7 @@ from fedquilt_common.aggregation.client_evaluation import EVALUATE, NO_COUNTS, e
 from fedquilt_common.algorithm_api import (
     ClientContext,
     Declaration,
+    OutputViews,
     Reply,
     Round,
     ServerContext,
@@ -22,6 +22,7 @@ from fedquilt_common.algorithm_api import (
     Task,
     TrainingResult,
 )
+from fedquilt_common.learning_tasks import ScoreCounts
 from fedquilt_common.submodels.heads import (
     TwoHeads,
     add_second_head,
@@ -32,6 +33,9 @@ from fedquilt_common.submodels.heads import (
     shapes_of,
 )
 from fedquilt_common.types import Arrays
+
+if TYPE_CHECKING:
+    from fedquilt_common.algorithm_api import Outputs
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,7 @@ class PrivateHead(ABC):
             arrays: the global model, in the model's shapes.
             ctx: the client context; it has at least one test sample.
         """
-        global_logits, personal_logits = predict_with_both_heads(arrays, ctx, self.head_layers)
-        return evaluation_reply(ctx.test.y, global_logits, personal_logits)
+        return evaluation_reply(len(ctx.test), *count_with_both_heads(arrays, ctx, self.head_layers))
 
     def head_arrays(self, ctx: ClientContext) -> frozenset[str]:
         """Return the names of the head's arrays."""
@@ -126,16 +129,24 @@ def client_head(arrays: Arrays, ctx: ClientContext, head_layers: int) -> Mapping
     return ctx.memory or pick_arrays(arrays, head_names(ctx.anatomy, head_layers))
 
 
-def predict_with_both_heads(arrays: Arrays, ctx: ClientContext, head_layers: int) -> list[NDArray[np.float32]]:
-    """Predict the client's test samples with the model's head and with the client's, in one pass over the base.
+def count_with_both_heads(
+    arrays: Arrays, ctx: ClientContext, head_layers: int, views: OutputViews = lambda outputs: outputs
+) -> Sequence[ScoreCounts]:
+    """Test the received model with its own head and with the client's, in one pass over the base.
 
     Args:
         arrays: the received model, in the model's shapes.
-        ctx: the client context.
+        ctx: the client context; it has at least one test sample.
         head_layers: number of linear layers that form the head.
+        views: derives the outputs that are counted from those of the model's head and the client's head.
 
     Returns:
-        [logits of the model's head, logits of the client's head], each float32 of shape (n, classes).
+        Counts for each view: by default those of the model's head, then those of the client's.
     """
     two_heads = add_second_head(arrays, client_head(arrays, ctx, head_layers))
-    return ctx.learner.predict(two_heads, ctx.test, TwoHeads(head_layers))
+    return ctx.learner.count(two_heads, ctx.test, TwoHeads(head_layers), views)
+
+
+def sum_of_heads(outputs: Outputs) -> Outputs:
+    """Return the outputs of the shared head, and their sum with those of the client's head."""
+    return [outputs[0], outputs[0] + outputs[1]]

@@ -1,84 +1,29 @@
-"""Evaluation by the clients: what they count, and how the counts are pooled."""
+"""Evaluation by the clients: what they send, and how the counts are pooled."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from fedquilt_common.aggregation.client_evaluation import (
     EVALUATE,
     NO_COUNTS,
+    client_scores,
     evaluate_on_clients,
     evaluation_reply,
-    pool_classes,
-    pool_counts,
+    pool_scores,
 )
 from fedquilt_common.algorithm_api import Reply, State
-from fedquilt_common.learning_tasks.class_scores import count_classes
+from fedquilt_common.learning_tasks import Classification, LearningTask, Regression
+from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 STATE = State({"w": np.ones(2, np.float32)})
-
-
-def logits(count: int, seed: int) -> Any:
-    return np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
-
-
-def test_counts_are_those_of_torch() -> None:
-    y, one, two = np.array([0, 3, 1, 2, 2]), logits(5, 0), logits(5, 1)
-    found = evaluation_reply(y, one, two)
-    assert found.arrays["global_classes"].tolist() == count_classes(y, one.argmax(1), 4).tolist()
-    assert found.metrics["samples"] == 5
-    for name, given in (("global", one), ("personal", two)):
-        assert found.metrics[f"{name}_right"] == (given.argmax(1) == y).sum()
-        expected = functional.cross_entropy(torch.tensor(given).double(), torch.tensor(y), reduction="sum")
-        assert found.metrics[f"{name}_loss"] == pytest.approx(expected.item())
-
-
-@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan, 1e38])
-def test_counts_stay_finite_so_that_they_can_travel(odd: float) -> None:
-    given = logits(3, 0)
-    given[1, 2] = odd
-    with np.errstate(invalid="ignore", over="ignore"):
-        metrics = evaluation_reply(np.array([0, 1, 2]), given, given).metrics
-    assert all(math.isfinite(value) and 0 <= value <= 1e12 for value in metrics.values())
-
-
-def test_g_and_p_are_pooled_over_samples_not_over_clients() -> None:
-    counts = {
-        0: {"samples": 90.0, "global_right": 45.0, "personal_right": 90.0, "global_loss": 90.0, "personal_loss": 9.0},
-        1: {"samples": 10.0, "global_right": 10.0, "personal_right": 0.0, "global_loss": 0.0, "personal_loss": 91.0},
-        2: NO_COUNTS.metrics,
-    }
-    found = pool_counts(counts)
-    assert found["global_accuracy"] == found["accuracy"] == 0.55
-    assert found["personal_accuracy"] == 0.9
-    assert (found["loss"], found["personal_loss"]) == (0.9, 1.0)
-    assert (found["tested_samples"], found["tested_clients"]) == (100, 2)
-
-
-def test_nobody_has_samples_to_test_on() -> None:
-    assert pool_counts({0: NO_COUNTS.metrics}) == {"tested_samples": 0.0, "tested_clients": 0.0}
-
-
-def test_a_client_that_claims_too_much_cannot_pass_one() -> None:
-    lie = {**NO_COUNTS.metrics, "samples": 1.0, "global_right": 5.0, "personal_right": 9e11}
-    assert (pool_counts({0: lie})["global_accuracy"], pool_counts({0: lie})["personal_accuracy"]) == (1.0, 1.0)
-
-
-def test_class_counts_are_pooled_and_a_client_without_samples_has_none() -> None:
-    y = np.array([0, 0, 1])
-    one, two = (evaluation_reply(y, eye(answers), eye([0, 0, 1])) for answers in ([0, 0, 0], [1, 1, 1]))
-    found = pool_classes({0: one, 1: two, 2: NO_COUNTS})
-    assert found == {
-        "balanced_accuracy": 0.5, "macro_f1": pytest.approx((4 / 7 + 2 / 5) / 2), "class_accuracy_0": 0.5,
-        "class_accuracy_1": 0.5, "personal_balanced_accuracy": 1.0, "personal_macro_f1": 1.0,
-    }  # fmt: skip
-    assert pool_classes({2: NO_COUNTS}) == {}
+TWO = Classification(2)
 
 
 def eye(answers: list[int]) -> Any:
@@ -86,8 +31,77 @@ def eye(answers: list[int]) -> Any:
     return np.eye(2, dtype=np.float32)[answers]
 
 
+def classified(y: list[int], shared: list[int], own: list[int]) -> Reply:
+    """The reply of a client whose models name these classes."""
+    return evaluation_reply(len(y), *(TWO.count(eye(answers), np.array(y)) for answers in (shared, own)))
+
+
+def test_g_and_p_are_pooled_over_samples_not_over_clients() -> None:
+    large = classified([0] * 90, [0] * 45 + [1] * 45, [0] * 90)
+    small = classified([1] * 10, [1] * 10, [0] * 10)
+    found = pool_scores({0: large, 1: small, 2: NO_COUNTS}, TWO)
+    assert found["global_accuracy"] == found["accuracy"] == 0.55
+    assert found["personal_accuracy"] == 0.9
+    right, wrong = np.log1p(np.exp([-1.0, 1.0]))
+    assert found["loss"] == pytest.approx((55 * right + 45 * wrong) / 100)
+    assert found["personal_loss"] == pytest.approx((90 * right + 10 * wrong) / 100)
+    assert (found["tested_samples"], found["tested_clients"]) == (100, 2)
+
+
+def test_class_counts_are_pooled_and_a_client_without_samples_has_none() -> None:
+    one, two = (classified([0, 0, 1], answers, [0, 0, 1]) for answers in ([0, 0, 0], [1, 1, 1]))
+    found = pool_scores({0: one, 1: two, 2: NO_COUNTS}, TWO)
+    expected = {
+        "balanced_accuracy": 0.5, "macro_f1": pytest.approx((4 / 7 + 2 / 5) / 2), "class_accuracy_0": 0.5,
+        "class_accuracy_1": 0.5, "personal_balanced_accuracy": 1.0, "personal_macro_f1": 1.0,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    assert "personal_class_accuracy_0" not in found
+
+
+def test_nobody_has_samples_to_test_on() -> None:
+    assert pool_scores({0: NO_COUNTS}, TWO) == {"tested_samples": 0.0, "tested_clients": 0.0}
+
+
+def test_regression_is_pooled_as_if_one_client_had_all_samples() -> None:
+    rng, task = np.random.default_rng(0), Regression()
+    y, answers = rng.normal(5, 2, (40, 1)).astype(np.float32), rng.normal(5, 2, (40, 1)).astype(np.float32)
+    parts = {client: evaluation_reply(len(at), *[task.count(answers[at], y[at])] * 2)
+             for client, at in enumerate(np.split(np.arange(40), [7, 15, 16]))}  # fmt: skip
+    found, whole = pool_scores(parts, task), task.scores(task.count(answers, y))
+    assert {name: found[name] for name in whole} == pytest.approx(whole)
+    assert found["global_r2"] == found["r2"] == found["personal_r2"]
+    assert found["personal_mae"] == found["mae"]
+    assert pool_scores(dict(reversed(parts.items())), task) == found  # the order of the replies does not matter
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_counts_travel_with_every_bit(precision: Any, tmp_path: Any) -> None:
+    task = Regression(2)
+    y = np.random.default_rng(0).normal(1e5, 1, (9, 2)).astype(np.float32)
+    reply = evaluation_reply(9, task.count(y + np.float32(0.1), y))
+    path = write_arrays(tmp_path / "reply", reply.arrays, precision).path
+    received = Reply(FileArrays(path), metrics=reply.metrics)
+    assert pool_scores({0: received}, task, ["global"]) == pool_scores({0: reply}, task, ["global"])
+
+
+@pytest.mark.parametrize("task", [Classification(2), Regression(2)], ids=str)
+@given(data=st.data())
+def test_no_bits_of_a_client_make_an_impossible_score(task: LearningTask, data: st.DataObject) -> None:
+    bits = {f"global_{name}": data.draw(arrays(np.int64, shape)) for name, shape in task.count_shapes.items()}
+    replies = {client: Reply(bits, metrics={"samples": 3.0}) for client in range(2)}
+    scores = pool_scores(replies, task, ["global"])
+    for metric in task.metrics:
+        assert metric.low <= scores.get(metric.name, metric.low) <= metric.high, metric.name
+
+
+def test_each_client_has_a_score_of_its_own_model() -> None:
+    replies = {3: classified([0, 1], [0, 0], [0, 1]), 0: classified([0, 1], [0, 1], [1, 1]), 1: NO_COUNTS}
+    assert client_scores(replies, TWO) == {"0": 0.5, "3": 1.0}
+
+
 class ServerContext:
-    classes = 5
+    learning_task = TWO
     fleet = dict.fromkeys((4, 7, 9))
     measures = True
 
@@ -98,12 +112,12 @@ def test_everybody_who_is_there_is_asked_and_nothing_but_counts_is_expected() ->
     tasks = next(steps)
     assert tasks.keys() == {4, 7, 9}
     assert all(task.kind == EVALUATE and task.arrays is STATE.arrays for task in tasks.values())
-    shapes = {"global_classes": (3, 5), "personal_classes": (3, 5)}
+    shapes = {"global_classes": (3, 2), "global_loss": (), "personal_classes": (3, 2), "personal_loss": ()}
     assert {str(task.expect) for task in tasks.values()} == {str((shapes, {}))}
-    replies = {4: Reply({}, metrics={**NO_COUNTS.metrics, "samples": 4.0, "global_right": 3.0, "personal_right": 1.0})}
     with pytest.raises(StopIteration) as done:
-        steps.send(replies)
+        steps.send({4: classified([0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1])})
     assert done.value.value.scores["global_accuracy"] == 0.75
+    assert done.value.value.report["client_accuracy"] == {"4": 0.25}
     assert done.value.value.arrays is STATE.arrays
 
 

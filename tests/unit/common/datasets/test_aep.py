@@ -13,6 +13,7 @@ from tests.support.data import real_data
 from fedquilt_common.datasets import aep
 from fedquilt_common.errors import DataUnavailableError
 
+UNIT = "the targets are ln(Wh), so the MAE is in ln(Wh)"
 HEADER = ("date", "Appliances", *aep.COLUMNS)
 
 
@@ -60,7 +61,7 @@ def test_the_authors_split(tmp_path: Path) -> None:
     write(tmp_path, lines)
     write(tmp_path, [lines[0], *lines[5:30]], "testing.csv")
     found = aep.load(tmp_path)
-    assert (len(found.train), len(found.test), found.note) == (75, 25, "")
+    assert (len(found.train), len(found.test), found.note) == (75, 25, UNIT)
     first = float(lines[5].split(",")[1].strip('"'))
     assert found.test.y[0, 0] == pytest.approx(np.log(first), abs=1e-5)
 
@@ -149,7 +150,7 @@ def test_too_few_rows(tmp_path: Path) -> None:
 def test_the_real_rows() -> None:
     found = aep.load(real_data("aep"))
     assert len(found.train) + len(found.test) == 19_735
-    assert (len(found.test), found.note) in ((4932, ""), (3947, found.note))
+    assert (len(found.test), found.note) in ((4932, UNIT), (3947, found.note))
     assert found.train.x.shape[1] == 18
     assert np.abs(found.train.x).max() < 6
     # A linear model on the features explains part of the target, so rows and targets belong together.

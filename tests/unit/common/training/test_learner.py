@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
 from fedquilt_common.experiment.sections import Training
@@ -302,3 +302,26 @@ def test_set_up_makes_torch_strict() -> None:
     finally:
         torch.set_deterministic_debug_mode(mode)
         torch.set_num_threads(threads)
+
+
+class OwnLoss(nn.Linear):
+    """Its outputs are two lists of numbers in training, and one in evaluation."""
+
+    def forward(self, x: Tensor) -> Any:
+        whole = super().forward(x)
+        return [whole, -whole] if self.training else whole
+
+    def training_loss(self, outputs: Any, targets: Tensor) -> Tensor:
+        error: Tensor = (outputs[0] - outputs[1]) / 2 - 2 * targets
+        return error.square().mean()
+
+
+def test_a_model_may_bring_the_loss_that_training_minimises() -> None:
+    x = RNG.normal(size=(40, 4)).astype(np.float32)
+    y = x @ np.array([1.0, -2.0, 0.5, 0.0])
+    one = learner(lambda: OwnLoss(4, 1), Regression(), epochs=60, lr=0.05)
+    trained = one.train(one.init(0), Examples(x, y), seed=0)
+    np.testing.assert_allclose(trained.arrays["weight"], [[2.0, -4.0, 1.0, 0.0]], atol=0.05)
+    given = one.train(one.init(0), Examples(x, y), seed=0, loss=lambda outputs, targets: outputs[0].square().mean())
+    assert not np.array_equal(trained.arrays["weight"], given.arrays["weight"])  # the algorithm's own comes first
+    assert one.evaluate(trained.arrays, Examples(x, 2 * y))["r2"] > 0.99

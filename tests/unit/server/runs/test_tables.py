@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 
+from fedquilt_server.runs.result_files import score_fields
 from fedquilt_server.runs.tables import clients_csv, rounds_csv
 from fedquilt_server.status.results import RoundResult
 
@@ -30,6 +31,13 @@ def test_a_round_has_only_columns_that_some_round_fills() -> None:
 def test_clients_have_a_table_of_their_own_in_natural_order() -> None:
     cells = [tuple(row.values()) for row in csv.DictReader(clients_csv(ROUNDS).splitlines())]
     assert cells == [
-        ("1", "0", "0.5", "", "", ""), ("1", "2", "", "0.25", "", ""), ("1", "10", "S1", "", "", ""),
-        ("2", "0", "", "", "648", "640"),
+        ("1", "0", "0.5", "", "", "", ""), ("1", "2", "", "0.25", "", "", ""), ("1", "10", "S1", "", "", "", ""),
+        ("2", "0", "", "", "", "648", "640"),
     ]  # fmt: skip
+
+
+def test_clients_without_an_accuracy_have_the_main_metric_of_their_task() -> None:
+    row = round_row(1, **score_fields({"r2": 0.5, "mae": 2.0}), client_scores={"3": -0.5})
+    assert (row.r2, row.scores) == (0.5, {"mae": 2.0})
+    (client,) = csv.DictReader(clients_csv([row]).splitlines())
+    assert (client["client"], client["accuracy"], client["score"]) == ("3", "", "-0.5")

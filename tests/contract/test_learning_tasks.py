@@ -1,0 +1,36 @@
+"""Each algorithm learns every task that it does not refuse, and clients and coordinator measure the same metrics."""
+
+from __future__ import annotations
+
+import pytest
+from tests.contract.cases import CASES
+from tests.contract.test_algorithms import Driver, Fleet, make
+
+from fedquilt_common.algorithm_api import declaration_of
+from fedquilt_common.algorithms import ALGORITHMS
+
+SETS = {"regression": "tests.support.toy_sets:values"}
+PAIRS = [
+    (name, task)
+    for name in ALGORITHMS
+    for task in SETS
+    if (possible := declaration_of(make(name, CASES[name].fields)).tasks) is None or task in possible
+]
+OTHER_LAYERS = {"scalefl": {"widths": {"strong": 1.0, "medium": 0.5}, "exits": {"strong": 1, "medium": 1}}}
+"""Fields for algorithms whose case needs a model for images."""
+
+
+@pytest.mark.parametrize(("name", "task"), PAIRS)
+def test_it_learns_every_task_that_it_does_not_refuse(name: str, task: str) -> None:
+    fields = OTHER_LAYERS.get(name, CASES[name].fields)
+    fleet = Fleet(make(name, fields), model={"name": "mlp", "hidden": [16, 16, 16]}, data_set=SETS[task], lr=0.02)
+    fleet.measures = declaration_of(fleet.algorithm).holdout is not None
+    main = fleet.bench.learning_task.main.name
+    before = fleet.bench.evaluate(fleet.first_state().arrays)[main]
+    driver = Driver(fleet, 8)
+    state = driver.run()
+    after = driver.scores or fleet.algorithm.evaluate(state, fleet.ctx(8, {}))
+    assert after[main] > max(before + 0.2, 0.0)
+    if fleet.measures:
+        assert after[f"global_{main}"] == after[main]
+        assert after[f"personal_{main}"] > before
