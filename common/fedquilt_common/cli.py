@@ -5,6 +5,7 @@ Nothing is imported before it is needed: on a board there is no server half, and
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -45,6 +46,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("fedquilt_common.doctor.cli", "Check everything that a run needs, and report what is missing."),
     "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and the cost of narrow links."),
 }
+PARTS: dict[str, tuple[str, ...]] = {"data": ("fedquilt_server.central.noise_matrix_cli",)}
+"""Modules of another half of the program with further sub-commands of a group; each has ``add_to``."""
 GROUPS = frozenset({"bench", "data", "federation", "memory", "model"})
 """Commands that only hold sub-commands: alone they print their help and exit with 0, as ``fedquilt`` alone does."""
 EXTRAS = {"fedquilt_client": "client"}
@@ -117,6 +120,13 @@ def _module(name: str) -> ModuleType:
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+def add_parts(group: str, to: object) -> None:
+    """Add the sub-commands that other modules have for a group, as far as these are installed."""
+    for name in PARTS[group]:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name).add_to(to)
 
 
 def _print_help() -> None:

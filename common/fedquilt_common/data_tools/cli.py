@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedquilt_common.aggregation.rebalance import ThresholdRule
+from fedquilt_common.cli import add_parts
 from fedquilt_common.data_tools.figures import FigureKind, write_figure
 from fedquilt_common.data_tools.folder_facts import FileFacts
 from fedquilt_common.data_tools.inspect_data import Inspection, inspect_target
@@ -96,6 +97,9 @@ def _print_classes(file: FileFacts, console: Console) -> None:
         shown = list(file.classes.items())[:_MOST_CLASSES]
         words = ", ".join(f"{name} {count:,}" for name, count in shown)
         console.print(Text(f"{file.path}: {len(file.classes)} classes: {words}"), soft_wrap=True)
+
+
+add_parts("data", data_app)
 
 
 def run(arguments: list[str]) -> None:
