@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.contract.cases import CASES
 from tests.contract.test_algorithms import Driver, Fleet, make
@@ -9,7 +11,12 @@ from tests.contract.test_algorithms import Driver, Fleet, make
 from fedquilt_common.algorithm_api import declaration_of
 from fedquilt_common.algorithms import ALGORITHMS
 
-SETS = {"regression": "tests.support.toy_sets:values"}
+SETS = {"regression": "tests.support.toy_sets:values", "next-word": "tests.support.toy_sets:words"}
+MODELS: dict[str, Any] = {
+    "regression": {"name": "mlp", "hidden": [16, 16, 16]},
+    "next-word": {"name": "transformer", "outputs": "each", "embed": 16, "hidden": 32, "heads": 2, "head_dim": 8,
+                  "layers": 2, "dropout": 0.0},
+}  # fmt: skip
 PAIRS = [
     (name, task)
     for name in ALGORITHMS
@@ -23,7 +30,7 @@ OTHER_LAYERS = {"scalefl": {"widths": {"strong": 1.0, "medium": 0.5}, "exits": {
 @pytest.mark.parametrize(("name", "task"), PAIRS)
 def test_it_learns_every_task_that_it_does_not_refuse(name: str, task: str) -> None:
     fields = OTHER_LAYERS.get(name, CASES[name].fields)
-    fleet = Fleet(make(name, fields), model={"name": "mlp", "hidden": [16, 16, 16]}, data_set=SETS[task], lr=0.02)
+    fleet = Fleet(make(name, fields), model=MODELS[task], data_set=SETS[task], lr=0.02)
     fleet.measures = declaration_of(fleet.algorithm).holdout is not None
     main = fleet.bench.learning_task.main.name
     before = fleet.bench.evaluate(fleet.first_state().arrays)[main]

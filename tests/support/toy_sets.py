@@ -15,3 +15,12 @@ def values(folder: Path | None = None) -> Dataset:
     x = rng.normal(size=(240, 4)).astype(np.float32)
     y = x @ np.array([0.4, -0.8, 0.2, 0.0], np.float32) + 0.5 + rng.normal(0, 0.1, 240).astype(np.float32)
     return Dataset("values", Examples(x[:200], y[:200]), Examples(x[200:], y[200:]), 0)
+
+
+def words(folder: Path | None = None) -> Dataset:
+    """Next word: sentences that count upwards in a vocabulary of 12 from a random start; 0 pads their ends."""
+    rng = np.random.default_rng(1)
+    sentences = 2 + (rng.integers(0, 10, (240, 1)) + np.arange(7)) % 10
+    sentences[np.arange(7) >= rng.integers(4, 8, (240, 1))] = 0
+    x, y = sentences[:, :-1], sentences[:, 1:]
+    return Dataset("words", Examples(x[:200], y[:200]), Examples(x[200:], y[200:]), 12, task="next-word")

@@ -53,5 +53,5 @@ def score_counts(counts: AnswerCounts) -> dict[str, float]:
 
 def clip_counts(counts: AnswerCounts) -> AnswerCounts:
     """Return counts that can be true: a client may send any numbers."""
-    samples, _, named = bounded = np.clip(np.nan_to_num(counts), 0.0, float(1 << 40))
+    samples, _, named = bounded = np.rint(np.clip(np.nan_to_num(counts), 0.0, float(1 << 40)))
     return np.stack([samples, np.minimum(bounded[1], np.minimum(samples, named)), named])

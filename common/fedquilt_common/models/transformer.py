@@ -6,6 +6,8 @@ normalisation after each part, as in Vaswani et al., "Attention Is All You Need"
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models.attention import Attention
 from fedquilt_common.models.shapes import check_size
+
+LogitPlaces = Literal["last", "each"]
 
 
 class Positions(nn.Module):
@@ -53,18 +57,22 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Predicts the next word of a sequence."""
+    """Predicts the next word of a sequence, or the next word at each of its places."""
 
-    def __init__(self, length: int, words: int, embed: int, layers: int, parts: tuple[int, int, int, float]) -> None:
+    def __init__(
+        self, length: int, words: int, embed: int, layers: int, parts: tuple[int, int, int, float], outputs: LogitPlaces
+    ) -> None:
         super().__init__()
+        self.outputs = outputs
         self.embedding = nn.Embedding(words, embed)
         self.positions = Positions(length, embed)
         self.layers = nn.Sequential(*(Layer(embed, *parts) for _ in range(layers)))
         self.decoder = nn.Linear(embed, words)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map word numbers, int64 of shape (n, length), to logits of the next word, shape (n, words)."""
-        out: Tensor = self.decoder(self.layers(self.positions(self.embedding(x)))[:, -1])
+        """Map word numbers, int64 of shape (n, length), to logits of shape (n, words) or (n, length, words)."""
+        hidden = self.layers(self.positions(self.embedding(x)))
+        out: Tensor = self.decoder(hidden if self.outputs == "each" else hidden[:, -1])
         return out
 
 
@@ -77,8 +85,9 @@ def build(
     head_dim: int = 12,
     layers: int = 3,
     dropout: float = 0.1,
+    outputs: LogitPlaces = "last",
 ) -> nn.Module:
-    """Build the network: input (n, length) of word numbers, output (n, classes).
+    """Build the network: input (n, length) of word numbers, output (n, classes) or (n, length, classes).
 
     Args:
         input_shape: (length,) of a sequence.
@@ -89,6 +98,8 @@ def build(
         head_dim: width of a head.
         layers: how many.
         dropout: after attention and after the feed-forward network.
+        outputs: ``last``: the word after the sequence, for classification. ``each``: the word after each place, for
+            the task ``next-word``; attention sees earlier places only.
 
     Raises:
         ExperimentError: the samples are no sequences, or a size is not positive.
@@ -98,6 +109,8 @@ def build(
             f"model.name = transformer: samples of shape {tuple(input_shape)} with {classes} classes are no sequences "
             "of words with a word to predict; choose another model, such as mlp"
         )
+    if outputs not in ("last", "each"):
+        raise ExperimentError(f"model.outputs = {outputs!r}: must be last or each")
     for name, size in {
         "embed": embed,
         "hidden": hidden,
@@ -106,4 +119,4 @@ def build(
         "layers": layers,
     }.items():
         check_size(name, size)
-    return Transformer(input_shape[0], classes, embed, layers, (heads, head_dim, hidden, dropout))
+    return Transformer(input_shape[0], classes, embed, layers, (heads, head_dim, hidden, dropout), outputs)

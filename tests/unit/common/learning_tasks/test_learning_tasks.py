@@ -15,6 +15,7 @@ from fedquilt_common.learning_tasks import (
     LEARNING_TASKS,
     Classification,
     LearningTask,
+    NextWord,
     Regression,
     add_counts,
     make_learning_task,
@@ -23,7 +24,7 @@ from fedquilt_common.learning_tasks.metrics import METRICS
 from fedquilt_common.types import Dataset, Examples
 
 RNG = np.random.default_rng(0)
-TASKS: list[LearningTask] = [Classification(3), Regression(), Regression(2)]
+TASKS: list[LearningTask] = [Classification(3), Regression(), Regression(2), NextWord(5)]
 EACH = pytest.mark.parametrize("task", TASKS, ids=str)
 
 
@@ -36,6 +37,8 @@ def samples(task: LearningTask, count: int) -> tuple[Any, Any]:
     """Random outputs and labels."""
     if isinstance(task, Classification):
         return RNG.normal(size=(count, 3)).astype(np.float32), RNG.integers(0, 3, count)
+    if isinstance(task, NextWord):
+        return RNG.normal(size=(count, 4, 5)).astype(np.float32), RNG.integers(0, 5, (count, 4))
     width = getattr(task, "outputs", 1)
     return RNG.normal(size=(count, width)).astype(np.float32), RNG.normal(size=(count, width))
 
@@ -116,6 +119,7 @@ def test_without_a_name_the_classes_decide() -> None:
     assert make_learning_task(dataset([0, 1], 2)) == Classification(2)
     assert make_learning_task(dataset([0.5, 1.5], 0)) == Regression(1)
     assert make_learning_task(dataset([[0.5, 1.5]], 0, "regression")) == Regression(2)
+    assert make_learning_task(dataset([[1, 2]], 3, "next-word")) == NextWord(3)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +128,8 @@ def test_without_a_name_the_classes_decide() -> None:
         ([0.5], 0, "classification", "0 classes and labels of shape"),
         ([[0, 1]], 2, "", r"labels of shape \('n', 2\)"),
         ([0, 1], 2, "regression", "has 2 classes"),
+        ([0, 1], 2, "next-word", r"sequences of shape \(n, length\)"),
+        ([[0, 1]], 0, "next-word", "size of the vocabulary"),
     ],
 )
 def test_labels_that_are_not_those_of_the_task_are_refused(y: Any, classes: int, task: str, words: str) -> None:

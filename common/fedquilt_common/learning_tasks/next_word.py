@@ -1,0 +1,99 @@
+"""Next word: at each place of a sequence the word that follows; cross entropy, scored by accuracy and perplexity.
+
+McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018, and Reddi et al., "Adaptive
+Federated Optimization", ICLR 2021, section 4, score next words by top-1 accuracy over the words that are no padding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.learning_tasks.cross_entropy import bounded_sum, sum_cross_entropy
+from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
+from fedquilt_common.learning_tasks.metrics import ACCURACY, LOSS, PERPLEXITY
+from fedquilt_common.types import Shapes
+
+PADDING: Final = 0
+"""The word that fills a sequence up; it counts neither in the loss nor in the metrics."""
+_MOST_WORDS: Final = 1e15
+_LARGEST_EXPONENT: Final = math.log(PERPLEXITY.high)
+
+
+@dataclass(frozen=True)
+class NextWord(LearningTask):
+    """Labels are word numbers of shape (n, length), 0 pads; outputs are logits of shape (n, length, words).
+
+    Attributes:
+        words: size of the vocabulary with its special words; the data set's ``classes``.
+    """
+
+    name: ClassVar = "next-word"
+    metrics: ClassVar = (ACCURACY, PERPLEXITY, LOSS)
+
+    words: int
+
+    @classmethod
+    def for_labels(cls, classes: int, label_shape: tuple[int, ...]) -> NextWord:
+        if classes < 2 or len(label_shape) != 1:
+            raise DataUnavailableError(
+                f"task 'next-word': the data set has {classes} classes and labels of shape {('n', *label_shape)}; its "
+                "classes must be the size of the vocabulary, and its labels sequences of shape (n, length)"
+            )
+        return cls(classes)
+
+    @property
+    def count_shapes(self) -> Shapes:
+        return {"words": (), "right": (), "loss": ()}
+
+    def check(self, y: NDArray[Any]) -> None:
+        if y.dtype.kind not in "iu" or not (y.min() >= 0 and y.max() < self.words):
+            raise DataUnavailableError(
+                f"words are {y.dtype} from {y.min()} to {y.max()}, but the vocabulary has {self.words}; number them "
+                f"from 0, which pads, to {self.words - 1}"
+            )
+
+    def targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        return y.astype(np.int64)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """Return the mean over the words of the batch; 0 where all are padding."""
+        from torch.nn import functional
+
+        _check_outputs(outputs, targets)
+        summed = functional.cross_entropy(
+            outputs.flatten(0, 1), targets.flatten(), ignore_index=PADDING, reduction="sum"
+        )
+        return summed / (targets != PADDING).sum().clamp(min=1)
+
+    def count(self, outputs: NDArray[np.float32], targets: NDArray[Any]) -> ScoreCounts:
+        """Return the numbers of ``words`` and of ``right`` answers, and the sum ``loss``; padding is left out."""
+        _check_outputs(outputs, targets)
+        real = targets != PADDING
+        logits, words = outputs[real], targets[real]
+        sums = (float(len(words)), float((logits.argmax(axis=1) == words).sum()), sum_cross_entropy(logits, words))
+        return {name: np.array(value) for name, value in zip(self.count_shapes, sums, strict=True)}
+
+    def scores(self, counts: ScoreCounts) -> dict[str, float]:
+        words, right = (float(counts[name]) for name in ("words", "right"))
+        if not 1 <= words < _MOST_WORDS:
+            return {}
+        loss = bounded_sum(float(counts["loss"])) / words
+        accuracy = min(max(right / words, 0.0), 1.0) if math.isfinite(right) else 0.0
+        return {"accuracy": accuracy, "perplexity": math.exp(min(loss, _LARGEST_EXPONENT - 1)), "loss": loss}
+
+    def held_classes(self, y: NDArray[Any]) -> NDArray[np.bool_] | None:
+        return np.bincount(y.astype(np.int64).ravel(), minlength=self.words) > 0
+
+
+def _check_outputs(outputs: Any, targets: Any) -> None:
+    if outputs.ndim != 3 or tuple(outputs.shape[:2]) != tuple(targets.shape):
+        raise DataUnavailableError(
+            f"the model's outputs have the shape {tuple(outputs.shape)}, but the next words {tuple(targets.shape)}; "
+            "choose a model with logits at each place of a sequence, such as transformer with outputs: each"
+        )
