@@ -236,6 +236,7 @@ class Training(Section):
         schedule: other changes of the learning rate from round to round; null: `lr_decay` alone. Give one of the two.
         sampling: samples of an epoch. `shuffled`: each sample once. `balanced`: as many draws with replacement, where
             each class that the client has is equally likely; needs a data set with classes.
+        mosaic: probability that an image of a batch becomes a mosaic of four of the client's images; for detection.
         momentum: momentum of `sgd`; the other optimisers do not have it.
         weight_decay: weight decay, as torch's optimiser applies it.
         drop_last: leave out an epoch's last batch if it is not full and not the only one.
@@ -250,6 +251,7 @@ class Training(Section):
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     schedule: Schedule | None = None
     sampling: Literal["shuffled", "balanced"] = "shuffled"
+    mosaic: Annotated[float, Field(ge=0, le=1)] = 0.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     drop_last: bool = False

@@ -180,25 +180,35 @@ class _RunningPhase:
             parameter.requires_grad_(id(parameter) in trained)
         order = _draw_order(data.y, self.loop.training, self.shuffler)
         for step, index in enumerate(_batches(order, self.loop.training, module)):
+            batch = self._read_batch(index)
             tried = not first or step > 0
             if self.phase.anneal:
                 part_done = self.steps_done / self._total_steps
                 self.optimiser.rate = self.loop.training.lr * (1 + math.cos(math.pi * part_done)) / 2
             self.steps_done += 1
-            compute_loss = functools.partial(self._compute_loss, index)
+            compute_loss = functools.partial(self._compute_loss, batch)
             with contextlib.nullcontext() if tried else explain_unsupported(module, arithmetic, compute_loss):
                 loss, total = compute_loss(arithmetic)
                 _check_finite(total, step + 1, arithmetic)
                 self.optimiser.step(total)
             yield loss.item(), len(index)
 
-    def _compute_loss(self, index: NDArray[np.int64], arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
+    def _read_batch(self, index: NDArray[np.int64]) -> Examples:
+        data, mosaic = self.phase.data, self.loop.training.mosaic
+        if not mosaic:
+            return Examples(data.x[index], data.y[index])
+        from fedquilt_common.augment.mosaic import read_with_mosaics
+
+        seed = int(torch.randint(1 << 62, (), generator=self.shuffler))
+        return read_with_mosaics(data, index, mosaic, seed)
+
+    def _compute_loss(self, batch: Examples, arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
         """Loss of a batch, and the same with the penalty; both scalars."""
-        data, penalty = self.phase.data, self.phase.penalty
+        penalty = self.phase.penalty
         with arithmetic.autocast():
-            output = self.loop.module(arithmetic.inputs(to_tensor(data.x[index])))
+            output = self.loop.module(arithmetic.inputs(to_tensor(batch.x)))
         loss = self.phase.loss or self.loop.loss
-        value = loss(_outputs(output), self.loop.targets(data.y[index]).to(arithmetic.device))
+        value = loss(_outputs(output), self.loop.targets(batch.y).to(arithmetic.device))
         return value, value if penalty is None else value + penalty(self.now, self.start)
 
 

@@ -114,13 +114,13 @@ class Workbench(ExperimentTools):
         return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
 
     def check(self) -> None:
-        """Check learning task, noise, sampling, and that the clients' own models are allowed and can be built.
+        """Check learning task, noise, sampling, mosaics, and that the clients' own models are allowed and can be built.
 
         The run then fails when it starts, not later on a board.
 
         Raises:
             ExperimentError: the algorithm cannot do the data set's learning task, the data set has no inputs for sensor
-                noise or no classes to balance, or a client's own model cannot be used.
+                noise, no classes to balance or no boxes for mosaics, or a client's own model cannot be used.
         """
         if self.learns:
             self._check_task()
@@ -143,6 +143,11 @@ class Workbench(ExperimentTools):
     def _check_sampling(self) -> None:
         lines = self.experiment.fleet
         trainings = [self.experiment.training, *(variant.training for line in lines for variant in line.variants)]
+        if self.learning_task.name != "detection" and any(training.mosaic for training in trainings):
+            raise ExperimentError(
+                f"training.mosaic: the data set '{self.dataset.name}' has no boxes, so its images cannot become "
+                "mosaics; remove it, or choose a data set for detection, such as visdrone"
+            )
         has_classes = self.learning_task.name == "classification"
         if not has_classes and any(training.sampling == "balanced" for training in trainings):
             raise ExperimentError(

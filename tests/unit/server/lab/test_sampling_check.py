@@ -1,4 +1,4 @@
-"""Class-balanced sampling is refused before a run starts if the data set has no classes."""
+"""Sampling and mosaics that do not suit the data set are refused before a run starts."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ def test_a_data_set_without_classes_is_refused(keys: dict[str, Any]) -> None:
 def test_other_experiments_may_start() -> None:
     bench(2, np.zeros(6, np.int64), training={"sampling": "balanced"}).check()
     bench(0, np.zeros((6, 1))).check()
+
+
+@pytest.mark.parametrize(
+    "keys", [{"training": {"mosaic": 0.5}}, {"fleet": [{"clients": 2, "variants": [{"training": {"mosaic": 1}}]}]}]
+)
+def test_mosaics_without_boxes_are_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ExperimentError, match=r"training.mosaic: the data set 'homes' has no boxes"):
+        bench(2, np.zeros(6, np.int64), **keys).check()
