@@ -30,6 +30,7 @@ MODELS: dict[str, str] = {
     "resnet18-gn": "fedquilt_common.models.resnet18_gn:build",
     "casas-bilstm": "fedquilt_common.models.casas_bilstm:build",
     "epic-resnet18": "fedquilt_common.models.epic_resnet18:build",
+    "yolov8n": "fedquilt_common.models.yolov8n:build",
 }
 DIAGNOSTIC_MODELS: dict[str, str] = {"ballast": "fedquilt_common.models.ballast:ballast"}
 """Arrays for ``fedquilt bench``, made without torch; they are no models that can be trained."""
