@@ -25,10 +25,10 @@ def test_default_mlp_is_the_test_beds_network() -> None:
     assert 4 * size(build_model("mlp", {}, (3, 32, 32), 10)()) == 1_233_240
 
 
-NOT_FOR_IMAGES = {"transformer", "casas-bilstm", "time-series", "wisdm-lstm", "hars", "harb"}
+OTHERS = {"yolov8n", "transformer", "casas-bilstm", "time-series", "wisdm-lstm", "hars", "harb"}
 
 
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - NOT_FOR_IMAGES))
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - OTHERS))
 @pytest.mark.parametrize(
     ("shape", "classes", "outputs"), [((1, 28, 28), 10, 10), ((3, 16, 20), 7, 7), ((1, 32, 32), 0, 1)]
 )

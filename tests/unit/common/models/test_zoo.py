@@ -75,7 +75,7 @@ def built(name: str, params: dict[str, Any], shape: tuple[int, ...], classes: in
 
 
 def test_all_models_are_here() -> None:
-    assert set(SMALL) == set(MODELS)
+    assert set(SMALL) == set(MODELS) - {"yolov8n"}  # test_yolov8n.py
 
 
 @pytest.mark.parametrize("name", IMAGE_MODELS)
