@@ -17,14 +17,21 @@ from fedquilt_common.aggregation.rebalance import ThresholdRule
 from fedquilt_common.cli import add_parts
 from fedquilt_common.data_tools.figures import FigureKind, write_figure
 from fedquilt_common.data_tools.folder_facts import FileFacts
+from fedquilt_common.data_tools.get_data import ReceivedFile, get_set
 from fedquilt_common.data_tools.inspect_data import Inspection, inspect_target
+from fedquilt_common.data_tools.list_data import list_sets
+from fedquilt_common.data_tools.progress import describe_file, draw_sets, show_bytes
 from fedquilt_common.data_tools.tables import draw_groups, draw_set
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common.datasets import FOLDER_VARIABLE, UNPREPARED, data_folder
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="List, download, inspect, partition and publish data sets.")
 app.add_typer(data_app, name="data")
 
+FolderOfSets = Annotated[
+    Path | None, typer.Option("--data", help=f"Folder of data sets. Default: {FOLDER_VARIABLE}.", show_default=False)
+]
 JsonFacts = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AllowedPackages = Annotated[
     list[str] | None, typer.Option("--allow-import", help="Package that may be imported for your own data set.")
@@ -35,6 +42,46 @@ _MOST_CLASSES: Final = 60
 @app.callback()
 def group() -> None:
     """Keep ``data`` a sub-command."""
+
+
+@data_app.command("list")
+def list_(data: FolderOfSets = None, json_: JsonFacts = False) -> None:
+    """List the data sets: task, licence, size, and which files are on this machine."""
+    sets = list_sets(data or data_folder())
+    if json_:
+        typer.echo(json.dumps([asdict(entry) for entry in sets], indent=2))
+    else:
+        Console(soft_wrap=True).print(draw_sets(sets))
+
+
+@data_app.command("get")
+def get(
+    name: Annotated[str, typer.Argument(help="A data set of `fedquilt data list`.")],
+    data: FolderOfSets = None,
+    url: Annotated[
+        str | None, typer.Option(help="A mirror: the file's address, or that of a folder of the files, ending in /.")
+    ] = None,
+    json_: JsonFacts = False,
+) -> None:
+    """Download a data set from its publisher, check it, and unpack it where a loader needs folders.
+
+    Interrupted, the same command resumes. Exit code 12: a person has to do something; the message has the steps.
+    """
+    root = data or data_folder()
+    if root is None:
+        raise DataUnavailableError(f"data get {name}: set {FOLDER_VARIABLE} to a folder for data sets, or give --data")
+    if name in UNPREPARED:
+        return typer.echo("[]" if json_ else f"{name}: comes with a Python package, so there is nothing to download")
+    files = list[ReceivedFile]()
+    try:
+        with show_bytes(visible=not json_) as on_file:
+            for file in get_set(name, root, url, on_file):
+                files.append(file)
+                if not json_:
+                    typer.echo(describe_file(file))
+    finally:
+        if json_:
+            typer.echo(json.dumps([asdict(file) for file in files], indent=2))
 
 
 @data_app.command("inspect")

@@ -76,8 +76,13 @@ def inspect_target(
     return _inspect_set(load_dataset(target, None, allowed))
 
 
+def name_task(dataset: Dataset) -> str:
+    """Return the name of a data set's learning task."""
+    return dataset.task or make_learning_task(dataset).name
+
+
 def _inspect_set(dataset: Dataset) -> Inspection:
-    summary = summarise_dataset(dataset, make_learning_task(dataset).name)
+    summary = summarise_dataset(dataset, name_task(dataset))
     return Inspection((summary,), clients=summary.natural or summary.targets, title=summary.name,
                       what="natural client" if summary.natural else "part")  # fmt: skip
 
@@ -93,7 +98,7 @@ def _inspect_experiment(
     title = f"{experiment.name}: {tools.dataset.name}, {experiment.data.partition.scheme}"
     if rebalanced:
         clients, title = rebalance_counts(clients, rebalanced), f"{title}, rebalanced to the {rebalanced}"
-    summary = summarise_dataset(tools.dataset, make_learning_task(tools.dataset).name)
+    summary = summarise_dataset(tools.dataset, name_task(tools.dataset))
     return Inspection((summary,), clients=clients, what="client", title=title)
 
 
@@ -105,7 +110,7 @@ def _inspect_folder(folder: Path) -> Inspection:
     for name in names:
         try:
             dataset = _load_from(folder, name)
-            found.append(summarise_dataset(dataset, make_learning_task(dataset).name))
+            found.append(summarise_dataset(dataset, name_task(dataset)))
         except DataUnavailableError as error:
             problems.append((name, str(error)))
     files = tuple(describe_folder(folder))

@@ -27,7 +27,8 @@ class NeededFile:
 
     def is_in(self, folder: Path) -> bool:
         """Whether the folder has such a file."""
-        return any(path.is_file() for pattern in self.patterns for path in folder.glob(pattern))
+        found = (path for pattern in self.patterns for path in folder.glob(pattern))
+        return any(path.is_file() and path.suffix != ".part" and not path.name.startswith(".") for path in found)
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,13 @@ class PublishedSet:
     """A data set as it is published.
 
     Attributes:
+        task: what is learned.
         licence: what the publisher states.
         megabytes: approximate size of the published files.
         files: what its loader reads; none if a Python package holds the data set.
     """
 
+    task: str
     licence: str
     megabytes: int
     files: tuple[NeededFile, ...]
@@ -78,46 +81,60 @@ _IDX: Final = (
 )  # fmt: skip
 
 PUBLISHED: Final[Mapping[str, PublishedSet]] = {
-    "aep": PublishedSet(_UNSTATED, 12, (
+    "aep": PublishedSet("regression", _UNSTATED, 12, (
         NeededFile("energydata_complete.csv", (
             *(f"energydata_complete.csv{suffix}" for suffix in SUFFIXES), "energydata_complete.zip",
         )),
     )),
-    "casas": PublishedSet(_UNSTATED, 233, tuple(
+    "casas": PublishedSet("classification", _UNSTATED, 233, tuple(
         NeededFile(home, (f"**/{home}/**/*", f"**/{home}*"))
         for home in ("milan", "cairo", "twor.2009", "twor.summer.2009", "twor.2010")
     )),
-    "cifar10": PublishedSet(_UNSTATED, 170, (
+    "cifar10": PublishedSet("classification", _UNSTATED, 170, (
         *(NeededFile(f"data_batch_{number}.bin", (f"**/data_batch_{number}*.bin*",)) for number in range(1, 6)),
         NeededFile("test_batch.bin", ("**/test_batch*.bin*",)),
     )),
-    "cifar100": PublishedSet(_UNSTATED, 169, _plain("train.bin", "test.bin", inner="cifar-100-binary")),
-    "clusterfl-imu": PublishedSet("non-commercial, academic research only", 30, (
+    "cifar100": PublishedSet(
+        "classification", _UNSTATED, 169, _plain("train.bin", "test.bin", inner="cifar-100-binary"),
+    ),
+    "clusterfl-imu": PublishedSet("classification", "non-commercial, academic research only", 30, (
         NeededFile("imu_data_7", ("imu_data_7/*_nor.txt*", "server_x_test.txt*")),
     )),
-    "depth": PublishedSet("non-commercial, academic research only", 36, (
-        NeededFile("outdoor, indoor_normal, indoor_dark", ("*/Node*/*/*.png",)),
+    "depth": PublishedSet("classification", "non-commercial, academic research only", 36, (
+        NeededFile("outdoor, indoor_normal, indoor_dark", ("*/Node*/*/*.png", "depth_dataset/*/Node*/*/*.png")),
     )),
-    "digits": PublishedSet("CC BY 4.0; it comes with scikit-learn", 0, ()),
-    "fashion-mnist": PublishedSet("MIT", 31, _plain(*_IDX)),
-    "femnist": PublishedSet("BSD 2-clause (LEAF); the images are NIST's", 1000, (
+    "digits": PublishedSet("classification", "CC BY 4.0; it comes with scikit-learn", 0, ()),
+    "epic-sounds": PublishedSet("classification", "CC BY-NC 4.0", 34_000, (
+        *_plain("EPIC_Sounds_train.csv", "EPIC_Sounds_validation.csv"),
+        NeededFile("EPIC_audio.hdf5, or WAV files", ("EPIC_audio.hdf5", "**/P*_*.wav", "**/P*_*.flac")),
+    )),
+    "fashion-mnist": PublishedSet("classification", "MIT", 31, _plain(*_IDX)),
+    "femnist": PublishedSet("classification", "BSD 2-clause (LEAF); the images are NIST's", 1000, (
         NeededFile("train/*.json", ("train/**/*.json*", "data/train/**/*.json*")),
         NeededFile("test/*.json", ("test/**/*.json*", "data/test/**/*.json*")),
     )),
-    "harbox": PublishedSet("non-commercial, academic research only", 132, (
+    "harbox": PublishedSet("classification", "non-commercial, academic research only", 132, (
         NeededFile("large_scale_HARBox", ("large_scale_HARBox/*/*_train.txt*", "*/*_train.txt*")),
     )),
-    "mnist": PublishedSet(_UNSTATED, 12, _plain(*_IDX)),
-    "uci-har": PublishedSet("CC BY 4.0; its README forbids commercial use", 61, _plain(
+    "mnist": PublishedSet("classification", _UNSTATED, 12, _plain(*_IDX)),
+    "stack-overflow": PublishedSet("next-word", "CC BY-SA 3.0", 5600, (
+        NeededFile("stackoverflow.sqlite", ("stackoverflow.sqlite",)),
+        NeededFile("stackoverflow.word_count", ("**/stackoverflow.word_count*",)),
+    )),
+    "uci-har": PublishedSet("classification", "CC BY 4.0; its README forbids commercial use", 61, _plain(
         "train/X_train.txt", "train/y_train.txt", "train/subject_train.txt",
         "test/X_test.txt", "test/y_test.txt", "test/subject_test.txt", inner="UCI HAR Dataset",
     )),
-    "ut-har": PublishedSet(_UNSTATED, 854, _anywhere(
+    "ut-har": PublishedSet("classification", _UNSTATED, 854, _anywhere(
         "X_train.csv or trials", "X_train.csv", "input_*.csv"
     )),
-    "widar": PublishedSet("CC BY-NC 4.0", 3300, _anywhere("BVP.zip", "*.mat")),
-    "wisdm-p": PublishedSet(_UNSTATED, 309, _wisdm("phone")),
-    "wisdm-w": PublishedSet(_UNSTATED, 309, _wisdm("watch")),
+    "visdrone": PublishedSet("detection", "CC BY-NC-SA 3.0", 1800, (
+        NeededFile("VisDrone2019-DET-train.zip", ("*train*.zip", "**/*train*/images/*.jpg", "images/*.jpg")),
+        NeededFile("VisDrone2019-DET-test-dev.zip", ("*test-dev*.zip", "**/*test*/images/*.jpg")),
+    )),
+    "widar": PublishedSet("classification", "CC BY-NC 4.0", 3300, _anywhere("BVP.zip", "*.mat")),
+    "wisdm-p": PublishedSet("classification", _UNSTATED, 309, _wisdm("phone")),
+    "wisdm-w": PublishedSet("classification", _UNSTATED, 309, _wisdm("watch")),
 }  # fmt: skip
 """Every name of ``DATASETS`` has an entry."""
 

@@ -14,7 +14,9 @@ from fedquilt_common.types import Dataset, Examples
 QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 BINS: Final = 16
 """Bins of a histogram of targets; all groups share their edges."""
-_BLOCK: Final = 4096
+_BOX: Final = 5
+"""Numbers of a box: its class, centre and size."""
+_BLOCK: Final = 256
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class TargetGroup:
     Attributes:
         name: such as ``client 3``.
         samples: how many.
-        counts: samples of each class, or of each bin of a regression's target; empty for other tasks.
+        counts: samples (boxes for detection) of each class, or of each bin of a regression's target; empty for other
+            tasks.
         quantiles: of a regression's target at ``QUANTILES``; empty for other tasks.
         kept: samples that the client keeps for testing.
     """
@@ -128,14 +131,15 @@ def count_targets(
     """Count the targets of groups of samples.
 
     Args:
-        groups: name and targets of each: classes of shape (n,), or values of shape (n, 1) for regression.
+        groups: name and targets of each: classes of shape (n,); values of shape (n, 1) for regression; or boxes of
+            shape (n, most, 5) for detection, of which the classes are counted.
         classes: how many; 0 without classes.
         kept: samples that each group keeps for testing; None: none.
     """
     held = kept or [0] * len(groups)
-    if classes and all(y.ndim == 1 and y.dtype.kind in "iu" for _, y in groups):
+    if classes and all(_has_classes(y) for _, y in groups):
         counted = (
-            TargetGroup(name, len(y), _to_ints(np.bincount(y, minlength=classes)), kept=rest)
+            TargetGroup(name, len(y), _to_ints(np.bincount(_take_classes(y), minlength=classes)), kept=rest)
             for (name, y), rest in zip(groups, held, strict=True)
         )
         return TargetGroups("classes", tuple(counted))
@@ -143,6 +147,16 @@ def count_targets(
         return _count_values(groups, held)
     sizes = (TargetGroup(name, len(y), kept=rest) for (name, y), rest in zip(groups, held, strict=True))
     return TargetGroups("samples", tuple(sizes))
+
+
+def _has_classes(y: NDArray[Any]) -> bool:
+    return (y.ndim == 1 and y.dtype.kind in "iu") or (y.ndim == 3 and y.shape[2] == _BOX)
+
+
+def _take_classes(y: NDArray[Any]) -> NDArray[np.int64]:
+    """Return a class for each sample, or for each of its boxes; places without a box have a negative class."""
+    kinds = y if y.ndim == 1 else y[:, :, 0]
+    return kinds[kinds >= 0].astype(np.int64)
 
 
 def _count_values(groups: Sequence[tuple[str, NDArray[Any]]], kept: Sequence[int]) -> TargetGroups:

@@ -1,8 +1,9 @@
 """CIFAR-10: 50,000 + 10,000 colour images of 32 x 32 in ten classes (Krizhevsky, 2009).
 
-Reads the binary version in ``<FEDQUILT_DATA>/cifar10``: ``data_batch_1.bin`` to ``data_batch_5.bin`` and
-``test_batch.bin``. A record is one label byte and three planes of 1024 bytes: red, green, blue. Files that hold only a
-part of a batch, such as ``data_batch_1.first4000.bin``, are read too, in the order of their names.
+Reads the binary version in ``<FEDQUILT_DATA>/cifar10`` or the folder ``cifar-10-batches-bin`` in it:
+``data_batch_1.bin`` to ``data_batch_5.bin`` and ``test_batch.bin``. A record is one label byte and three planes of 1024
+bytes: red, green, blue. Files that hold only a part of a batch, such as ``data_batch_1.first4000.bin``, are read too,
+in the order of their names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt_common.datasets.files import SUFFIXES, WHITE, dataset_folder, open_packed, read_records
+from fedquilt_common.datasets.files import SUFFIXES, WHITE, dataset_folder, inner_folder, open_packed, read_records
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.stored_samples import as_samples
@@ -22,6 +23,7 @@ from fedquilt_common.types import Examples
 NAME = "cifar10"
 CLASSES = 10
 SHAPE = (3, 32, 32)
+_FOLDER = "cifar-10-batches-bin"
 _RECORD = 1 + 3 * 32 * 32
 _MOST = 10_000
 """Greatest number of records in a file."""
@@ -33,7 +35,7 @@ def load(folder: Path | None = None) -> PartedDataset:
     Raises:
         DataUnavailableError: a file is missing or damaged.
     """
-    place = dataset_folder(folder, NAME)
+    place = inner_folder(dataset_folder(folder, NAME), _FOLDER)
     return PartedDataset(
         NAME, CLASSES, [*_readers(place, "data_batch", "train"), *_readers(place, "test_batch", "test")]
     )

@@ -1,8 +1,8 @@
 """CIFAR-100: 50,000 + 10,000 colour images of 32 x 32 in a hundred classes (Krizhevsky, 2009).
 
-Reads the binary version in ``<FEDQUILT_DATA>/cifar100``: ``train.bin`` and ``test.bin``. A record is the coarse label
-from 0 to 19, the fine label from 0 to 99, and three planes of 1024 bytes: red, green, blue. The classes are the fine
-labels.
+Reads the binary version in ``<FEDQUILT_DATA>/cifar100`` or the folder ``cifar-100-binary`` in it: ``train.bin`` and
+``test.bin``. A record is the coarse label from 0 to 19, the fine label from 0 to 99, and three planes of 1024 bytes:
+red, green, blue. The classes are the fine labels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt_common.datasets.files import WHITE, dataset_folder, find_file, open_packed, read_records
+from fedquilt_common.datasets.files import WHITE, dataset_folder, find_file, inner_folder, open_packed, read_records
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.stored_samples import as_samples
@@ -21,6 +21,7 @@ from fedquilt_common.types import Examples
 NAME = "cifar100"
 COARSE, CLASSES = 20, 100
 SHAPE = (3, 32, 32)
+_FOLDER = "cifar-100-binary"
 _RECORD = 2 + 3 * 32 * 32
 _MOST = 50_000
 """Greatest number of records in a file."""
@@ -32,7 +33,7 @@ def load(folder: Path | None = None) -> PartedDataset:
     Raises:
         DataUnavailableError: a file is missing or damaged.
     """
-    place = dataset_folder(folder, NAME)
+    place = inner_folder(dataset_folder(folder, NAME), _FOLDER)
     splits: tuple[Split, Split] = ("train", "test")
     files = {split: find_file(place, f"{split}.bin") for split in splits}
     return PartedDataset(NAME, CLASSES, [functools.partial(_read_part, path, split) for split, path in files.items()])

@@ -1,9 +1,9 @@
 """Depth: images of five hand gestures from a depth camera, 36 x 36 pixels, in three places.
 
 Ouyang et al., "ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition", MobiSys 2021.
-Reads the folders as the authors publish them, in ``<FEDQUILT_DATA>/depth``: ``outdoor``, ``indoor_normal`` and
-``indoor_dark``, in each of them ``Node0`` and so on, and in these a folder of PNG images for each gesture. A node of
-a place counts as a person. Needs Pillow.
+Reads the folders as the authors publish them, in ``<FEDQUILT_DATA>/depth`` or the folder ``depth_dataset`` in it:
+``outdoor``, ``indoor_normal`` and ``indoor_dark``, in each of them ``Node0`` and so on, and in these a folder of PNG
+images for each gesture. A node of a place counts as a person. Needs Pillow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.files import dataset_folder, inner_folder
 from fedquilt_common.datasets.tables import split_each_person
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
@@ -22,6 +22,7 @@ NAME = "depth"
 GESTURES = ("good", "ok", "victory", "stop", "fist")
 PLACES = ("outdoor", "indoor_normal", "indoor_dark")
 SIDE = 36
+_FOLDER = "depth_dataset"
 _WHITE = np.float32(255)
 
 
@@ -31,7 +32,7 @@ def load(folder: Path | None = None) -> Dataset:
     Raises:
         DataUnavailableError: a file is missing or damaged, or Pillow is not installed.
     """
-    place = dataset_folder(folder, NAME)
+    place = inner_folder(dataset_folder(folder, NAME), _FOLDER)
     nodes = [node for name in PLACES for node in sorted((place / name).glob("Node*")) if node.is_dir()]
     x, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
     for person, node in enumerate(nodes):

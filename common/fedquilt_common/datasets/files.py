@@ -43,6 +43,11 @@ def dataset_folder(folder: Path | None, name: str) -> Path:
     return folder / inner
 
 
+def inner_folder(place: Path, name: str) -> Path:
+    """Return the folder ``name`` in ``place``, as the published archive has it; ``place`` if there is none."""
+    return place / name if (place / name).is_dir() else place
+
+
 def find_file(folder: Path, name: str) -> Path:
     """Find the file ``name`` in ``folder``, plain or packed.
 

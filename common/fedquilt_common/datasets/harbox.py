@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file
+from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file, inner_folder
 from fedquilt_common.datasets.tables import read_table, split_each_person
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
@@ -30,8 +30,7 @@ def load(folder: Path | None = None) -> Dataset:
     Raises:
         DataUnavailableError: a file is missing or damaged.
     """
-    place = dataset_folder(folder, NAME)
-    place = place / _FOLDER if (place / _FOLDER).is_dir() else place
+    place = inner_folder(dataset_folder(folder, NAME), _FOLDER)
     people = sorted((p for p in place.iterdir() if p.is_dir() and p.name.isdigit()), key=lambda p: int(p.name))
     parts, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
     for person in people:

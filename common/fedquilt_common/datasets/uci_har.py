@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file
+from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file, inner_folder
 from fedquilt_common.datasets.tables import read_table, read_whole_numbers
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
@@ -31,8 +31,7 @@ def load(folder: Path | None = None) -> Dataset:
     Raises:
         DataUnavailableError: a file is missing or damaged.
     """
-    place = dataset_folder(folder, NAME)
-    place = place / _INNER if (place / _INNER).is_dir() else place
+    place = inner_folder(dataset_folder(folder, NAME), _INNER)
     train, persons = _read_part(place, "train")
     if any((place / "test" / f"X_test.txt{suffix}").is_file() for suffix in SUFFIXES):
         return Dataset(NAME, train, _read_part(place, "test")[0], CLASSES, persons)

@@ -30,8 +30,12 @@ OnUnpacked = Callable[[int], None]
 """Receives the unpacked bytes so far."""
 _BLOCK: Final = 1 << 20
 _DAMAGE: Final = (EOFError, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+_MAC_FOLDER: Final = "__MACOSX"
+"""Folder of metadata that macOS adds to archives; it is left out."""
 _TAR: Final = re.compile(r"\.(tar(\.(gz|xz|bz2))?|tgz|txz|tbz2)$")
-_PACKED: Final[dict[str, Callable[[Path, Literal["rb"]], Any]]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_PACKED: Final[dict[str, Callable[[Path, Literal["rb"]], Any]]] = {
+    ".gz": gzip.open, ".xz": lzma.open, ".lzma": lzma.open, ".bz2": bz2.open,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class _UnpackCount:
 def unpack(
     archive: Path,
     folder: Path,
-    inside: str = "",
+    strip_top: bool = False,
     limits: UnpackLimits | None = None,
     on_progress: OnUnpacked | None = None,
 ) -> None:
@@ -97,12 +101,12 @@ def unpack(
     Args:
         archive: ends in .zip, .tar, .tar.gz, .tgz, .tar.xz, .txz, .tar.bz2 or .tbz2.
         folder: must not exist. It appears when all files are in it.
-        inside: the archive's folder to take; what lies beside it is left out. "": everything.
+        strip_top: if all files lie in one folder of the archive, ``folder`` takes its place.
         limits: on the number of files and on their size; None: as usual.
         on_progress: called after each block.
 
     Raises:
-        DataUnavailableError: the archive is damaged, lacks ``inside``, or has paths that lead out of the folder, links,
+        DataUnavailableError: the archive is damaged or empty, or has paths that lead out of the folder, links,
             devices, repeated names or more than the limits allow.
         RunFolderError: the disk is full, or the folder is not writable.
     """
@@ -112,20 +116,21 @@ def unpack(
         with _report_damage(archive):
             for member in _read_members(archive):
                 so_far.count_file()
-                if (path := _place(member, inside, archive)) is not None:
+                path = _check_name(member, archive)
+                if path.parts[:1] != (_MAC_FOLDER,):
                     _write_member(member, fresh / path, so_far)
         if not fresh.is_dir() or not any(fresh.iterdir()):
-            raise DataUnavailableError(f"{archive}: holds no files in {inside or 'it'}; fetch the published archive")
-        _finish(fresh, folder)
+            raise DataUnavailableError(f"{archive}: holds no files; fetch the published archive")
+        _finish(fresh, folder, strip_top)
 
 
 def unpack_file(
     packed: Path, target: Path, limits: UnpackLimits | None = None, on_progress: OnUnpacked | None = None
 ) -> None:
-    """Unpack a single file that is packed with gzip, xz or bzip2.
+    """Unpack a single file that is packed with gzip, xz, lzma or bzip2.
 
     Args:
-        packed: ends in .gz, .xz or .bz2.
+        packed: ends in .gz, .xz, .lzma or .bz2.
         target: the unpacked file; it is replaced when all of it is unpacked.
         limits: on its size; None: as usual.
         on_progress: called after each block.
@@ -164,9 +169,14 @@ def _begin(folder: Path) -> Path:
     return fresh
 
 
-def _finish(fresh: Path, folder: Path) -> None:
+def _finish(fresh: Path, folder: Path, strip_top: bool) -> None:
     os.sync()  # the contents reach the disk before the name; one by one would take long for many files
-    fresh.rename(folder)
+    entries = list(fresh.iterdir())
+    if strip_top and len(entries) == 1 and entries[0].is_dir():
+        entries[0].rename(folder)
+        fresh.rmdir()
+    else:
+        fresh.rename(folder)
     sync(folder.parent)
 
 
@@ -176,15 +186,6 @@ def _read_members(archive: Path) -> Iterator[PackedMember]:
     if archive.suffix == ".zip":
         return read_zip_members(archive)
     raise DataUnavailableError(f"{archive}: is neither a zip nor a tar archive; unpack it yourself")
-
-
-def _place(member: PackedMember, inside: str, archive: Path) -> PurePosixPath | None:
-    """Return a member's path below the new folder; None if it is left out."""
-    path = _check_name(member, archive)
-    if not inside:
-        return path
-    top = PurePosixPath(inside)
-    return path.relative_to(top) if path.is_relative_to(top) and path != top else None
 
 
 def _check_name(member: PackedMember, archive: Path) -> PurePosixPath:

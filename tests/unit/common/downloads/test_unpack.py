@@ -62,8 +62,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("suffix", [".zip", *PACKERS])
-@pytest.mark.parametrize("inside", ["", "set", "set/deep"])
-def test_every_kind_of_archive_is_unpacked(tmp_path: Path, suffix: str, inside: str) -> None:
+def test_every_kind_of_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
     archive = tmp_path / f"published{suffix}"
     if suffix == ".zip":
         make_zip(archive, FILES, ("set", "set/deep"))
@@ -71,12 +70,21 @@ def test_every_kind_of_archive_is_unpacked(tmp_path: Path, suffix: str, inside: 
         make_tar(archive, *((plain(name), content) for name, content in FILES.items()))
         archive.write_bytes(PACKERS[suffix](archive.read_bytes()))
     done: list[int] = []
-    unpack(archive, tmp_path / "out", inside, on_progress=done.append)
-    prefix = f"{inside}/" if inside else ""
-    wanted = {name.removeprefix(prefix): data for name, data in FILES.items() if name.startswith(prefix)}
-    assert contents(tmp_path / "out") == wanted
-    assert done[-1] == sum(map(len, wanted.values()))
+    unpack(archive, tmp_path / "out", on_progress=done.append)
+    assert contents(tmp_path / "out") == FILES
+    assert done[-1] == sum(map(len, FILES.values()))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", archive.name]
+
+
+def test_the_only_folder_of_an_archive_can_be_left_out(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "a.zip", {"set/a": b"1", "set/deep/b": b"2", "__MACOSX/set/._a": b"3"})
+    unpack(archive, tmp_path / "kept")
+    unpack(archive, tmp_path / "stripped", strip_top=True)
+    assert contents(tmp_path / "kept") == {"set/a": b"1", "set/deep/b": b"2"}
+    assert contents(tmp_path / "stripped") == {"a": b"1", "deep/b": b"2"}
+    unpack(make_zip(tmp_path / "b.zip", FILES), tmp_path / "several", strip_top=True)
+    assert contents(tmp_path / "several") == FILES
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_modes_of_the_archive_are_not_taken(tmp_path: Path) -> None:
@@ -243,16 +251,24 @@ def test_an_interrupted_unpacking_begins_again(tmp_path: Path, monkeypatch: pyte
         unpack(archive, tmp_path / "out")
 
 
-def test_what_is_no_archive_or_has_no_such_folder_is_an_error(tmp_path: Path) -> None:
+def test_what_is_no_archive_or_is_empty_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.rar").write_bytes(b"Rar!")
     with pytest.raises(DataUnavailableError, match="is neither a zip nor a tar archive"):
         unpack(tmp_path / "a.rar", tmp_path / "out")
-    with pytest.raises(DataUnavailableError, match="holds no files in missing; fetch the published archive"):
-        unpack(make_zip(tmp_path / "a.zip", FILES), tmp_path / "out", "missing")
+    with pytest.raises(DataUnavailableError, match="holds no files; fetch the published archive"):
+        unpack(make_zip(tmp_path / "a.zip", {}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)])
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".bz2", bz2.compress),
+        (".lzma", lambda data: lzma.compress(data, lzma.FORMAT_ALONE)),
+    ],
+)
 def test_a_single_file_is_unpacked(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     packed = tmp_path / f"a.csv{suffix}"
     packed.write_bytes(pack(b"a,b\n" * 100))

@@ -1,0 +1,72 @@
+"""What ``fedquilt data list`` and ``get`` print: tables, lines and progress bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from fedquilt_common.data_tools.get_data import OnFile, ReceivedFile
+from fedquilt_common.data_tools.list_data import ListedSet
+from fedquilt_common.downloads.partial import OnBytes
+
+
+@contextmanager
+def show_bytes(*, visible: bool) -> Iterator[OnFile]:
+    """Show a bar for each download on standard error, if that is a terminal.
+
+    Args:
+        visible: False shows nothing.
+    """
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not visible or not console.is_terminal) as progress:
+
+        def begin(what: str) -> OnBytes:
+            task = progress.add_task(Text(what).markup, total=None)
+
+            def show(done: int, total: int | None) -> None:
+                progress.update(task, completed=done, total=total)
+
+            return show
+
+        yield begin
+
+
+def describe_file(file: ReceivedFile) -> str:
+    """Return the line about a complete file."""
+    state = "was there" if file.was_there else "downloaded"
+    checked = (
+        "SHA-256 as published"
+        if file.checksum == "published"
+        else f"no checksum is published, so its SHA-256 {file.sha256} is recorded and checked from now on"
+    )
+    unpacked = f"; unpacked to {file.unpacked}" if file.unpacked else ""
+    return f"{file.name}: {state}, {decimal(file.size)}; {checked}{unpacked}"
+
+
+def draw_sets(sets: Sequence[ListedSet]) -> Table:
+    """Draw a row for each data set."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("data set", "task", "size", "state", "get", "licence"):
+        table.add_column(heading, justify="right" if heading == "size" else "left")
+    for entry in sets:
+        state = entry.state if entry.state != "incomplete" else f"lacks {', '.join(entry.missing)}"
+        prepared = ", prepared" if entry.prepared else ""
+        size = f"{entry.megabytes:,} MB" if entry.megabytes else "-"
+        table.add_row(entry.name, entry.task, size, f"{state}{prepared}", entry.get, Text(entry.licence))
+    return table
