@@ -130,8 +130,8 @@ COMMON = {
     "experiment_file": "algorithms datasets errors experiment files models user_imports",
     "catalogue": "algorithms datasets errors models user_imports",
     "data_tools": (
-        "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks types "
-        "user_imports"
+        "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
+        "types user_imports"
     ),
     "doctor": "errors experiment learning_tasks training types wire",
     "training_jobs": "types wire",
