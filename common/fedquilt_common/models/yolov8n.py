@@ -8,7 +8,6 @@ licence is AGPL-3.0. The network is built from the package's own description, wi
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
@@ -28,15 +26,10 @@ STRIDE: Final = 32
 """Height and width of an image are multiples of this number."""
 GAINS: Final = SimpleNamespace(box=7.5, cls=0.5, dfl=1.5)
 """Weights of the three parts of the loss, the package's defaults and FedAIoT's: boxes, classes, edges."""
-LEAST_SCORE: Final = 0.001
-LARGEST_OVERLAP: Final = 0.7
-MOST_DETECTIONS: Final = 300
-"""The package's settings of an evaluation: detections below the score, and those that overlap a better one of their
-class more than this, are left out."""
 
 
 class YoloV8(nn.Module):
-    """Wraps the network with its loss for training, and with non-maximum suppression for evaluation."""
+    """The network with its loss, and with candidates in evaluation as the learning task ``detection`` takes them."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -46,14 +39,16 @@ class YoloV8(nn.Module):
         """Detect objects in images of shape (n, channels, height, width) with values from 0 to 1.
 
         Returns:
-            In training, what ``training_loss`` takes. In evaluation the detections by falling score, float of shape
-            (n, 300, 6): class, centre x, centre y, width and height as parts of the image, and score; the class is -1
-            where there is no detection.
+            In training, what ``training_loss`` takes. In evaluation candidates, float of shape (n, candidates, 4 +
+            classes): centre x, centre y, width and height as parts of the image, then a score for each class.
         """
         found: Any = self.network(x)
         if self.training:
             return [found["boxes"], found["scores"], *found["feats"]]
-        return _suppress(found[0], x.shape[-2:])
+        candidates: Tensor = found[0].transpose(1, 2).clone()
+        height, width = x.shape[-2:]
+        candidates[..., :4] /= candidates.new_tensor([width, height, width, height])
+        return candidates
 
     def training_loss(self, outputs: list[Tensor], targets: Tensor) -> Tensor:
         """Return the package's loss of a batch, the mean over its images.
@@ -127,30 +122,3 @@ def _leave_no_trace() -> Iterator[None]:
             for name in os.environ.keys() - before.keys():
                 del os.environ[name]
             os.environ.update(before)
-
-
-def _suppress(predictions: Tensor, size: torch.Size) -> Tensor:
-    """Keep the best ones of overlapping detections.
-
-    Args:
-        predictions: shape (n, 4 + classes, places): centre x, centre y, width and height in pixels, and scores.
-        size: height and width of the images.
-
-    Returns:
-        As ``YoloV8.forward`` returns it.
-    """
-    from ultralytics.utils.nms import non_max_suppression
-
-    # Without a limit on the time, which would make the result depend on the machine.
-    found = non_max_suppression(
-        predictions, LEAST_SCORE, LARGEST_OVERLAP, multi_label=True, max_det=MOST_DETECTIONS, max_time_img=math.inf
-    )
-    height, width = size
-    detections = predictions.new_zeros((len(found), MOST_DETECTIONS, 6))
-    detections[..., 0] = -1
-    for kept, boxes in zip(detections, found, strict=True):
-        left, top, right, bottom, score, label = boxes.unbind(1)
-        columns = (label, (left + right) / 2 / width, (top + bottom) / 2 / height, (right - left) / width,
-                   (bottom - top) / height, score)  # fmt: skip
-        kept[: len(boxes)] = torch.stack(columns, dim=1)
-    return detections

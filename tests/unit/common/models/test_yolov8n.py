@@ -92,26 +92,20 @@ def test_training_lowers_the_loss_and_evaluation_detects() -> None:
     trained = one.train(start, data, seed=1)
     assert trained.loss < first.loss
     (found,) = one.predict(trained.arrays, data)
-    assert found.shape == (8, 300, 6)
-    scores = found[..., 5]
-    assert (np.diff(scores, axis=1) <= 0).all()  # by falling score
-    assert set(np.unique(found[..., 0])) <= {-1, 0, 1, 2}
-    assert not found[found[..., 0] < 0][:, 1:].any()
+    assert found.shape == (8, 8 * 12 + 4 * 6 + 2 * 3, 4 + CLASSES)  # one candidate for each place of three maps
+    assert ((found[..., 4:] >= 0) & (found[..., 4:] <= 1)).all()
 
 
 @needs_package
 def test_boxes_are_parts_of_the_image() -> None:
-    """The suppression leaves out what overlaps a better detection of its class, and what has almost no score."""
-    from fedquilt_common.models.yolov8n import _suppress
-
-    predictions = torch.tensor([
-        [48.0, 32, 24, 16, 0.9, 0.0, 0.0], [49.0, 32, 24, 16, 0.8, 0.0, 0.0], [49.0, 32, 24, 16, 0.0, 0.7, 0.0],
-        [10.0, 10, 4, 4, 0.0, 0.0, 0.0009],
-    ]).T[None]  # fmt: skip
-    (found,) = _suppress(predictions, torch.Size([64, 96]))
-    assert found[:, 0].tolist() == [0, 1] + [-1] * 298
-    torch.testing.assert_close(found[0], torch.tensor([0, 0.5, 0.5, 0.25, 0.25, 0.9]))
-    assert not found[2:, 1:].any()
+    module = build_model("yolov8n", {}, SHAPE, CLASSES)().eval()
+    images = torch.zeros(1, *SHAPE)
+    with torch.no_grad():
+        (found,) = module(images)
+        (pixels,) = module.get_submodule("network")(images)[0]
+    size = torch.tensor([96.0, 64, 96, 64])
+    torch.testing.assert_close(found[:, :4] * size, pixels.T[:, :4])
+    assert torch.equal(found[:, 4:], pixels.T[:, 4:])
 
 
 @needs_package
