@@ -16,6 +16,7 @@ of the events and the repairs, which the note counts.
 from __future__ import annotations
 
 import functools
+import io
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -176,8 +177,8 @@ def _read_events(file: PublishedFile, home: _Home, repairs: Counter[str]) -> _Ev
     """
     times, ids, marks = list[str](), list[int](), _Marks()
     lines = list[int]()
-    for line, words in enumerate(file.data.decode("utf-8", errors="replace").splitlines(), 1):
-        fields = words.split()
+    for line, words in enumerate(io.BytesIO(file.data), 1):
+        fields = words.decode("utf-8", errors="replace").split()
         if len(fields) < 4:
             repairs["lines with fewer than 4 fields skipped"] += bool(fields)
         elif fields[2][0] in "MDT":
