@@ -117,7 +117,7 @@ class Fleet:
     @property
     def build(self) -> Callable[[], Any]:
         data, model = self.dataset, self.experiment.model
-        return build_model(model.name, model.params, data.input_shape, data.classes)
+        return build_model(model.name, model.params, data.input_shape, data.classes, ("*",))
 
     @cached_property
     def blueprint(self) -> Blueprint:

@@ -11,11 +11,16 @@ from tests.contract.test_algorithms import Driver, Fleet, make
 from fedquilt_common.algorithm_api import declaration_of
 from fedquilt_common.algorithms import ALGORITHMS
 
-SETS = {"regression": "tests.support.toy_sets:values", "next-word": "tests.support.toy_sets:words"}
+SETS = {
+    "regression": "tests.support.toy_sets:values",
+    "next-word": "tests.support.toy_sets:words",
+    "detection": "tests.support.toy_sets:boxes",
+}
 MODELS: dict[str, Any] = {
     "regression": {"name": "mlp", "hidden": [16, 16, 16]},
     "next-word": {"name": "transformer", "outputs": "each", "embed": 16, "hidden": 32, "heads": 2, "head_dim": 8,
                   "layers": 2, "dropout": 0.0},
+    "detection": {"name": "tests.support.toy_models:detector"},
 }  # fmt: skip
 PAIRS = [
     (name, task)
@@ -23,6 +28,7 @@ PAIRS = [
     for task in SETS
     if (possible := declaration_of(make(name, CASES[name].fields)).tasks) is None or task in possible
 ]
+LR = {"regression": 0.02, "next-word": 0.02, "detection": 0.2}
 OTHER_LAYERS = {"scalefl": {"widths": {"strong": 1.0, "medium": 0.5}, "exits": {"strong": 1, "medium": 1}}}
 """Fields for algorithms whose case needs a model for images."""
 
@@ -30,14 +36,14 @@ OTHER_LAYERS = {"scalefl": {"widths": {"strong": 1.0, "medium": 0.5}, "exits": {
 @pytest.mark.parametrize(("name", "task"), PAIRS)
 def test_it_learns_every_task_that_it_does_not_refuse(name: str, task: str) -> None:
     fields = OTHER_LAYERS.get(name, CASES[name].fields)
-    fleet = Fleet(make(name, fields), model=MODELS[task], data_set=SETS[task], lr=0.02)
+    fleet = Fleet(make(name, fields), model=MODELS[task], data_set=SETS[task], lr=LR[task])
     fleet.measures = declaration_of(fleet.algorithm).holdout is not None
     main = fleet.bench.learning_task.main.name
     before = fleet.bench.evaluate(fleet.first_state().arrays)[main]
     driver = Driver(fleet, 8)
     state = driver.run()
     after = driver.scores or fleet.algorithm.evaluate(state, fleet.ctx(8, {}))
-    assert after[main] > max(before + 0.2, 0.0)
+    assert after[main] > max(before + min(0.2, (1 - before) / 4), 0.0)
     if fleet.measures:
         assert after[f"global_{main}"] == after[main]
         assert after[f"personal_{main}"] > before

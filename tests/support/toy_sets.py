@@ -24,3 +24,16 @@ def words(folder: Path | None = None) -> Dataset:
     sentences[np.arange(7) >= rng.integers(4, 8, (240, 1))] = 0
     x, y = sentences[:, :-1], sentences[:, 1:]
     return Dataset("words", Examples(x[:200], y[:200]), Examples(x[200:], y[200:]), 12, task="next-word")
+
+
+def boxes(folder: Path | None = None) -> Dataset:
+    """Detection: images of 8 x 8 with bright (class 0) or dark (class 1) quadrants, at most two."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(0, 0.3, (240, 1, 8, 8)).astype(np.float32)
+    y = np.full((240, 3, 5), -1.0, np.float32)
+    for image in range(240):
+        for place, quadrant in enumerate(rng.permutation(4)[: rng.integers(0, 3)]):
+            kind, column, row = rng.integers(0, 2), quadrant % 2, quadrant // 2
+            x[image, 0, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 1 - 2 * kind
+            y[image, place] = (kind, 0.25 + 0.5 * column, 0.25 + 0.5 * row, 0.5, 0.5)
+    return Dataset("boxes", Examples(x[:200], y[:200]), Examples(x[200:], y[200:]), 2, task="detection")

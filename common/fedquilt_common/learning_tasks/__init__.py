@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from fedquilt_common.errors import UnknownNameError
 from fedquilt_common.learning_tasks.classification import Classification
+from fedquilt_common.learning_tasks.detection import Detection
 from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.learning_tasks.next_word import NextWord
 from fedquilt_common.learning_tasks.regression import Regression
 from fedquilt_common.types import Dataset
 
 __all__ = [
-    "LEARNING_TASKS", "Classification", "LearningTask", "NextWord", "Regression", "ScoreCounts", "add_counts",
-    "make_learning_task",
+    "LEARNING_TASKS", "Classification", "Detection", "LearningTask", "NextWord", "Regression", "ScoreCounts",
+    "add_counts", "make_learning_task",
 ]  # fmt: skip
 
 LEARNING_TASKS: dict[str, type[LearningTask]] = {
     "classification": Classification,
     "regression": Regression,
     "next-word": NextWord,
+    "detection": Detection,
 }
 
 

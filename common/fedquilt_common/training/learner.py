@@ -25,6 +25,7 @@ from fedquilt_common.submodels.heads import Head, TwoHeads
 from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watch_features
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
+from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.precision import choose_arithmetic, keep_kernels, widen_halves
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor
 from fedquilt_common.types import Arrays, Examples, Progress
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from fedquilt_common.submodels.slices import Slice
     from fedquilt_common.tracing.trace import Blueprint
 
-EVALUATION_BATCH = 64
-"""Samples; few enough that a layer's outputs stay in the processor's cache."""
-STATISTICS_BATCH = 512
-"""Samples in a batch of ``statistics``, where all batches count alike."""
 # Shuffling and dropout draw from two streams, which must differ.
 _DROPOUT_STREAM = 0x5DEECE66D
 
@@ -271,7 +268,7 @@ class TorchLearner:
         module = self._load(arrays, 0, part)
         totals: list[ScoreCounts] = []
         with torch.inference_mode():
-            for batch in _batch_slices(len(data)):
+            for batch in evaluation_batches(data):
                 outputs = views(_to_arrays_fp32(module(to_tensor(data.x[batch]))))
                 counts = [self.task.count(view, self.task.targets(data.y[batch])) for view in outputs]
                 totals = [add_counts(pair) for pair in zip(totals, counts, strict=True)] if totals else counts
@@ -288,7 +285,7 @@ class TorchLearner:
         """
         module = self._load(arrays, 0, part)
         with torch.inference_mode():
-            batches = [_to_arrays_fp32(module(to_tensor(data.x[batch]))) for batch in _batch_slices(len(data))]
+            batches = [_to_arrays_fp32(module(to_tensor(data.x[batch]))) for batch in evaluation_batches(data)]
         return [np.concatenate(output) for output in zip(*batches, strict=True)]
 
     def features(self, arrays: Arrays, data: Examples, head_layers: int) -> Examples:
@@ -303,7 +300,7 @@ class TorchLearner:
         module = self._load(arrays, 0, None)
         features = watch_features(module, self._trace(module), head_layers)
         with torch.inference_mode():
-            for batch in _batch_slices(len(data)):
+            for batch in evaluation_batches(data):
                 module(to_tensor(data.x[batch]))
         return Examples(np.concatenate([tensor.numpy() for tensor in features]), data.y)
 
@@ -322,7 +319,7 @@ class TorchLearner:
         for norm in norms.values():
             _start_collecting(norm)
         with torch.inference_mode():
-            for batch in _batch_slices(len(data), STATISTICS_BATCH) if norms else []:
+            for batch in batch_slices(len(data), STATISTICS_BATCH) if norms else []:
                 module(to_tensor(data.x[batch]))
         measured = to_arrays(module)
         names = [f"{name}.{kind}".lstrip(".") for name in norms for kind in ("running_mean", "running_var")]
@@ -382,10 +379,6 @@ def _start_collecting(norm: Any) -> None:
     norm.num_batches_tracked.zero_()
     norm.running_mean.zero_()
     norm.running_var.fill_(1.0)
-
-
-def _batch_slices(count: int, size: int = EVALUATION_BATCH) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def _to_arrays_fp32(output: Any) -> list[NDArray[np.float32]]:

@@ -18,6 +18,7 @@ SETS = {
     "classification": "digits",
     "regression": "tests.support.toy_sets:values",
     "next-word": "tests.support.toy_sets:words",
+    "detection": "tests.support.toy_sets:boxes",
 }
 
 
