@@ -108,7 +108,7 @@ class Learner(Protocol):
 
     @property
     def parameters(self) -> frozenset[str]:
-        """Names of the arrays that training changes; the model's other arrays are buffers."""
+        """Names of the arrays that training changes; the model's other arrays are buffers, or frozen."""
 
     @property
     def epochs(self) -> int:

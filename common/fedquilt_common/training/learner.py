@@ -27,7 +27,7 @@ from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.precision import choose_arithmetic, keep_kernels, widen_halves
-from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor
+from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor, trainable_parameters
 from fedquilt_common.types import Arrays, Examples, Progress
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ class TorchLearner:
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Names of the arrays that training changes; the model's other arrays are buffers."""
-        return frozenset(name for name, _ in build_on_meta(self.build).named_parameters())
+        """Names of the arrays that training changes; the model's other arrays are buffers, or frozen."""
+        return frozenset(trainable_parameters(build_on_meta(self.build)))
 
     @property
     def epochs(self) -> int:

@@ -67,7 +67,7 @@ class SgdLoop:
             TrainingDivergedError: a loss is not finite.
             UnsupportedPrecisionError: torch cannot train the model in this precision on this device.
         """
-        now = dict(self.module.named_parameters())
+        now = trainable_parameters(self.module)
         start = {name: p.detach().clone() for name, p in now.items()} if any(p.penalty for p in phases) else {}
         running = [
             self._start_phase(number, phase, schedule.count(number), now, start, seed)
@@ -210,6 +210,11 @@ class _RunningPhase:
         loss = self.phase.loss or self.loop.loss
         value = loss(_outputs(output), self.loop.targets(batch.y).to(arithmetic.device))
         return value, value if penalty is None else value + penalty(self.now, self.start)
+
+
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that a new module does not freeze (``requires_grad``), by name and in its shapes."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def to_tensor(x: NDArray[Any]) -> Tensor:

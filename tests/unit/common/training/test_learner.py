@@ -180,6 +180,22 @@ def test_penalty_sees_parameters_and_their_fixed_start() -> None:
     assert np.abs(held["2.weight"] - start["2.weight"]).sum() < np.abs(free["2.weight"] - start["2.weight"]).sum()
 
 
+def frozen_first() -> nn.Module:
+    module = plain()
+    for parameter in module.get_submodule("0").parameters():
+        parameter.requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize("penalty", [None, lambda now, start: sum((now[name] ** 2).sum() for name in now)])
+def test_what_a_model_freezes_is_not_trained(penalty: Any) -> None:
+    one, data = learner(frozen_first, weight_decay=0.1), examples()
+    start = one.init(0)
+    trained = one.train(start, data, seed=0, penalty=penalty).arrays
+    assert {name for name in start if not np.array_equal(trained[name], start[name])} == {"2.weight", "2.bias"}
+    assert one.parameters == {"2.weight", "2.bias"}
+
+
 def test_batch_norm_statistics_travel() -> None:
     one = learner(with_norm)
     start = one.init(0)
