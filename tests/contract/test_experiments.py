@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.generated import GENERATED
 from tests.support.published import MADE
+from tests.support.ready import ready_experiments
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.datasets import DATASETS
@@ -22,7 +23,7 @@ from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.run import ActiveRun
 
-EXPERIMENTS = sorted((Path(__file__).parents[2] / "deploy" / "experiments").rglob("*.yaml"))
+EXPERIMENTS = ready_experiments()
 SLICED = ("heterofl", "fedrolex", "federated-dropout", "adaptivefl", "scalefl")
 EXACT = ("heterofl", "fedrolex", "adaptivefl", "scalefl")
 """Algorithms by which a board is sent its sub-model and nothing else."""

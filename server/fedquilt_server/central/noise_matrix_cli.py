@@ -85,8 +85,15 @@ def _train(
 
 
 def _print_matrix(path: Path, matrix: NoiseMatrix, split: str) -> None:
+    from fedquilt_common.datasets import FOLDER_VARIABLE, data_folder
+
     typer.echo(f"{path}: the model labels {matrix.accuracy:.2%} of {matrix.samples} {split} samples right")
-    typer.echo(f"Use it with data.label_noise: {{kind: matrix, ratio: 0.1, file: {path.name}}}, below FEDQUILT_DATA")
+    folder = data_folder()
+    inside = folder is not None and path.resolve().is_relative_to(folder.resolve())
+    name = path.resolve().relative_to(folder.resolve()) if folder is not None and inside else path.name
+    where = "" if inside else f". Copy the file into the folder in {FOLDER_VARIABLE} first"
+    typer.echo(f"Use it with data.label_noise: {{kind: matrix, ratio: 0.1, file: {name}}}{where}")
     if matrix.unmistaken:
         classes = ", ".join(map(str, matrix.unmistaken))
-        typer.echo(f"Note: the model mistakes no sample of the classes {classes}, so their labels never become wrong")
+        why = "the model mistakes none of their samples, or there is none"
+        typer.echo(f"Note: labels of the classes {classes} never become wrong: {why}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,8 @@ from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable
 _TABLES = TypeAdapter(list[PublishedTable])
 GAIN: Final = "gain_"
 """Prefix of a score that is measured against the baseline of its table."""
+_EARLY: Final = re.compile(r"(?P<score>best_\w+)_at_(?P<percent>[1-9][0-9]?)")
+"""A best score over the first part of the rounds, such as ``best_accuracy_at_50``."""
 _FORM = "write a list of `source`, `note` and `figures`, each figure with `case` and `scores`; see docs/reports.md"
 
 
@@ -48,8 +52,11 @@ def figure_of(run: RecordedRun, name: str) -> float | None:
         run: a finished run.
         name: a key of ``final`` in result.json, the name of a score (its last value) with or without "best_", or
             ``client_accuracy``: the mean over the clients of their last accuracy, ``best_client_accuracy``: the best
-            such mean over the rounds, or ``waste_rate``: the mean over the rounds.
+            such mean over the rounds, or ``waste_rate``: the mean over the rounds. ``best_accuracy_at_50`` is the best
+            over the first 50 % of the rounds.
     """
+    if early := _EARLY.fullmatch(name):
+        run, name = _first_part(run, int(early["percent"])), early["score"]
     if name in QUANTITIES:
         return last_value(run.rounds, name)
     if name.removeprefix("best_") in QUANTITIES:
@@ -61,6 +68,14 @@ def figure_of(run: RecordedRun, name: str) -> float | None:
         waste = [row.waste_rate for row in run.rounds if row.waste_rate is not None]
         return _finite(statistics.fmean(waste) if waste else None)
     return _finite(run.result.final.get(name) if run.result else None)
+
+
+def _first_part(run: RecordedRun, percent: int) -> RecordedRun:
+    """Return the run as it was after a part of its rounds, rounded up."""
+    if run.result is None:
+        return run
+    count = math.ceil(len(run.rounds) * percent / 100)
+    return replace(run, result=run.result.model_copy(update={"rounds": list(run.rounds[:count]), "final": {}}))
 
 
 def gain_of(run: RecordedRun, score: str, baselines: Sequence[RecordedRun]) -> float | None:
@@ -112,12 +127,13 @@ def _own_figure(run: RecordedRun, name: str, baselines: Sequence[RecordedRun]) -
 
 
 def _columns(score: str) -> tuple[Column, Column, Column]:
-    plain = score.removeprefix(GAIN).removeprefix("best_")
+    early = _EARLY.fullmatch(score)
+    plain = (early["score"] if early else score).removeprefix(GAIN).removeprefix("best_")
     quantity = QUANTITIES.get(plain)
     share = plain in ("client_accuracy", "waste_rate") or plain.startswith("accuracy_")
     size = plain.endswith("memory_peak")
     kind: CellKind = quantity.unit if quantity else "share" if share else "bytes" if size else "number"
-    heading = score.replace("_", " ")
+    heading = (f"{early['score']} after {early['percent']} % of the rounds" if early else score).replace("_", " ")
     return (
         Column(f"{score}_published", f"{heading}, published", kind),
         Column(score, f"{heading}, ours", kind),

@@ -9,12 +9,16 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.support.ready import ready_experiments, ready_files, ready_sweeps
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
+from fedquilt_server.report.published import read_published
+from fedquilt_server.sweep.plan import plan_sweep
+from fedquilt_server.sweep.sweep_file import read_source
 
 ROOT = Path(__file__).parents[3]
-READY = sorted((ROOT / "deploy" / "experiments").rglob("*.yaml"))
+READY = ready_experiments()
 PAGE = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
 FILES, ERRORS = PAGE.split("## Errors")
 
@@ -27,6 +31,28 @@ def blocks(text: str, language: str) -> list[str]:
 def test_the_example_files_are_valid(name: str) -> None:
     (text,) = [block for block in blocks(FILES, "yaml") if block.startswith(f"name: {name}\n")]
     assert parse_experiment(text, "page").name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "figures"),
+    [
+        ("table-5", 8 * 2 * 2 * 3, 32),
+        ("table-6", 8 * 2 * 3, 16),
+        ("table-7", 6 * 3 * 3, 18),
+        ("table-8", 8 * 4 * 3, 16),
+    ],
+)
+def test_the_sweeps_of_the_papers_tables_are_valid(name: str, runs: int, figures: int) -> None:
+    (path,) = [path for path in ready_sweeps() if path.stem == name]
+    source = read_source(path)
+    assert len(plan_sweep(source).runs) == runs
+    assert [len(table.figures) for table in source.published] == [figures]
+
+
+def test_the_ready_files_are_experiments_sweeps_or_figures() -> None:
+    others = [path for path in ready_files() if path not in (*READY, *ready_sweeps())]
+    assert [path.stem for path in others] == ["table-5-central"]
+    assert [len(table.figures) for table in read_published(others[0])] == [8]
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)

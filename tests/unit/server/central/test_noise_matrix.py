@@ -52,7 +52,8 @@ def test_an_experiment_and_its_run_give_the_same_matrix(tmp_path: Path) -> None:
     assert np.loadtxt(tmp_path / "q.csv", delimiter=",").tolist() == found["matrix"]
     trained = "runs/small-noise-matrix"
     assert "label noise" not in (tmp_path / trained / "result.json").read_text()
-    assert "ratio: 0.1, file: again.csv}" in command(trained, "--out", "again.csv", where=tmp_path)
+    said = command(trained, "--out", "again.csv", where=tmp_path)
+    assert "ratio: 0.1, file: again.csv}. Copy the file into the folder in FEDQUILT_DATA first" in said
     assert (tmp_path / "again.csv").read_text() == (tmp_path / "q.csv").read_text()
     known = json.loads(command(trained, "--out", "train.csv", "--split", "train", "--json", where=tmp_path))
     assert known["samples"] == 1433

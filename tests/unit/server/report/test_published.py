@@ -100,6 +100,18 @@ def test_scores_of_the_published_benchmarks(name: str, value: float | None, tmp_
     assert figure_of(run, name) == (None if value is None else near(value))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("best_accuracy_at_50", 0.5), ("best_accuracy_at_60", 0.8), ("best_accuracy_at_99", 0.8), ("best_r2_at_50", None)],
+)
+def test_a_score_over_the_first_part_of_the_rounds(name: str, value: float | None, tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "a", (0.4, 0.5, 0.8, 0.7), final={"best_accuracy_at_50": 1.0}))
+    assert figure_of(run, name) == (None if value is None else near(value))
+    table = PublishedTable.model_validate({"source": "x", "figures": [{"case": {"seed": 1}, "scores": {name: 0.4}}]})
+    kinds = {column.kind for column in published_tables([table], group_runs([run]))[0].columns[3:]}
+    assert kinds == {"number" if "r2" in name else "share"}
+
+
 def test_a_gain_is_measured_against_the_most_similar_run_with_the_same_seed(tmp_path: Path) -> None:
     cases = [("alone", "iid", "mse", 1, 0.5), ("alone", "noniid", "mse", 1, 0.4), ("alone", "iid", "mse", 2, 0.6),
              ("fedmd", "iid", "kl", 1, 0.8), ("fedmd", "iid", "kl", 2, 0.7), ("fedmd", "noniid", "kl", 1, 0.45),
