@@ -20,7 +20,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +94,7 @@ HOMES: Mapping[str, _Home] = {
 }  # fmt: skip
 """The homes in the order of their client numbers, with FedAIoT's classes of their activities."""
 _FILE = re.compile(r"(data|annotated?)(\.txt)?")
-_MARK = re.compile(r"(.+?)[\s=]*\"?\b(begin|end)\"?", re.IGNORECASE)
+_MARK = re.compile(r"(.+?)[\s=]*\"?(begin|end)\"?", re.IGNORECASE)
 _Marks = dict[int, tuple[str, str]]
 """Where an activity begins or ends: its name, and ``begin`` or ``end``, by the position of the event."""
 
@@ -145,13 +145,16 @@ def _choose_test_samples(home: str, count: int) -> NDArray[np.bool_]:
 
 def _read_homes(place: Path, repairs: Counter[str]) -> dict[str, Examples]:
     """Read the homes one file at a time; they are in the order of ``HOMES``."""
-    found = dict[str, str]()
+    found = dict[str, PublishedFile]()
     samples = dict[str, Examples]()
     for file in read_files(place, _FILE.fullmatch):
         name = _find_home(file, place)
+        if name in found and "annot" in found[name].name and file.name.startswith("data"):
+            repairs["files beside an annotated one left out"] += 1
+            continue
         if name in found:
-            raise DataUnavailableError(f"{file.where}: {name} is also in {found[name]}; remove one of the two")
-        found[name] = file.where
+            raise DataUnavailableError(f"{file.where}: {name} is also in {found[name].where}; remove one of the two")
+        found[name] = replace(file, data=b"")
         events = _read_events(file, HOMES[name], repairs)
         samples[name] = _cut_stretches(events, HOMES[name], repairs)
     return {name: samples[name] for name in HOMES if name in samples}

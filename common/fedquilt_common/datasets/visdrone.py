@@ -54,7 +54,7 @@ _BATCH = 32
 _MOST_PIXELS = 1 << 25
 _HEADER = 1 << 18
 """First bytes of an image, which hold its size."""
-_SPLIT = re.compile(r"(?:^|[-/\\])(train|val|test-dev|test)(?:\.zip$|[/\\]|$)")
+_SPLIT = re.compile(r"(?:^|[-/\\])(train|val|test-dev|test)(?:\.zip)?(?=[/\\]|$)")
 _LABEL_FOLDERS = ("annotations", "labels")
 _COLUMNS = {",": 8, " ": 5}
 """Numbers in a line by what is between them: VisDrone's own form, and YOLO's."""

@@ -78,6 +78,20 @@ def test_homes_in_archives_and_files_of_other_names(tmp_path: Path) -> None:
     assert list(casas._read_homes(tmp_path / "casas", Counter())) == ["milan", "twor.summer.2009"]
 
 
+def test_an_annotated_file_is_preferred(tmp_path: Path) -> None:
+    write(tmp_path, "twor.summer.2009", events(3, mark=" R1_sleep MARK") + events(3, minute=2), "annotated")
+    write(tmp_path, "twor.summer.2009", events(6))
+    found = casas.load(tmp_path)
+    assert sorted([*found.train.y, *found.test.y]) == [0, 3]
+    assert "1 files beside an annotated one left out" in found.note
+
+
+@pytest.mark.parametrize("mark", ['R1_Sleep="begin"', "R1_sleepbegin", "R1 sleep  begin"])
+def test_forms_of_annotations(mark: str, tmp_path: Path) -> None:
+    lines = f"2009-06-10 00:00:01.1 M001 ON {mark}\n2009-06-10 00:00:02.1 M002 ON {mark.replace('begin', 'end')}\n"
+    assert [name for name, _ in stretches(tmp_path, "cairo", lines)] == ["sleep"]
+
+
 def test_ids_do_not_depend_on_the_homes_at_hand(tmp_path: Path) -> None:
     write(tmp_path, "twor.2009", events(3))
     alone = casas._read_homes(tmp_path / "casas", Counter())["twor.2009"]

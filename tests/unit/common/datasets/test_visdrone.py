@@ -79,17 +79,18 @@ def test_samples_stay_bytes(tmp_path: Path) -> None:
     assert parted.readers[0]().examples.x.rows.dtype == np.uint8  # type: ignore[attr-defined]
 
 
-def test_archives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("top", ["VisDrone2019-DET-{}/", ""])
+def test_archives(top: str, tmp_path: Path) -> None:
     (tmp_path / "visdrone").mkdir()
     for split in ("train", "test-dev", "test-challenge"):
         name = f"VisDrone2019-DET-{split}"
         with zipfile.ZipFile(tmp_path / "visdrone" / f"{name}.zip", "w") as archive:
             for number in range(2):
-                archive.writestr(f"{name}/images/{split}{number}.jpg", jpeg())
+                archive.writestr(f"{top.format(split)}images/{split}{number}.jpg", jpeg())
                 if split != "test-challenge":
-                    archive.writestr(f"{name}/annotations/{split}{number}.txt", LINE)
+                    archive.writestr(f"{top.format(split)}annotations/{split}{number}.txt", LINE)
     found = read(tmp_path)
-    assert (len(found.train), len(found.test)) == (2, 2)
+    assert (len(found.train), len(found.test), found.note) == (2, 2, "")
 
 
 def test_the_forms_agree() -> None:
