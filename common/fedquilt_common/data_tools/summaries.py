@@ -194,10 +194,11 @@ def _summarise_part(part: Examples) -> PartSummary:
 
 def _find_range(x: NDArray[Any]) -> tuple[float | None, float | None]:
     """Return the smallest and the greatest input; a block at a time, because the samples may be on the disk."""
-    if x.size == 0 or x.dtype.kind not in "biuf":
+    if 0 in x.shape or x.dtype.kind not in "biuf":  # x.size would read all samples into memory
         return None, None
-    blocks = [x[start : start + _BLOCK] for start in range(0, len(x), _BLOCK)]
-    return min(float(block.min()) for block in blocks), max(float(block.max()) for block in blocks)
+    blocks = (x[start : start + _BLOCK] for start in range(0, len(x), _BLOCK))
+    ends = [(float(block.min()), float(block.max())) for block in blocks]
+    return min(least for least, _ in ends), max(greatest for _, greatest in ends)
 
 
 def _to_ints(counts: NDArray[Any]) -> tuple[int, ...]:

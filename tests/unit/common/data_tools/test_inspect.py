@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from rich.console import Console
 from tests.support.data import data_folder
 
@@ -25,6 +26,7 @@ from fedquilt_common.data_tools.summaries import TargetGroup, TargetGroups, coun
 from fedquilt_common.data_tools.tables import draw_bars, draw_groups, draw_set
 from fedquilt_common.datasets import DATASETS
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.stored_samples import RowIndex, as_samples
 from fedquilt_common.types import Dataset, Examples
 
 EXPERIMENTS = Path(__file__).parents[4] / "deploy" / "experiments"
@@ -62,6 +64,28 @@ def test_facts_of_a_data_set() -> None:
     text = rendered(*draw_set(summary))
     assert "small: classification, 3 classes" in text
     assert "natural clients: 2, with 2 to 4 samples, median 4" in text
+
+
+class RecordingRows:
+    """Bytes in a file, of which only some are read at a time."""
+
+    shape, dtype = (1000, 2), np.dtype(np.uint8)
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def __getitem__(self, index: RowIndex) -> NDArray[Any]:
+        found = np.arange(2000, dtype=np.uint8).reshape(self.shape)[index]
+        self.most = max(self.most, len(found))
+        return found
+
+
+def test_samples_on_the_disk_are_read_in_blocks() -> None:
+    rows = RecordingRows()
+    train = Examples(as_samples(rows, 255.0), np.zeros(1000, dtype=np.int64))
+    summary = summarise_dataset(small_set(train=train, subjects=None), "classification")
+    assert (summary.parts["train"].least, summary.parts["train"].greatest) == (0.0, 1.0)
+    assert 0 < rows.most <= 256
 
 
 def test_targets_of_a_regression_have_quantiles_and_bins() -> None:
