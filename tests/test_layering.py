@@ -154,7 +154,7 @@ SERVER = {
     "watch": "fleet library runs status",
     "sinks": "library status",
     "tools": "simulate status",
-    "replay": "coordinator lab round runs status",
+    "replay": "central coordinator lab round runs status",
     "sweep": "runs simulate status",
     "report": "library status sweep",
     "cli": "coordinator provisioning runs simulate sinks status web",

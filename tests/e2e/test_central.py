@@ -56,6 +56,8 @@ def test_it_is_the_baseline_of_a_comparison(tmp_path: Path, capsys: pytest.Captu
     assert warm.fedquilt("simulate", EXPERIMENT, "--out", "fedavg", *short, where=tmp_path).returncode == 0
     assert fedquilt(["compare", str(tmp_path / "central"), str(tmp_path / "fedavg"), "--json"]) == 0
     assert "central" in capsys.readouterr().out
+    assert fedquilt(["replay", str(tmp_path / "central")]) == 6
+    assert "has trained in one place, so no board has sent a reply" in capsys.readouterr().err
     assert fedquilt(["report", str(tmp_path), "--format", "md", "--out", str(tmp_path / "report")]) == 0
     assert "central" in (tmp_path / "report" / "report.md").read_text()
 

@@ -173,7 +173,8 @@ class CentralRun:
         self._checkpoints.save(stored, ())
         self.folder.note_round(number)
         self._history.close_round(row, now)
-        self.divergence.take(row)
+        if self.divergence.take(row):
+            self._history.add("diverged", now, self.divergence.warning, round=number)
         self._files.note_round([])
         return row
 

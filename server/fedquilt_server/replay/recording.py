@@ -11,8 +11,10 @@ from pathlib import Path
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import parse_experiment
+from fedquilt_common.files.yaml_text import load_yaml
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.chunks import digest_file
+from fedquilt_server.central.plan import CENTRAL
 from fedquilt_server.round.events import Event, Replied, skip_dropped
 from fedquilt_server.runs.blob_store import BLOBS, reply_name
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, copy_journal, peek_meta
@@ -118,9 +120,21 @@ def _read(folder: Path, journal: Journal) -> Recording:
     text, run, checkpoints = journal.meta("experiment"), journal.meta("run"), journal.checkpoints()
     if text is None or run is None or not checkpoints:
         raise RunFolderError(f"{folder}: its journal holds no run that has started; name the folder of another run")
+    if _algorithm_of(text) == CENTRAL:
+        raise RunFolderError(
+            f"{folder}: `fedquilt central` has trained in one place, so no board has sent a reply that could be "
+            "replayed; name the folder of another run"
+        )
     experiment = parse_experiment(text, str(folder / JOURNAL))
     rounds = _split(list(journal.events_after(0)), checkpoints)
     return Recording(folder, run, experiment, checkpoints[0], rounds, journal.meta("finished") is not None)
+
+
+def _algorithm_of(text: str) -> object:
+    """Return the name of the algorithm in an experiment's YAML; None if it has none."""
+    raw = load_yaml(text, "journal")
+    section = raw.get("algorithm") if isinstance(raw, dict) else None
+    return section.get("name") if isinstance(section, dict) else None
 
 
 def _split(events: Sequence[tuple[int, Event]], checkpoints: Sequence[StoredCheckpoint]) -> list[RecordedRound]:

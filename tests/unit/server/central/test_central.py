@@ -120,6 +120,7 @@ def test_a_diverged_training_stops_if_asked_to(tmp_path: Path) -> None:
     wild = {"training": {"lr": 30.0}, "on_divergence": "stop", "rounds": 20}
     with pytest.raises(RunFailedError, match="on_divergence: stop"):
         train(tmp_path / "run", wild)
+    assert '"kind":"diverged"' in (tmp_path / "run" / "events.jsonl").read_text()
 
 
 def test_another_experiment_does_not_continue_the_run(tmp_path: Path) -> None:
