@@ -223,6 +223,8 @@ class Agent:
             address = self.topics.parse(message.topic)
             if address.kind in ("slices", "soft-labels"):
                 self._jobs.take_chunk(address, message)
+            elif address.kind == "data":
+                self._jobs.take_samples(message)
             elif message.payload:
                 self._take_control(address, message)
             elif address.kind == "presence":

@@ -18,7 +18,7 @@ from fedquilt_client.link_setup import wrap_transport
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.slots import Slot, take_slot
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients, read_agent_config
+from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients, parse_own_data, read_agent_config
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.process.watchdog import report_liveness
@@ -109,6 +109,12 @@ def agent(
     allow_import: Annotated[
         list[str] | None,
         typer.Option(help="Package that an experiment may load code from; repeatable."),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Samples of this board that never leave it: CLIENT=FILE or CLIENT=package:factory; repeatable."
+        ),
     ] = None,
     link: Annotated[
         str | None,
@@ -209,6 +215,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         power_topic=parse_meter_topic(config.power_topic) if config.power_topic else None,
         machine_agents=config.machine_agents,
         allow_import=tuple(config.allow_import),
+        own_data=parse_own_data(config.data),
         once=config.once,
     )
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedquilt_client.samples import ClientSamples, DeliveredSamples, PartitionSamples, form_from
 from fedquilt_common.algorithm_api import Algorithm, Learner
 from fedquilt_common.datasets.public import digest_of
-from fedquilt_common.datasets.shares import Share, clients_evaluate, take_samples
+from fedquilt_common.datasets.shares import Share
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
@@ -20,6 +21,7 @@ from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
+from fedquilt_common.training_jobs import JobData
 from fedquilt_common.types import ClientId, Examples, Shapes
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import RunMessage
@@ -45,7 +47,8 @@ class BoardRun:
     @cached_property
     def tools(self) -> ExperimentTools:
         """Builds what the experiment stands for; ``shares`` and ``public`` here are the checked ones."""
-        return ExperimentTools(self.experiment, self.allowed)
+        form = form_from(self.run.data) if self.run.data is not None else None
+        return ExperimentTools(self.experiment, self.allowed, form)
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -124,6 +127,7 @@ class TaskContext:
         on_progress: called after each training step with the part that is done, in [0, 1].
         on_need: called with the bytes that a sub-model needs, once it fits.
         fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
+        delivered: the client's samples if the board does not have the data set.
     """
 
     board: BoardRun
@@ -135,11 +139,12 @@ class TaskContext:
     on_progress: Callable[[float], None] = field(repr=False)
     on_need: Callable[[int], None] = field(repr=False)
     fitting: Shapes | None = None
+    delivered: JobData | None = None
 
     @cached_property
     def data(self) -> Examples:
         """The client's training samples."""
-        return self.board.training_samples(self.client)
+        return self._samples.train
 
     @cached_property
     def test(self) -> Examples:
@@ -147,19 +152,22 @@ class TaskContext:
 
         Where the clients evaluate without keeping any, these are the official test samples.
         """
-        board = self.board
-        if board.tools.holdout == 0 and clients_evaluate(board.algorithm):
-            return board.tools.dataset.test
-        return take_samples(board.tools.dataset, board.shares[self.client].test)
+        return self._samples.test
 
-    @property
+    @cached_property
+    def _samples(self) -> ClientSamples:
+        if self.delivered is None:
+            return PartitionSamples(self.board, self.client)
+        return DeliveredSamples(self.board.tools, self.client, self.delivered)
+
+    @cached_property
     def public(self) -> NDArray[Any]:
         """The public set that coordinator and boards share, shape (n, *input_shape).
 
         Raises:
             DataUnavailableError: its files are missing or damaged, or differ from the coordinator's.
         """
-        return self.board.public
+        return self._samples.public
 
     @property
     def lasting_seed(self) -> int:

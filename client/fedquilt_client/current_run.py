@@ -6,9 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from fedquilt_client.downloads import Downloads
+from fedquilt_client.records import StoredReply
+from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.store import RunStore
 from fedquilt_client.tasks import TaskId
 from fedquilt_client.uploads import Uploads
+from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.wire.messages import RoundMessage
 
 
@@ -27,6 +30,7 @@ class CurrentRun:
     store: RunStore
     downloads: Downloads
     uploads: Uploads
+    samples: SampleSupply
     round: RoundMessage | None = None
     given_up: dict[TaskId, str] = field(default_factory=dict)
     damages: Counter[str] = field(default_factory=Counter)
@@ -37,3 +41,20 @@ class CurrentRun:
     def id(self) -> str:
         """Identifier of the run."""
         return self.store.run.run
+
+
+def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply:
+    """Make a reply and the private memory after it durable, in one step."""
+    job = finished.job
+    reply = StoredReply(
+        store.run.run,
+        job.client,
+        job.round,
+        job.exchange,
+        job.fingerprint,
+        f"reply-{job.round}.{job.exchange}-{finished.digest[:16]}",
+        finished.digest,
+        finished.size,
+        finished.head,
+    )
+    return store.commit(reply, store.drafts(job.client, job.round, job.exchange), job.since, memory=finished.memory)

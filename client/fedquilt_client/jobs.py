@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedquilt_client.capacity import lower_limit
-from fedquilt_client.current_run import CurrentRun
+from fedquilt_client.current_run import CurrentRun, commit_finished
 from fedquilt_client.downloads import Downloads
 from fedquilt_client.energy import EnergyMeter
 from fedquilt_client.records import StoredReply
 from fedquilt_client.reports import OUT_OF_MEMORY, WORKER_RESTARTED, out_of_memory_message, unused_clients_message
+from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.settings import AgentSettings
-from fedquilt_client.store import AgentStore, RunStore
+from fedquilt_client.store import AgentStore
 from fedquilt_client.tasks import (
     OpenTask,
     TaskId,
@@ -132,7 +133,9 @@ class Jobs:
             experiment.chunk,
             experiment.speedup,
         )
-        self._run = CurrentRun(store, downloads, uploads)
+        folder = self._store.samples
+        samples = SampleSupply.for_run(message, folder, self._settings, self._transport, self._topics)
+        self._run = CurrentRun(store, downloads, uploads, samples)
         if self._early_round is not None and self._early_round.run == message.run:
             self.open_round(self._early_round, retained=True)
         log.info("run %s: %s on %s", message.run, experiment.algorithm.name, experiment.data.set)
@@ -145,6 +148,7 @@ class Jobs:
         self.progress.clear()
         if self._run is not None:
             self._run.downloads.close()
+            self._run.samples.close()
             self._run = None
 
     # -- exchanges -----------------------------------------------------------------------------
@@ -232,6 +236,16 @@ class Jobs:
         if self._run is not None and self._run.downloads.take(address, message.header, message.payload):
             self.plan()
 
+    def take_samples(self, message: MqttMessage) -> None:
+        """Handle one chunk of samples, and start the tasks whose samples are now complete.
+
+        Raises:
+            PayloadError: the message is not a chunk of samples that this board requested.
+            RunFolderError: the disk is full or broken, or as ``plan`` does.
+        """
+        if self._run is not None and self._run.samples.take(message.header, message.payload):
+            self.plan()
+
     def plan(self) -> None:
         """Advance every open task of this board's clients: send a stored reply, or start training.
 
@@ -252,9 +266,12 @@ class Jobs:
         stored = run.store.reply(task.client, message.round, message.exchange, task.fingerprint)
         if stored is not None:
             run.uploads.offer(stored)
-        elif run.downloads.has(task.patches):
+        elif reason := run.samples.problem(task.client):
+            self._give_up(run, task.id, reason)
+        elif run.downloads.has(task.patches) and run.samples.has(task.client):
             self.started += 1
-            self._pool.submit(make_job(self.started, task, run.store, self._settings))
+            data = run.samples.job_data(task.client)
+            self._pool.submit(make_job(self.started, task, run.store, self._settings, data))
 
     def _take_event(self, event: JobEvent) -> None:
         run, job = self._run, event.job
@@ -284,7 +301,7 @@ class Jobs:
         job = event.job
         self.progress.pop(job.client, None)
         with self._give_up_if_damaged(run, task_id(job)):
-            run.uploads.offer(_commit(run.store, event), intact=True)
+            run.uploads.offer(commit_finished(run.store, event), intact=True)
             run.damaged_clients.discard(job.client)
 
     def _give_up(self, run: CurrentRun, task: TaskId, reason: str) -> None:
@@ -329,6 +346,8 @@ class Jobs:
                     f"{path}, the private memory of client {job.client}, is damaged: restore the file from a backup, "
                     f"or delete the folder {path.parent}; then the client starts without memory"
                 )
+        elif run.samples.fetch_again(path):
+            log.warning("%s is damaged: downloading it again", path)
         elif is_patch_damaged(job, path):
             self._replace_patch(run, job, path)
         self.plan()  # another job's report may have replaced the patch already
@@ -372,21 +391,5 @@ class Jobs:
         self._pool.kill_unresponsive()
         if self._run is not None and connected:
             self._run.downloads.repair()
+            self._run.samples.repair()
             self._run.uploads.advance()
-
-
-def _commit(store: RunStore, finished: JobFinished) -> StoredReply:
-    """Make a reply and the private memory after it durable, in one step."""
-    job = finished.job
-    reply = StoredReply(
-        store.run.run,
-        job.client,
-        job.round,
-        job.exchange,
-        job.fingerprint,
-        f"reply-{job.round}.{job.exchange}-{finished.digest[:16]}",
-        finished.digest,
-        finished.size,
-        finished.head,
-    )
-    return store.commit(reply, store.drafts(job.client, job.round, job.exchange), job.since, memory=finished.memory)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedquilt_common.wire.meter_topic import MeterTopic
@@ -24,6 +25,7 @@ class AgentSettings:
         power_command: the owner's command that prints the board's power in watts; None: the board's own sensors.
         machine_agents: agents on this machine, which share its power figure.
         allow_import: packages from which an experiment may import models, algorithms and data sets.
+        own_data: file or ``package:factory`` with the samples that this board has for a client.
         once: leave when the run has ended.
     """
 
@@ -41,4 +43,5 @@ class AgentSettings:
     power_topic: MeterTopic | None = None
     machine_agents: int = 1
     allow_import: tuple[str, ...] = ()
+    own_data: Mapping[int, str] = field(default_factory=dict)
     once: bool = False

@@ -58,6 +58,11 @@ class AgentStore:
         self.folder = folder
         self._lock = lock_folder(folder)
 
+    @property
+    def samples(self) -> Path:
+        """Folder of the samples that runs delivered; files stay there for later runs."""
+        return self.folder / "samples"
+
     def release(self) -> None:
         """Unlock the folder for other processes."""
         self._lock.close()

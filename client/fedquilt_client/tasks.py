@@ -13,7 +13,7 @@ from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.training_jobs import CheckedFile, Job
+from fedquilt_common.training_jobs import CheckedFile, Job, JobData
 from fedquilt_common.wire.messages import PatchMessage, RoundMessage, RunMessage, TaskMessage
 
 TaskId = tuple[int, str]
@@ -73,7 +73,7 @@ def _content(message: RoundMessage) -> tuple[object, ...]:
     return message.round, message.exchange, message.patches, message.tasks, message.slices, message.since
 
 
-def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettings) -> Job:
+def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettings, data: JobData | None = None) -> Job:
     """Return the job of a task.
 
     Args:
@@ -81,6 +81,7 @@ def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettin
         task: the task; its patches are on disk.
         store: where its files are.
         settings: the limits of this board.
+        data: the client's samples; None: the board has the data set.
 
     Raises:
         RunFolderError: the client's record or private memory is damaged, or cannot be read.
@@ -111,6 +112,7 @@ def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettin
         limit_file=store.limit,
         sharing=settings.workers,
         measured=not settings.private,
+        data=data,
     )
 
 

@@ -99,9 +99,10 @@ class Worker:
             self._progress(job.number),
             lambda need: self._emit(job.number, "training", need=need),
             job.fitting,
+            job.data,
         )
         if job.labels and board.run.public is not None:
-            _ = board.public  # raises if the public set differs from the coordinator's
+            _ = ctx.public  # raises if the public set differs from the coordinator's
         task = _task(job, board)
         reply = board.algorithm.work(task, ctx)
         memory: str | None = None
@@ -131,7 +132,7 @@ class Worker:
     def _check_inputs(self, job: Job) -> None:
         """Check the digests of the job's files; a patch that many clients share is read once."""
         kept = set()
-        for file in (*job.patches, *([job.memory] if job.memory else [])):
+        for file in (*job.patches, *([job.memory] if job.memory else []), *(job.data.files if job.data else [])):
             version = file.path, _modified(file.path)
             if version not in self._intact and not file.is_intact():
                 raise _DamagedInputError(str(file.path))

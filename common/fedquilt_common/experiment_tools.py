@@ -20,7 +20,16 @@ from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.label_noise import ChangedLabels
 from fedquilt_common.datasets.public import public_set
 from fedquilt_common.datasets.sensor_noise import add_sensor_noise
-from fedquilt_common.datasets.shares import Share, changed_labels, digest_shares, holdout_of, shares, take_samples
+from fedquilt_common.datasets.shard_files import DatasetForm, Shard
+from fedquilt_common.datasets.shares import (
+    Share,
+    changed_labels,
+    clients_evaluate,
+    digest_shares,
+    holdout_of,
+    shares,
+    take_samples,
+)
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Model, Training
 from fedquilt_common.learning_tasks import LearningTask, make_learning_task
@@ -40,10 +49,12 @@ class ExperimentTools:
     Args:
         experiment: the validated experiment file.
         allowed_imports: packages that names such as ``package:factory`` may load code from; ``*`` allows all.
+        form: what the samples look like, on a board that does not have the data set; None: it has it.
     """
 
     experiment: Experiment
     allowed_imports: Collection[str]
+    form: DatasetForm | None = None
 
     @property
     def learns(self) -> bool:
@@ -57,11 +68,13 @@ class ExperimentTools:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The data set with its official training and test samples.
+        """The data set with its official training and test samples; without any if only its form is given.
 
         Raises:
             DataUnavailableError: its files are missing or damaged.
         """
+        if self.form is not None:
+            return self.form.without_samples()
         return load_dataset(self.experiment.data.set, None, self.allowed_imports)
 
     @property
@@ -87,6 +100,11 @@ class ExperimentTools:
             ExperimentError: the algorithm does not support ``data.holdout`` or ``data.mixed``.
         """
         return holdout_of(self.experiment, self.algorithm()) if self.learns else 0.0
+
+    @cached_property
+    def tests_on_official_samples(self) -> bool:
+        """Whether clients test on the official test samples, because they keep none and only they can test."""
+        return self.learns and self.holdout == 0 and clients_evaluate(self.algorithm())
 
     @cached_property
     def shares(self) -> Sequence[Share]:
@@ -117,13 +135,31 @@ class ExperimentTools:
         Raises:
             ExperimentError: the partition or the noise does not suit the data set.
         """
-        index, noise = self.shares[client].train, self.experiment.data.sensor_noise
-        clean = take_samples(self.dataset, index)
-        y = self.changed_labels.apply(index, clean.y)
+        return self.add_sensor_noise(client, self.shard(client).train)
+
+    def shard(self, client: ClientId) -> Shard:
+        """Return a client's samples with the noise of ``data.label_noise``, but without that of ``data.sensor_noise``.
+
+        Raises:
+            ExperimentError: the partition or the noise does not suit the data set.
+        """
+        share = self.shares[client]
+        clean = take_samples(self.dataset, share.train)
+        train = Examples(clean.x, self.changed_labels.apply(share.train, clean.y))
+        return Shard(train, take_samples(self.dataset, share.test))
+
+    def add_sensor_noise(self, client: ClientId, train: Examples) -> Examples:
+        """Return a client's training samples with the noise of ``data.sensor_noise``.
+
+        Args:
+            client: its number, which determines the noise.
+            train: its training samples, of shape (n, *input_shape).
+        """
+        noise = self.experiment.data.sensor_noise
         if noise is None:
-            return Examples(clean.x, y)
+            return train
         seed = derive_seed(self.experiment.seed, "sensor noise", client)
-        return Examples(add_sensor_noise(np.asarray(clean.x), noise, seed), y)
+        return Examples(add_sensor_noise(np.asarray(train.x), noise, seed), train.y)
 
     @cached_property
     def public(self) -> NDArray[Any]:

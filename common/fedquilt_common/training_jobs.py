@@ -42,6 +42,29 @@ class CheckedFile:
             return False
 
 
+class JobData(BaseModel):
+    """The samples of a client whose board does not have the data set.
+
+    Attributes:
+        shard: the client's samples; None if the board has samples of its own.
+        public: the public samples; None if the experiment has none.
+        test: the official test samples; None unless clients test on them.
+        own: a file with the client's own samples, or ``package:factory``; None if the samples are in ``shard``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    shard: CheckedFile | None = None
+    public: CheckedFile | None = None
+    test: CheckedFile | None = None
+    own: str | None = None
+
+    @property
+    def files(self) -> list[CheckedFile]:
+        """The files of which there are digests."""
+        return [file for file in (self.shard, self.public, self.test) if file is not None]
+
+
 class Job(BaseModel):
     """One task of one client, with the paths of its inputs and outputs.
 
@@ -61,6 +84,7 @@ class Job(BaseModel):
         limit_file: holds the bytes that training must stay below after it ran out of memory.
         sharing: training processes that share the free memory.
         fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
+        data: the client's samples; None: the board has the data set.
         measured: whether the reply carries what the training took; then the process asks for its energy with the event
             ``trained``, and waits for ``{"energy": number, "joules": ...}``.
     """
@@ -89,6 +113,7 @@ class Job(BaseModel):
     sharing: int = 1
     fitting: dict[str, tuple[int, ...]] | None = None
     measured: bool = False
+    data: JobData | None = None
 
 
 def worker_command(threads: int) -> list[str]:

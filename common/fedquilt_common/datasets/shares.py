@@ -20,6 +20,7 @@ from fedquilt_common.datasets.mapping import read_mapping
 from fedquilt_common.datasets.partition import Scheme, check_smallest, partition_by
 from fedquilt_common.datasets.pseudo_classes import classes_for
 from fedquilt_common.datasets.public import own_public
+from fedquilt_common.datasets.shard_files import Shard
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
@@ -87,6 +88,19 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
         None if subjects is None else subjects[free],
     )  # fmt: skip
     return [free[index] for index in partition_by(scheme, classes, count, seed)[: data.clients]]
+
+
+def split_samples(samples: Examples, holdout: float, seed: int, client: int) -> Shard:
+    """Split a client's own samples into those that it trains on and those that it keeps for testing.
+
+    Args:
+        samples: of the client.
+        holdout: the part, in [0, 1), that it keeps for testing.
+        seed: of the experiment.
+        client: its number.
+    """
+    share = _split(np.arange(len(samples)), holdout, seed, client)
+    return Shard(samples.take(share.train), samples.take(share.test))
 
 
 def _split(index: SampleIndices, holdout: float, seed: int, client: int) -> Share:

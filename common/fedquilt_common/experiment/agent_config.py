@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -40,6 +41,7 @@ class AgentConfig(BaseModel):
     machine_agents: int = Field(1, alias="machine-agents", ge=1, le=10_000)
     state: Path | None = None
     allow_import: list[str] = Field(default_factory=list, alias="allow-import")
+    data: list[str] = Field(default_factory=list)
     ca: str = ""
     cert: str = ""
     key: str = ""
@@ -89,6 +91,23 @@ def read_agent_config(path: Path) -> dict[str, Any]:
     config = {str(key).replace("-", "_"): value for key, value in values.items()}
     paths = {key: str(path.parent / config[key]) for key in FILES if isinstance(config.get(key), str) and config[key]}
     return {**config, **paths}
+
+
+def parse_own_data(entries: Sequence[str]) -> dict[int, str]:
+    """Parse what ``--data`` names: ``["3=/data/mine.csv"]`` -> {3: "/data/mine.csv"}.
+
+    Raises:
+        ExperimentError: an entry has another form, or a client has two.
+    """
+    own: dict[int, str] = {}
+    for entry in entries:
+        client, _, source = entry.partition("=")
+        if not re.fullmatch(r"\d{1,6}", client.strip()) or not source.strip():
+            raise ExperimentError(f"data {entry!r} is not valid: write it as 3=/path/of/samples.csv")
+        if int(client) in own:
+            raise ExperimentError(f"data {entry!r}: client {int(client)} has samples already; give one file a client")
+        own[int(client)] = source.strip()
+    return own
 
 
 def parse_clients(text: str) -> tuple[int, ...]:

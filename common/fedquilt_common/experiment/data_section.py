@@ -6,7 +6,7 @@ Importing this module is cheap (no numpy, no torch), because an idle agent impor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,7 @@ _SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
     "labels-per-client": frozenset({"labels"}) | _PSEUDO_CLASSES,
     "per-class": frozenset({"per_class", "classes", "overlap"}) | _PSEUDO_CLASSES,
 }  # fmt: skip
+_MISPLACED = "the delivery '{}' does not use it; remove it"
 _REQUIRED: Mapping[str, str] = {"alpha": "try 0.5", "per_class": "try 20", "labels": "try 2", "file": "try shares.csv"}
 
 
@@ -169,11 +170,45 @@ class SensorNoise(Section):
     channels: Literal["first", "last"] = "first"
 
 
+OWN: Final = "own"
+"""Stands for the boards' own samples where a data set is named."""
+
+
+class Form(Section):
+    """The form of the samples that the boards have themselves. A board checks its files against it.
+
+    Args:
+        shape: of a sample, such as `[6, 200]`; `[18]` for 18 features.
+        classes: number of classes; 0 for regression.
+        dtype: of the samples.
+        task: the learning task; null: classification if there are classes, else regression.
+        outputs: numbers to predict for a sample; regression only.
+    """
+
+    shape: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=8)]
+    classes: Annotated[int, Field(ge=0, le=1_000_000)]
+    dtype: Literal["float32", "int64"] = "float32"
+    task: Literal["classification", "regression"] | None = None
+    outputs: Positive = 1
+
+
+class Bundle(Section):
+    """The clients' samples on a web server or a drive, as `fedquilt data publish` writes them.
+
+    Args:
+        url: of the bundle's `manifest.json`.
+        sha256: digest of the manifest. The coordinator fills it in.
+    """
+
+    url: Annotated[str, Field(min_length=8, max_length=2000, pattern=r"^https?://")]
+    sha256: Sha256 | None = None
+
+
 class Data(Section):
     """The data set, and how its samples are divided.
 
     Args:
-        set: name of the data set, or `package:factory` for your own.
+        set: name of the data set, or `package:factory` for your own. Required, except for `own` with a `form`.
         clients: number of clients that share the training samples, numbered from 0; not more than the samples.
         partition: how the samples are divided among the clients.
         holdout: part of its samples that each client keeps for testing; then the clients evaluate. 0: the coordinator
@@ -183,9 +218,13 @@ class Data(Section):
             without `samples`.
         label_noise: wrong labels in the training samples; null: none.
         sensor_noise: noise and lost readings in the inputs of the training samples; null: none.
+        delivery: how a board gets its clients' samples. `local`: it has the data set. `broker`: the coordinator
+            publishes them. `url`: it downloads them from `bundle`. `own`: it has samples that never leave it.
+        form: the form of the boards' own samples; null: that of `set`. `own` only.
+        bundle: where the samples are. Required for `url`, forbidden otherwise.
     """
 
-    set: Annotated[str, Field(min_length=1, max_length=200)]
+    set: Annotated[str, Field(min_length=1, max_length=200)] = OWN
     clients: Annotated[int, Field(ge=1, le=100_000)]
     partition: Partition = Partition()
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -193,3 +232,22 @@ class Data(Section):
     public: Public | None = None
     label_noise: LabelNoise | None = None
     sensor_noise: SensorNoise | None = None
+    delivery: Literal["local", "broker", "url", "own"] = "local"
+    form: Form | None = None
+    bundle: Bundle | None = None
+
+    @model_validator(mode="after")
+    def _check_delivery(self) -> Data:
+        if (self.bundle is None) == (self.delivery == "url"):
+            why = "the delivery 'url' needs it; give the bundle's url" if self.bundle is None else _MISPLACED
+            raise validation_error([Problem("bundle", None, why.format(self.delivery))])
+        if self.form is not None and self.delivery != "own":
+            raise validation_error([Problem("form", None, _MISPLACED.format(self.delivery))])
+        if (self.set == OWN) == (self.form is None):
+            why = (
+                "is missing; name a data set, such as digits"
+                if self.form is None
+                else "the form replaces it; remove it"
+            )
+            raise validation_error([Problem("set", self.set, why)])
+        return self

@@ -177,28 +177,31 @@ class Assembly:
     """An incoming transfer, written to ``path`` as its chunks arrive.
 
     Args:
-        path: the partial file; an existing one is replaced.
+        path: the partial file; an existing one is replaced, unless ``kept`` is given.
         first: the header of any chunk of the transfer.
         limit: largest accepted size in bytes, checked before anything is written.
+        kept: number of the first chunks that the partial file holds already.
 
     Raises:
         PayloadError: the transfer is larger than ``limit``.
     """
 
-    def __init__(self, path: Path, first: ChunkHeader, limit: int) -> None:
+    def __init__(self, path: Path, first: ChunkHeader, limit: int, kept: int = 0) -> None:
         if first.size > limit:
             raise PayloadError(f"transfer of {first.size} bytes is larger than the {limit} bytes expected")
         self.path = path
         self.digest = first.digest
         self.size = first.size
         self.count = first.count
-        self._arrived = bytearray(first.count)
-        self._missing_count = first.count
+        self._arrived = bytearray(b"\x01" * kept + bytes(first.count - kept))
+        self._missing_count = first.count - kept
         self._hash = hashlib.sha256()
         self._hashed = 0
         self._head = b""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")  # reopened for each chunk: a thousand transfers must not hold a thousand descriptors
+        path.open(
+            "r+b" if kept else "wb"
+        ).close()  # reopened for each chunk: a thousand transfers must not hold a thousand descriptors
 
     def fits(self, header: ChunkHeader) -> bool:
         """Whether a chunk belongs to this transfer; the same bytes in other chunks are another transfer."""

@@ -35,13 +35,13 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
 _WIRE_FLOAT: Final[dict[Precision, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 
 
-def wire_dtype(dtype: np.dtype[Any], precision: Precision) -> str:
+def wire_dtype(dtype: np.dtype[Any], precision: Precision | None) -> str:
     """Safetensors name of the dtype on the wire for an array of ``dtype``; only floats are narrowed.
 
     Raises:
         PayloadError: arrays of this dtype cannot be sent.
     """
-    if dtype.kind == "f":
+    if dtype.kind == "f" and precision is not None:
         return _WIRE_FLOAT[precision]
     for name, sendable in DTYPES.items():
         if sendable == dtype and name != "BF16":
@@ -132,7 +132,7 @@ def _spec_dtype(dtype: str) -> str:
 def write_arrays(
     path: Path,
     arrays: Arrays,
-    precision: Precision = "fp32",
+    precision: Precision | None = "fp32",
     metadata: Mapping[str, str] | None = None,
     *,
     labels: bool = False,
@@ -142,7 +142,7 @@ def write_arrays(
     Args:
         path: the file to write; its folder is created.
         arrays: arrays of any shape by name.
-        precision: number format of floats on the wire.
+        precision: number format of floats on the wire; None: that of the arrays.
         metadata: texts to store in the container's header.
         labels: the arrays are soft labels, whose container's head travels apart from the numbers.
 

@@ -21,7 +21,18 @@ _NUMBER_PATTERN: Final = "0|[1-9][0-9]{0,8}"
 _LEVEL: Final = re.compile("<([a-z]+)>")
 
 TopicKind = Literal[
-    "coordinator", "run", "round", "slices", "soft-labels", "end", "presence", "telemetry", "replies", "inbox"
+    "coordinator",
+    "run",
+    "round",
+    "slices",
+    "soft-labels",
+    "end",
+    "presence",
+    "telemetry",
+    "replies",
+    "inbox",
+    "requests",
+    "data",
 ]
 
 
@@ -73,6 +84,8 @@ TOPIC_RULES: Final[dict[TopicKind, TopicRule]] = {
     "telemetry": TopicRule("agents/<agent>/telemetry", "agent", False),
     "replies": TopicRule("agents/<agent>/replies/<client>/<round>.<exchange>/<chunk>", "agent", False),
     "inbox": TopicRule("agents/<agent>/inbox", "coordinator", False),
+    "requests": TopicRule("agents/<agent>/requests", "agent", False),
+    "data": TopicRule("agents/<agent>/data", "coordinator", False),
 }
 
 
@@ -166,6 +179,14 @@ class Topics:
     def inbox(self, agent: str) -> str:
         """Topic on which the coordinator writes to one agent."""
         return self._topic("inbox", agent=agent)
+
+    def requests(self, agent: str) -> str:
+        """Topic on which an agent asks for chunks of samples."""
+        return self._topic("requests", agent=agent)
+
+    def data(self, agent: str) -> str:
+        """Topic on which the coordinator publishes chunks of samples to one agent."""
+        return self._topic("data", agent=agent)
 
     def reply_chunk(self, agent: str, client: int, round: int, exchange: int, chunk: int) -> str:
         """Topic of one chunk of a client's reply."""

@@ -22,7 +22,8 @@ from fedquilt_common.errors import (
 )
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.certificate import describe_identity
-from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
+from fedquilt_common.wire.messages import CoordinatorPresence, DataRequest, EndMessage
+from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import (
     Connected,
@@ -38,6 +39,7 @@ from fedquilt_server.coordinator.admission import UNKNOWN, Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
 from fedquilt_server.coordinator.claims import Claims, all_free
 from fedquilt_server.coordinator.controls import Controls
+from fedquilt_server.coordinator.data_service import DataService
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
@@ -128,6 +130,9 @@ class Coordinator:
         self._claims = Claims(self.machine, limit, self._refusals, record, self._clear_presence, self._read_assignments)
         self._agent_messages = AgentMessages(
             folder.run, run.history, self.machine, self._agents, self._store, self._claims, self._refusals, limit
+        )
+        self._samples = DataService(
+            folder.run, run.delivery, transport, self._topics, run.experiment.chunk, self.machine
         )
         self._controls = Controls(run, self._claims, record, self._downlink.publish_again, self._store)
         self._driver = Driver(
@@ -345,6 +350,8 @@ class Coordinator:
                 self._claims.note_message(agent)
                 self._ledger.take(address, len(message.payload))
                 self._uplink.take(address, message)
+            elif address.kind == "requests":
+                self._samples.take(agent, parse(DataRequest, message.payload, message.topic))
             elif address.kind == "coordinator" and message.payload:
                 self._rivals.take(message)
             elif message.payload:

@@ -16,9 +16,11 @@ import psutil
 
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_server.history.history import FinishedRound, History
+from fedquilt_server.lab.delivery import Delivery, prepare_delivery
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event
 from fedquilt_server.round.machine import Machine
@@ -71,6 +73,7 @@ class ActiveRun:
         history: the run's replies and events.
         divergence: follows the rounds' results.
         budget: what the rounds have spent.
+        delivery: the samples that boards receive; None if they have the data set, or the run is finished.
 
     Raises:
         RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run; or it
@@ -103,6 +106,7 @@ class ActiveRun:
                 self.divergence.take(row)
             self.partition_digest = self.workbench.partition_digest() if running else None
             self.public_digest = self.workbench.public_digest() if running else None
+            self.delivery = self._prepare_delivery(path / "samples") if running else None
             if running:  # a finished run is shown without loading its data set
                 self.folder.journal.set_meta("note", self.workbench.note)
             undo.pop_all()
@@ -110,6 +114,10 @@ class ActiveRun:
     def _finished_rounds(self) -> list[FinishedRound]:
         stored = self.folder.journal.checkpoints()
         return [(checkpoint.seq, checkpoint.at, checkpoint.result) for checkpoint in stored if checkpoint.result]
+
+    def _prepare_delivery(self, folder: Path) -> Delivery | None:
+        with report_disk_errors(folder):
+            return prepare_delivery(self.workbench, folder)
 
     def _first_state(self) -> State:
         return first_state(self.workbench)
@@ -138,6 +146,7 @@ class ActiveRun:
             experiment=self.experiment.model_dump(mode="json"),
             partition=self.partition_digest,
             public=self.public_digest,
+            data=self.delivery.message if self.delivery is not None else None,
         )
 
     @property

@@ -1,0 +1,202 @@
+"""Download the samples of this board's clients from the coordinator, once: they stay on disk, named by digest.
+
+The agent requests a few chunks at a time, so a slow link is never flooded, and the coordinator keeps no state. An
+interrupted download continues at the first chunk that is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from fedquilt_client.downloads import DISK_RESERVE
+from fedquilt_common.errors import DamagedTransferError
+from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.training_jobs import CheckedFile, JobData
+from fedquilt_common.wire.chunks import Assembly, ChunkHeader
+from fedquilt_common.wire.messages import DataFile, DataMessage, DataRequest
+
+log = logging.getLogger(__name__)
+
+WINDOW: Final = 16
+"""Chunks that are requested at a time."""
+FIRST_PAUSE: Final = 3.0
+"""Seconds without a chunk before it is requested again; doubled with each repetition."""
+LONGEST_PAUSE: Final = 120.0
+ATTEMPTS: Final = 3
+"""Downloads with a wrong digest before the board gives up."""
+_SUFFIX: Final = ".safetensors"
+
+SendRequest = Callable[[DataRequest], None]
+
+
+class DataDownloads:
+    """The samples of one run that this board needs: at most one file is in transfer.
+
+    Args:
+        folder: where samples stay, also those of other runs.
+        run: identifier of the run.
+        data: the run's samples.
+        clients: the clients that this board hosts.
+        send: publishes a request.
+    """
+
+    def __init__(self, folder: Path, run: str, data: DataMessage, clients: Iterable[int], send: SendRequest) -> None:
+        self._folder = folder
+        self._run = run
+        self._data = data
+        self._send = send
+        shards = [data.shards[client] for client in clients if client < len(data.shards)]
+        shared = [file for file in (data.public, data.test) if file is not None]
+        self._files = {file.digest: file for file in [*shards, *shared]}
+        self._assembly: Assembly | None = None
+        self._target: DataFile | None = None
+        self._kept: tuple[int, int] | None = None
+        self._requested = 0
+        self._asked_at, self._pause = 0.0, FIRST_PAUSE
+        self._damages: dict[str, int] = {}
+        self.problem = ""
+        """Why no more samples can be downloaded; empty while they can."""
+
+    def path(self, file: DataFile) -> Path:
+        """Return where a file's samples are, whether they have arrived or not."""
+        return self._folder / f"{file.digest}{_SUFFIX}"
+
+    def has(self, client: int) -> bool:
+        """Return whether all samples that a client needs have arrived."""
+        return all(self.path(file).exists() for file in self._needs(client))
+
+    def _needs(self, client: int) -> list[DataFile]:
+        shards = self._data.shards[client : client + 1]
+        return [*shards, *(file for file in (self._data.public, self._data.test) if file is not None)]
+
+    def job_data(self, client: int) -> JobData:
+        """Return the files of a client whose samples have arrived."""
+        public, test = (self._checked(file) for file in (self._data.public, self._data.test))
+        shard = self._data.shards[client] if client < len(self._data.shards) else None
+        return JobData(shard=self._checked(shard), public=public, test=test)
+
+    def _checked(self, file: DataFile | None) -> CheckedFile | None:
+        return None if file is None else CheckedFile(self.path(file), file.digest)
+
+    def start(self) -> None:
+        """Request the first missing samples, if none are in transfer."""
+        if self._target is not None or self.problem:
+            return
+        missing = [file for file in self._files.values() if not self.path(file).exists()]
+        if not missing:
+            return
+        self._target = missing[0]
+        if self._has_room(self._target):
+            log.info("downloading samples: %d files, %d bytes", len(missing), sum(file.size for file in missing))
+            self._pause = FIRST_PAUSE
+            self._request(self._resume(self._target))
+
+    def _has_room(self, file: DataFile) -> bool:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        free = psutil.disk_usage(str(self._folder)).free
+        if file.size <= free - DISK_RESERVE:
+            return True
+        self._target = None
+        self.problem = (
+            f"samples of {file.size} bytes do not fit into {self._folder}: {free} bytes are free there, and "
+            f"{DISK_RESERVE} of them stay free. Free disk space, or delete samples there, and start the agent again"
+        )
+        return False
+
+    def _resume(self, file: DataFile) -> int:
+        """Return the first chunk to request: after those that an earlier process stored."""
+        self._kept = None
+        with contextlib.suppress(OSError, ValueError):
+            count, chunks = (int(word) for word in self._part(file, ".chunks").read_text().split())
+            if 0 < chunks < count and self._part(file, ".part").is_file():
+                self._kept = count, chunks
+        return self._kept[1] if self._kept else 0
+
+    def _part(self, file: DataFile, suffix: str) -> Path:
+        return self.path(file).with_suffix(suffix)
+
+    def _note_progress(self, assembly: Assembly, file: DataFile, chunks: int) -> None:
+        """Note how many of the first chunks are on disk, so that a restarted agent continues there."""
+        write_atomically(self._part(file, ".chunks"), f"{assembly.count} {chunks}")
+
+    def _request(self, first: int) -> None:
+        assert self._target is not None  # noqa: S101 - callers check it
+        self._requested, self._asked_at = first + WINDOW, time.monotonic()
+        self._send(DataRequest(run=self._run, digest=self._target.digest, first=first, count=WINDOW))
+
+    def take(self, header_bytes: bytes, payload: bytes) -> bool:
+        """Store a chunk.
+
+        Returns:
+            Whether it completed a file.
+
+        Raises:
+            PayloadError: the message is not a chunk of the file that was requested.
+            OSError: the disk is full or broken.
+        """
+        header = ChunkHeader.decode(header_bytes)
+        if self._target is None or header.digest != self._target.digest:
+            return False  # a file that has arrived already
+        assembly = self._assembly_for(header, self._target)
+        self._asked_at, self._pause = time.monotonic(), FIRST_PAUSE
+        if assembly.add(header, payload):
+            return self._finish(assembly, self._target)
+        missing = min(assembly.missing)
+        if missing >= self._requested:
+            self._note_progress(assembly, self._target, missing)
+            self._request(missing)
+        return False
+
+    def _assembly_for(self, header: ChunkHeader, file: DataFile) -> Assembly:
+        if self._assembly is None or not self._assembly.fits(header):
+            kept = self._kept[1] if self._kept is not None and self._kept[0] == header.count else 0
+            self._kept = None
+            self._assembly = Assembly(self._part(file, ".part"), header, file.size, kept)
+        return self._assembly
+
+    def _finish(self, assembly: Assembly, file: DataFile) -> bool:
+        self._assembly = self._target = None
+        self._part(file, ".chunks").unlink(missing_ok=True)
+        try:
+            assembly.finish(self.path(file), durable=True)
+        except DamagedTransferError:
+            self._note_damage(file)
+            self.start()
+            return False
+        self.start()
+        return True
+
+    def _note_damage(self, file: DataFile) -> None:
+        self._damages[file.digest] = self._damages.get(file.digest, 0) + 1
+        if self._damages[file.digest] >= ATTEMPTS:
+            self.problem = (
+                f"samples arrived {ATTEMPTS} times with another SHA-256 than {file.digest[:12]}...: the coordinator's "
+                "file or this board's disk is damaged. Start the coordinator again, and check the disk"
+            )
+
+    def fetch_again(self, path: Path) -> bool:
+        """Delete a damaged file and download it again; returns whether the path is one of this run's samples."""
+        found = [file for file in self._files.values() if self.path(file) == path]
+        for file in found:
+            path.unlink(missing_ok=True)
+            self._note_damage(file)
+        self.start()
+        return bool(found)
+
+    def repair(self) -> None:
+        """Request chunks again that did not arrive for a while; called regularly while connected."""
+        if self._target is None or time.monotonic() - self._asked_at < self._pause:
+            return
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._request(min(self._assembly.missing) if self._assembly is not None else 0)
+
+    def close(self) -> None:
+        """Stop the transfer; its chunks stay on disk."""
+        self._assembly = self._target = None
