@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import queue
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.support.live import connection, open_broker, running, wait_for
 from tests.support.peers import peer
 
 from fedquilt_client.agent import Agent
@@ -21,10 +20,9 @@ from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import Connected, Deliver, Incoming, MakeTransport, Transport, Will
+from fedquilt_common.wire.transport import Connected, Incoming
 from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.runs.run import ActiveRun
-from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.tools.bench import bench_experiment
 
@@ -53,46 +51,10 @@ class Squatter:
         self._transport.close()
 
 
-@contextmanager
-def running(execute: Callable[[Callable[[], bool]], None]) -> Iterator[threading.Thread]:
-    """Run a coordinator or an agent in a thread, and stop it at the end of the block."""
-    stop = threading.Event()
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            execute(stop.is_set)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        stop.set()
-        thread.join(20)
-        assert (thread.is_alive(), errors) == (False, [])
-
-
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    free = free_port()
-    with subprocess.Popen(broker_command(tmp_path_factory.mktemp("broker"), free)) as child:
-        try:
-            wait_listening("127.0.0.1", free, 10)
-            yield free
-        finally:
-            child.terminate()
-
-
-def connection(port: int, client_id: str) -> MakeTransport:
-    address = parse_broker_url(f"127.0.0.1:{port}")
-
-    def transport(deliver: Deliver, will: Will) -> Transport:
-        return MqttTransport(address, client_id, deliver, will=will)
-
-    return transport
+    with open_broker(tmp_path_factory.mktemp("broker")) as free:
+        yield free
 
 
 def has_session(port: int, client_id: str) -> bool:
@@ -143,13 +105,6 @@ class Lab:
 @pytest.fixture
 def lab(port: int, tmp_path: Path) -> Lab:
     return Lab(port, tmp_path)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_reply_counts_once_another_agent_gives_up_its_claim(port: int, tmp_path: Path, lab: Lab) -> None:

@@ -101,7 +101,7 @@ def _read_csv(path: Path, form: DatasetForm) -> _Arrays:
         raise DataUnavailableError(f"{path}: cannot be read as CSV: {error}; save it as UTF-8 text") from None
     if len(set(header)) != len(header):
         raise DataUnavailableError(f"{path}:1: has two columns of the same name; rename one")
-    table = np.array(rows, dtype=np.float64).reshape(-1, len(header))
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(header))
     return _from_columns(dict(zip(header, table.T, strict=True)), path, form)
 
 

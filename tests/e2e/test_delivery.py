@@ -1,0 +1,153 @@
+"""Boards that do not have the data set: the coordinator delivers their clients' samples, or they train on their own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.live import connection, open_broker, running, wait_for
+from tests.support.published import idx_files
+
+from fedquilt_client.agent import Agent
+from fedquilt_client.settings import AgentSettings
+from fedquilt_common import datasets
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.wire.messages import RunMessage
+from fedquilt_server.coordinator.coordinator import Coordinator
+from fedquilt_server.runs.run import ActiveRun
+from fedquilt_server.status.snapshot import StatusStore
+
+FEDERATION = "delivery"
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with open_broker(tmp_path_factory.mktemp("broker")) as free:
+        yield free
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of data sets that the coordinator has, with a small Fashion-MNIST."""
+    folder = tmp_path / "data" / "fashion-mnist"
+    folder.mkdir(parents=True)
+    for name, content in idx_files(80, 20).items():
+        (folder / name).write_bytes(content)
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(folder.parent))
+    return folder.parent
+
+
+def experiment(delivery: str, **more: Any) -> Experiment:
+    data = {"set": "fashion-mnist", "clients": 2, "delivery": delivery, **more}
+    raw: dict[str, Any] = {
+        "name": f"run-{delivery}", "seed": 3, "rounds": 1, "data": {k: v for k, v in data.items() if v is not None},
+        "model": {"name": "mlp"}, "algorithm": {"name": "fedavg"},
+        "participation": {"per_round": 2, "quorum": 2}, "wire": {"chunk": 4096},
+    }  # fmt: skip
+    return Experiment.model_validate(raw)
+
+
+@dataclass
+class Session:
+    """A coordinator that runs one experiment in a thread."""
+
+    port: int
+    folder: Path
+    experiment: Experiment
+    status: StatusStore = field(default_factory=StatusStore)
+    has_loaded: Event = field(default_factory=Event)
+    message: RunMessage | None = None
+    delivered: int = 0
+
+    def execute(self, should_stop: Callable[[], bool]) -> None:
+        run = ActiveRun(self.experiment, self.folder, resume=True)
+        try:
+            self.message = run.message
+            self.has_loaded.set()
+            coordinator = Coordinator(run, FEDERATION, connection(self.port, "coordinator"), self.status)
+            coordinator.execute(should_stop)
+            self.delivered = coordinator._samples.bytes_sent
+        finally:
+            run.folder.release()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "result.json").read_text())["rounds"][-1])
+
+    @property
+    def model(self) -> str:
+        return hashlib.sha256((self.folder / "global.safetensors").read_bytes()).hexdigest()
+
+
+def board(port: int, state: Path, own: Mapping[int, str] | None = None) -> AbstractContextManager[Thread]:
+    """An agent that hosts both clients, in one training process."""
+    settings = AgentSettings("board", (0, 1), federation=FEDERATION, state=state / "board", own_data=own or {})
+    return running(Agent(settings, connection(port, "board")).execute)
+
+
+def finish(session: Session, start_board: Callable[[], AbstractContextManager[Thread]]) -> None:
+    with running(session.execute) as work:
+        assert session.has_loaded.wait(30)
+        with start_board():
+            work.join(90)
+    assert session.status.current.phase == "finished"
+
+
+def test_delivered_samples_give_the_same_model_and_travel_once_for_two_runs(
+    port: int, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_without_data() -> AbstractContextManager[Thread]:
+        monkeypatch.delenv(datasets.FOLDER_VARIABLE)
+        return board(port, tmp_path)
+
+    local = Session(port, tmp_path / "local", experiment("local"))
+    finish(local, lambda: board(port, tmp_path))
+    runs = [Session(port, tmp_path / f"broker-{number}", experiment("broker")) for number in range(2)]
+    for session in runs:
+        monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(images))
+        finish(session, start_without_data)
+    message = runs[0].message
+    assert message is not None
+    assert message.data is not None
+    sizes = [file.size for file in message.data.shards]
+    assert len(sizes) == 2
+    assert [session.delivered for session in runs] == [sum(sizes), 0]
+    stored = [path.stat().st_size for path in (tmp_path / "board" / "samples").iterdir()]
+    assert sorted(stored) == sorted(sizes)
+
+
+def test_boards_train_on_samples_of_their_own(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(datasets.FOLDER_VARIABLE, raising=False)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3))
+    y = (x[:, 0] > 0).astype(np.int64)
+    rows = [",".join(map(str, [*sample, label])) for sample, label in zip(x.tolist(), y.tolist(), strict=True)]
+    (tmp_path / "mine.csv").write_text("\n".join(["a,b,c,label", *rows]))
+    np.savez(tmp_path / "yours.npz", x=x[::-1], y=y[::-1])
+    form = {"shape": [3], "classes": 2}
+    mine = experiment("own", set=None, form=form, holdout=0.25)
+    session = Session(port, tmp_path / "own", mine)
+    own = {client: str(tmp_path / name) for client, name in enumerate(("mine.csv", "yours.npz"))}
+    finish(session, lambda: board(port, tmp_path, own))
+    right = 20 * session.result["accuracy"]  # 10 of the 40 samples of each client are for testing
+    assert right == pytest.approx(round(right))
+    assert session.delivered == 0
+
+
+def test_a_board_without_samples_reports_what_to_do(port: int, tmp_path: Path) -> None:
+    form = {"shape": [3], "classes": 2}
+    session = Session(port, tmp_path / "own", experiment("own", set=None, form=form, holdout=0.25))
+    (tmp_path / "wrong.csv").write_text("a,label\n1,0\n2,1\n")
+    with running(session.execute), board(port, tmp_path, {1: str(tmp_path / "wrong.csv")}):
+        wait_for(lambda: len(session.status.current.rejections) >= 2)
+        reasons = sorted(shown.reason for shown in session.status.current.rejections)
+    assert "it has no samples: start the agent with --data 0=FILE" in reasons[1]
+    assert "has 1 feature columns and 1 label columns, but the experiment needs 3 features" in reasons[0]

@@ -1,0 +1,129 @@
+"""Samples that a board has of its own: four kinds of files and a function, checked against the experiment's form."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fedquilt_common.datasets.own_samples import read_own_samples
+from fedquilt_common.datasets.shard_files import DatasetForm
+from fedquilt_common.errors import DataUnavailableError, ForbiddenImportError
+
+FORM = DatasetForm("own", (2,), "float32", 3)
+PRICE = DatasetForm("own", (2,), "float32", 0, "", (1,), "float32")
+X = np.array([[1.5, 2.0], [3.0, 4.25], [5.0, 6.0]])
+Y = np.array([0, 2, 1])
+CSV = "a,b,label\n1.5,2,0\n3,4.25,2\n5,6,1\n"
+
+
+def write_csv(path: Path) -> str:
+    path.with_suffix(".csv").write_text(CSV)
+    return str(path.with_suffix(".csv"))
+
+
+def write_npz(path: Path) -> str:
+    np.savez(path.with_suffix(".npz"), x=X, y=Y)
+    return str(path.with_suffix(".npz"))
+
+
+def write_safetensors(path: Path) -> str:
+    save_file({"x": X, "y": Y}, str(path.with_suffix(".safetensors")))
+    return str(path.with_suffix(".safetensors"))
+
+
+def write_parquet(path: Path) -> str:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb writes the Parquet file of this test")
+    pytest.importorskip("pyarrow", reason="pyarrow reads Parquet files")
+    write_csv(path)
+    duckdb.sql(f"copy (from '{path}.csv') to '{path}.parquet' (format parquet)")
+    return f"{path}.parquet"
+
+
+def write_module(path: Path) -> str:
+    (path.parent / "mine.py").write_text(
+        "import numpy as np\ndef load():\n    return [[1.5,2],[3,4.25],[5,6]], [0,2,1]\n"
+    )
+    return "mine:load"
+
+
+@pytest.mark.parametrize("write", [write_csv, write_npz, write_safetensors, write_parquet, write_module])
+def test_each_kind_gives_the_same_samples(
+    tmp_path: Path, write: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    found = read_own_samples(write(tmp_path / "own"), FORM, ("mine",))
+    np.testing.assert_array_equal(found.x, X.astype(np.float32))
+    np.testing.assert_array_equal(found.y, Y)
+    assert (found.x.dtype.name, found.y.dtype.name) == ("float32", "int64")
+
+
+def test_a_table_of_targets(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("label,a,b\n0.5,1,2\n")
+    found = read_own_samples(str(tmp_path / "t.csv"), PRICE)
+    assert (found.y.tolist(), found.x.tolist()) == ([[0.5]], [[1.0, 2.0]])
+
+
+def test_a_package_that_is_not_allowed() -> None:
+    with pytest.raises(ForbiddenImportError):
+        read_own_samples("mine:load", FORM)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", r"t.csv: has 0 feature columns and 0 label columns"),
+        ("a,b\n1,2\n", r"has 2 feature columns and 0 label columns, but the experiment needs 2 features"),
+        ("a,label\n1,2\n", r"has 1 feature columns and 1 label columns"),
+        ("a,b,label\n1,2\n", r"t.csv:2: has 2 columns, the header 3"),
+        ("a,b,label\n1,2,0\n\n1,x,0\n", r"t.csv:4: could not convert string to float: 'x'"),
+        ("a,a,label\n1,2,0\n", r"t.csv:1: has two columns of the same name"),
+        ("a,b,label\n", r"has 0 samples and 0 labels"),
+        ("a,b,label\n1,2,0\n1,nan,0\n", r"x of sample 2 is not finite"),
+        ("a,b,label\n1,2,0.5\n", r"y must hold whole numbers, because the experiment needs int64"),
+        ("a,b,label\n1,2,3\n", r"has labels from 3 to 3, but the experiment has the classes 0 to 2"),
+        ("a,b,label\n1,2,-1\n", r"has labels from -1 to -1"),
+    ],
+)
+def test_a_wrong_table_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataUnavailableError, match=reason):
+        read_own_samples(str(tmp_path / "t.csv"), FORM)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "reason"),
+    [
+        (X.reshape(3, 1, 2), Y, r"float32 of shape \[1, 2\], but those of the experiment are float32 of shape \[2\]"),
+        (X, Y[:2], "has 3 samples and 2 labels"),
+        (X.astype(str), Y, "x holds <U32, not numbers"),
+    ],
+)
+def test_wrong_arrays_are_named(tmp_path: Path, x: np.ndarray, y: np.ndarray, reason: str) -> None:
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    with pytest.raises(DataUnavailableError, match=reason):
+        read_own_samples(str(tmp_path / "a.npz"), FORM)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "a.csv"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfenot such a file")
+    with pytest.raises(DataUnavailableError, match=name):
+        read_own_samples(str(tmp_path / name), FORM)
+
+
+def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object), y=Y)
+    with pytest.raises(DataUnavailableError, match="must hold the arrays x and y"):
+        read_own_samples(str(tmp_path / "a.npz"), FORM)
+
+
+@pytest.mark.parametrize(("source", "reason"), [("none.csv", "there is no such file"), ("a.txt", "is neither")])
+def test_a_source_that_is_none(source: str, reason: str) -> None:
+    with pytest.raises(DataUnavailableError, match=reason):
+        read_own_samples(source, FORM)
