@@ -144,7 +144,7 @@ SERVER = {
     "status": "round",
     "history": "round status",
     "runs": "history lab round status",
-    "coordinator": "history round runs status",
+    "coordinator": "history lab round runs status",
     "library": "history runs status",
     "web": "library runs status",
     "central": "history lab round runs status",

@@ -10,10 +10,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedquilt_client.samples import ClientSamples, DeliveredSamples, PartitionSamples, form_from
+from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
 from fedquilt_common.algorithm_api import Algorithm, Learner
 from fedquilt_common.datasets.public import digest_of
-from fedquilt_common.datasets.shares import Share
+from fedquilt_common.datasets.shares import Share, take_samples
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
@@ -111,6 +111,32 @@ class BoardRun:
 
             self._needs[key] = memory_to_train(self.tools.blueprint, part, training).total
         return self._needs[key]
+
+
+@dataclass(frozen=True)
+class PartitionSamples:
+    """A client's share of the data set that the board has."""
+
+    board: BoardRun
+    client: ClientId
+
+    @property
+    def train(self) -> Examples:
+        """Return the share's training samples."""
+        return self.board.training_samples(self.client)
+
+    @property
+    def test(self) -> Examples:
+        """Return the share's test samples; the official ones if clients test without keeping any."""
+        tools = self.board.tools
+        if tools.tests_on_official_samples:
+            return tools.dataset.test
+        return take_samples(tools.dataset, self.board.shares[self.client].test)
+
+    @property
+    def public(self) -> NDArray[Any]:
+        """Return the board's public set, which is compared with the coordinator's."""
+        return self.board.public
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fedquilt_common.errors import DamagedTransferError
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.training_jobs import CheckedFile, JobData
 from fedquilt_common.wire.chunks import Assembly, ChunkHeader
-from fedquilt_common.wire.messages import DataFile, DataMessage, DataRequest
+from fedquilt_common.wire.data_messages import DataFile, DataMessage, DataRequest
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from fedquilt_client.data_downloads import DataDownloads
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.training_jobs import JobData
-from fedquilt_common.wire.messages import DataRequest, RunMessage
+from fedquilt_common.wire.data_messages import DataRequest
+from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
 

@@ -30,7 +30,7 @@ from fedquilt_common.experiment.sections import (
     validation_error,
 )
 from fedquilt_common.files.yaml_text import dump_yaml
-from fedquilt_common.wire.messages import Name
+from fedquilt_common.wire.message_base import Name
 from fedquilt_common.wire.slow_link import BOUNDS, Link
 
 

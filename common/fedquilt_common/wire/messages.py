@@ -6,46 +6,25 @@ import hashlib
 import json
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from fedquilt_common.types import ExchangeId, Scalar
-from fedquilt_common.wire.topics import NAME_PATTERN
-
-PROTOCOL: Final = 1
-
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
-MAX_CLIENTS: Final = 100_000
-"""Most clients of one agent."""
-Client = Annotated[int, Field(ge=0, lt=1_000_000)]
-"""A client's number."""
-Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
-Big = Annotated[int, Field(ge=0, lt=2**63)]
-Text = Annotated[str, Field(max_length=500)]
-ClientKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
-"""A client's number as a key of a JSON object."""
-Reading = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
-"""What a sensor shows."""
-Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
-"""A number that is never negative, such as an energy."""
-Word = Annotated[str, Field(pattern=r"^([a-z][a-z-]{0,31})?$")]
-"""One of a few words, or empty. A newer version may add words, so a receiver accepts those that it does not have."""
-
-
-class MessagePart(BaseModel):
-    """Base of messages and their parts. Unknown keys are ignored, so that a newer version can add keys."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-
-class WireMessage(MessagePart):
-    """Base of the control messages."""
-
-    v: int = PROTOCOL
-
-    def encode(self) -> bytes:
-        """Encode the message as compact JSON, defaults included."""
-        return self.model_dump_json().encode()
+from fedquilt_common.wire.data_messages import DataMessage
+from fedquilt_common.wire.message_base import (
+    MAX_CLIENTS,
+    Amount,
+    Big,
+    Client,
+    ClientKey,
+    Digest,
+    MessagePart,
+    Name,
+    Number,
+    Reading,
+    Text,
+    WireMessage,
+    Word,
+)
 
 
 class CoordinatorPresence(WireMessage):
@@ -64,68 +43,6 @@ class CoordinatorPresence(WireMessage):
     run: Name | None = None
     started: Big | None = None
     time: Big | None = None
-
-
-NumberType = Annotated[str, Field(pattern=r"^(float32|float64|u?int8|int16|int32|int64|bool)$")]
-"""Type of an array's numbers, as numpy names it."""
-
-
-class DataFile(MessagePart):
-    """A file with samples that a board needs for its clients.
-
-    Attributes:
-        digest: SHA-256 of its bytes, in hex.
-        size: its bytes.
-        url: where to download it; null: the coordinator publishes it to the agents that request it.
-    """
-
-    digest: Digest
-    size: Big
-    url: Annotated[str, Field(max_length=2000)] | None = None
-
-
-class DataMessage(MessagePart):
-    """The samples of a run whose boards do not have the data set.
-
-    Attributes:
-        name: of the data set.
-        shape: of a sample.
-        dtype: of the samples, as numpy names it.
-        classes: number of classes; 0 for regression.
-        task: the learning task; empty: classification if there are classes, else regression.
-        label_shape: of the label of one sample.
-        label_dtype: of the labels, as numpy names it.
-        shards: the samples of each client, in client order; empty if the boards have samples of their own.
-        public: the public samples; null if the experiment has none.
-        test: the official test samples, for algorithms whose clients test on them; null otherwise.
-    """
-
-    name: Annotated[str, Field(max_length=200)]
-    shape: Annotated[list[Number], Field(max_length=8)]
-    dtype: NumberType
-    classes: Number
-    task: Word
-    label_shape: Annotated[list[Number], Field(max_length=8)] = Field(default_factory=list)
-    label_dtype: NumberType = "int64"
-    shards: Annotated[list[DataFile], Field(max_length=MAX_CLIENTS)] = Field(default_factory=list)
-    public: DataFile | None = None
-    test: DataFile | None = None
-
-
-class DataRequest(WireMessage):
-    """Topic ``agents/<agent>/requests``: asks for chunks of a ``DataFile``; the coordinator publishes them as ``data``.
-
-    Attributes:
-        run: the run's name.
-        digest: of the file.
-        first: number of the first chunk.
-        count: number of chunks; the coordinator publishes those that exist.
-    """
-
-    run: Name
-    digest: Digest
-    first: Number
-    count: Annotated[int, Field(ge=1, le=64)]
 
 
 class RunMessage(WireMessage):

@@ -8,15 +8,14 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
+from fedquilt_common.wire.message_base import PROTOCOL, WireMessage
 from fedquilt_common.wire.messages import (
-    PROTOCOL,
     FailedMessage,
     MissingMessage,
     NoticeMessage,
     ReceiptMessage,
     StopMessage,
     Telemetry,
-    WireMessage,
 )
 
 MAX_MESSAGE: Final = 8 * 1024 * 1024

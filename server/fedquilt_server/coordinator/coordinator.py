@@ -22,7 +22,8 @@ from fedquilt_common.errors import (
 )
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.certificate import describe_identity
-from fedquilt_common.wire.messages import CoordinatorPresence, DataRequest, EndMessage
+from fedquilt_common.wire.data_messages import DataRequest
+from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import (

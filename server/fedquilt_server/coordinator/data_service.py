@@ -8,7 +8,7 @@ from typing import Final
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.wire.chunks import Blob, publish_chunks
-from fedquilt_common.wire.messages import DataRequest
+from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.lab.delivery import Delivery

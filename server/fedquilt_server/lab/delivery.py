@@ -16,7 +16,7 @@ from fedquilt_common.datasets.shard_files import DatasetForm, form_of, shard_nam
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.types import Examples
 from fedquilt_common.wire.chunks import digest_file
-from fedquilt_common.wire.messages import DataFile, DataMessage
+from fedquilt_common.wire.data_messages import DataFile, DataMessage
 from fedquilt_server.lab.workbench import Workbench
 
 MANIFEST: Final = "manifest.json"

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
-from fedquilt_common.wire.messages import Name
+from fedquilt_common.wire.message_base import Name
 
 RECORD: Final = "federation.yaml"
 _HEAD: Final = "# Written by fedquilt; `fedquilt provision` and `revoke` change it.\n"

@@ -14,7 +14,7 @@ from fedquilt_common.experiment.sections import Section
 from fedquilt_common.experiment_file import describe_problem, error_line
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.user_imports import suggest
-from fedquilt_common.wire.messages import Name
+from fedquilt_common.wire.message_base import Name
 from fedquilt_server.sweep.axes import SweepAxis, read_axis, select, value_text
 from fedquilt_server.sweep.manifest import AxisValue, PublishedTable, is_one_value
 

@@ -28,14 +28,8 @@ from fedquilt_common.types import Scalar
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
-from fedquilt_common.wire.messages import (
-    PatchMessage,
-    ReceiptMessage,
-    RoundMessage,
-    RunMessage,
-    TaskMessage,
-    WireMessage,
-)
+from fedquilt_common.wire.message_base import WireMessage
+from fedquilt_common.wire.messages import PatchMessage, ReceiptMessage, RoundMessage, RunMessage, TaskMessage
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage, Transport, Will

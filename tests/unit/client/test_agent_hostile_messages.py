@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.agents import plus, same
 
+from fedquilt_common.wire.message_base import PROTOCOL
 from fedquilt_common.wire.messages import (
-    PROTOCOL,
     CoordinatorPresence,
     MissingMessage,
     PatchMessage,

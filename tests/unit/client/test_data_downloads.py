@@ -14,7 +14,7 @@ from fedquilt_client.data_downloads import ATTEMPTS, FIRST_PAUSE, WINDOW, DataDo
 from fedquilt_client.downloads import DISK_RESERVE
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.messages import DataFile, DataMessage, DataRequest
+from fedquilt_common.wire.data_messages import DataFile, DataMessage, DataRequest
 
 CHUNK = 10
 CONTENT = {name: bytes([number]) * 405 for number, name in enumerate(("one", "two", "public"))}

@@ -11,9 +11,11 @@ import pytest
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
 from fedquilt_common.types import Profile
-from fedquilt_common.wire import messages
+from fedquilt_common.wire import data_messages, messages
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import ChunkHeader
+from fedquilt_common.wire.data_messages import DataFile, DataMessage, DataRequest
+from fedquilt_common.wire.message_base import WireMessage
 from fedquilt_common.wire.messages import (
     AgentPresence,
     CoordinatorPresence,
@@ -31,7 +33,6 @@ from fedquilt_common.wire.messages import (
     StopMessage,
     TaskMessage,
     Telemetry,
-    WireMessage,
 )
 from fedquilt_common.wire.parsing import MAX_MESSAGE, parse, parse_inbox, parse_telemetry
 
@@ -53,11 +54,16 @@ ROUND = RoundMessage(
     slices=[SliceMessage(base=0, kept=[[0, 8], "/w=="], absent=["exits.1.weight"])],
     since={"3": (1, 0)},
 )
+DATA = DataMessage(
+    name="aep", shape=[18], dtype="float32", classes=0, task="regression", label_shape=[1], label_dtype="float32",
+    shards=[DataFile(digest=A, size=4096)], test=DataFile(digest=B, size=1, url="https://example.org/test"),
+)  # fmt: skip
 SAMPLES: dict[str, WireMessage] = {
     "CoordinatorPresence": CoordinatorPresence(
         online=True, epoch=4, run="digits-1", started=1795217643, time=1795217650
     ),
-    "RunMessage": RunMessage(run="digits-1", experiment={"seed": 7, "name": "z\u00fcrich"}, partition=A),
+    "RunMessage": RunMessage(run="digits-1", experiment={"seed": 7, "name": "z\u00fcrich"}, partition=A, data=DATA),
+    "DataRequest": DataRequest(run="digits-1", digest=B, first=16, count=16),
     "RoundMessage": ROUND,
     "AgentPresence": AgentPresence(
         agent="pi-1",
@@ -106,7 +112,10 @@ def test_golden_bytes_read_back(name: str) -> None:
 
 def test_every_message_is_pinned() -> None:
     found = {
-        kind.__name__ for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, WireMessage)
+        kind.__name__
+        for module in (messages, data_messages)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, WireMessage)
     }
     assert found - {"WireMessage"} == set(SAMPLES)
     assert set(GOLDEN) == {*SAMPLES, "fingerprint", "ChunkHeader"}

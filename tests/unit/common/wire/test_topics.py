@@ -19,6 +19,8 @@ WRITTEN = {
     "slices/3/41": (TOPICS.slot_chunk("slices/3", 41), Address("slices", slot=3, chunk=41)),
     "agents/pi.4_B/presence": (TOPICS.presence("pi.4_B"), Address("presence", "pi.4_B")),
     "agents/pi.4_B/telemetry": (TOPICS.telemetry("pi.4_B"), Address("telemetry", "pi.4_B")),
+    "agents/pi.4_B/requests": (TOPICS.requests("pi.4_B"), Address("requests", "pi.4_B")),
+    "agents/pi.4_B/data": (TOPICS.data("pi.4_B"), Address("data", "pi.4_B")),
     "agents/pi.4_B/inbox": (TOPICS.inbox("pi.4_B"), Address("inbox", "pi.4_B")),
     "agents/nano/replies/7/12.1/0": (
         TOPICS.reply_chunk("nano", client=7, round=12, exchange=1, chunk=0),
@@ -42,13 +44,13 @@ def test_the_table_has_every_kind_and_who_writes_it() -> None:
     agents = {kind for kind, rule in TOPIC_RULES.items() if rule.writer == "agent"}
     fleeting = {kind for kind, rule in TOPIC_RULES.items() if not rule.retained}
     assert set(TOPIC_RULES) == {address.kind for _, address in WRITTEN.values()} | {"soft-labels"}
-    assert agents == {"presence", "replies", "telemetry"}
-    assert fleeting == {"replies", "telemetry", "inbox"}
+    assert agents == {"presence", "replies", "telemetry", "requests"}
+    assert fleeting == {"replies", "telemetry", "inbox", "requests", "data"}
 
 
 def test_an_agent_reads_its_own_presence_and_else_only_what_the_coordinator_writes() -> None:
     access = {kind: rule.agent_access for kind, rule in TOPIC_RULES.items()}
-    own = {"presence": "readwrite", "telemetry": "write", "replies": "write"}
+    own = {"presence": "readwrite", "telemetry": "write", "replies": "write", "requests": "write"}
     assert access == {kind: own.get(kind, "read") for kind in TOPIC_RULES}
 
 
@@ -145,15 +147,17 @@ def test_the_coordinator_hears_all_that_agents_write_and_nothing_else() -> None:
     assert seen_by(TOPICS.coordinator_filters()) == {
         "agents/pi.4_B/presence",
         "agents/pi.4_B/telemetry",
+        "agents/pi.4_B/requests",
         "agents/nano/replies/7/12.1/0",
     }
 
 
 def test_an_agent_hears_its_inbox_and_the_state_of_the_run() -> None:
     assert seen_by(TOPICS.agent_filters("pi.4_B")) == {
-        "agents/pi.4_B/inbox", "coordinator", "run", "round", "end", "agents/pi.4_B/presence",
+        "agents/pi.4_B/inbox", "agents/pi.4_B/data", "coordinator", "run", "round", "end", "agents/pi.4_B/presence",
     }  # fmt: skip
-    assert TOPICS.inbox("pi.4_B") not in TOPICS.agent_filters("nano")
+    for own in (TOPICS.inbox("pi.4_B"), TOPICS.data("pi.4_B")):
+        assert own not in TOPICS.agent_filters("nano")
 
 
 def test_a_slots_filter_takes_its_chunks_only() -> None:

@@ -14,7 +14,7 @@ from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.wire.chunks import ChunkHeader
-from fedquilt_common.wire.messages import DataMessage, DataRequest
+from fedquilt_common.wire.data_messages import DataMessage, DataRequest
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Incoming, MqttMessage
 from fedquilt_server.coordinator.data_service import MOST_TIMES, DataService

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedquilt_common.wire.message_base import WireMessage
 from fedquilt_common.wire.messages import (
     AgentPresence,
     CoordinatorPresence,
@@ -12,7 +13,6 @@ from fedquilt_common.wire.messages import (
     RunMessage,
     TaskMessage,
     Telemetry,
-    WireMessage,
 )
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.watch.federation_state import FederationState

@@ -1,0 +1,45 @@
+"""What all control messages have in common: their base classes, and the types of their fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedquilt_common.wire.topics import NAME_PATTERN
+
+PROTOCOL: Final = 1
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
+MAX_CLIENTS: Final = 100_000
+"""Most clients of one agent."""
+Client = Annotated[int, Field(ge=0, lt=1_000_000)]
+"""A client's number."""
+Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
+Big = Annotated[int, Field(ge=0, lt=2**63)]
+Text = Annotated[str, Field(max_length=500)]
+ClientKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
+"""A client's number as a key of a JSON object."""
+Reading = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+"""What a sensor shows."""
+Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+"""A number that is never negative, such as an energy."""
+Word = Annotated[str, Field(pattern=r"^([a-z][a-z-]{0,31})?$")]
+"""One of a few words, or empty. A newer version may add words, so a receiver accepts those that it does not have."""
+
+
+class MessagePart(BaseModel):
+    """Base of messages and their parts. Unknown keys are ignored, so that a newer version can add keys."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class WireMessage(MessagePart):
+    """Base of the control messages."""
+
+    v: int = PROTOCOL
+
+    def encode(self) -> bytes:
+        """Encode the message as compact JSON, defaults included."""
+        return self.model_dump_json().encode()
