@@ -22,7 +22,8 @@ from fedquilt_common.catalogue.entries import Kind, list_entries
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.models import MODELS
 from fedquilt_common.user_imports import resolve
-from fedquilt_common.wire import messages
+from fedquilt_common.wire import data_messages, messages
+from fedquilt_common.wire.message_base import WireMessage
 from fedquilt_common.wire.topics import NAME_PATTERN, ROOT, TOPIC_RULES
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable, SweepManifest, SweptRun
@@ -317,9 +318,14 @@ def exit_codes_page() -> Iterator[str]:
 
 def messages_page() -> Iterator[str]:
     """Yield the page of control messages and their parts."""
-    kinds = [one for one in vars(messages).values() if inspect.isclass(one) and one.__module__ == messages.__name__]
-    whole = [one for one in kinds if issubclass(one, messages.WireMessage) and one is not messages.WireMessage]
-    bases = messages.WireMessage.__mro__
+    kinds = [
+        one
+        for module in (messages, data_messages)
+        for one in vars(module).values()
+        if inspect.isclass(one) and one.__module__ == module.__name__
+    ]
+    whole = [one for one in kinds if issubclass(one, WireMessage) and one is not WireMessage]
+    bases = WireMessage.__mro__
     parts = [one for one in kinds if issubclass(one, BaseModel) and one not in whole and one not in bases]
     yield from ("# MQTT messages", "")
     yield "The control messages, which are JSON. [The protocol](../protocol.md#control-messages) explains when they are"

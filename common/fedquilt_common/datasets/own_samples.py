@@ -24,7 +24,7 @@ from fedquilt_common.user_imports import resolve
 from fedquilt_common.wire.codec import FileArrays
 
 _LABEL: Final = re.compile(r"label(_\d+)?")
-_Labelled = tuple[NDArray[Any], NDArray[Any]]
+_OwnArrays = tuple[NDArray[Any], NDArray[Any]]
 """x and y."""
 
 
@@ -76,7 +76,7 @@ def _check(x: NDArray[Any], y: NDArray[Any], form: DatasetForm, source: str) -> 
     return samples
 
 
-def _from_columns(columns: Mapping[str, NDArray[Any]], path: Path, form: DatasetForm) -> _Labelled:
+def _from_columns(columns: Mapping[str, NDArray[Any]], path: Path, form: DatasetForm) -> _OwnArrays:
     labels = [name for name in columns if _LABEL.fullmatch(name)]
     features = [name for name in columns if name not in labels]
     targets = max(1, prod(form.label_shape))
@@ -91,7 +91,7 @@ def _from_columns(columns: Mapping[str, NDArray[Any]], path: Path, form: Dataset
     return x, y if form.label_shape else y[:, 0]
 
 
-def _read_csv(path: Path, form: DatasetForm) -> _Labelled:
+def _read_csv(path: Path, form: DatasetForm) -> _OwnArrays:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
@@ -114,7 +114,7 @@ def _parse_row(row: Sequence[str], columns: int, place: str) -> list[float]:
         raise DataUnavailableError(f"{place}: {error}; write numbers only") from None
 
 
-def _read_parquet(path: Path, form: DatasetForm) -> _Labelled:
+def _read_parquet(path: Path, form: DatasetForm) -> _OwnArrays:
     try:
         from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
@@ -129,7 +129,7 @@ def _read_parquet(path: Path, form: DatasetForm) -> _Labelled:
     return _from_columns(columns, path, form)
 
 
-def _read_npz(path: Path, _: DatasetForm) -> _Labelled:
+def _read_npz(path: Path, _: DatasetForm) -> _OwnArrays:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return arrays["x"], arrays["y"]
@@ -139,7 +139,7 @@ def _read_npz(path: Path, _: DatasetForm) -> _Labelled:
         ) from None
 
 
-def _read_safetensors(path: Path, _: DatasetForm) -> _Labelled:
+def _read_safetensors(path: Path, _: DatasetForm) -> _OwnArrays:
     try:
         arrays = FileArrays(path)
         return arrays["x"], arrays["y"]
@@ -147,11 +147,11 @@ def _read_safetensors(path: Path, _: DatasetForm) -> _Labelled:
         raise DataUnavailableError(f"{path}: must hold the arrays x and y ({error}); save it again") from None
 
 
-def _call_factory(source: str, allowed: Collection[str]) -> _Labelled:
+def _call_factory(source: str, allowed: Collection[str]) -> _OwnArrays:
     x, y = resolve(source, {}, "own samples", allowed)()
     return np.asarray(x), np.asarray(y)
 
 
-_READERS: Final[dict[str, Callable[[Path, DatasetForm], _Labelled]]] = {
+_READERS: Final[dict[str, Callable[[Path, DatasetForm], _OwnArrays]]] = {
     ".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz, ".safetensors": _read_safetensors,
 }  # fmt: skip

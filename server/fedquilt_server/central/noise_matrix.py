@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.datasets.parts import Split
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
@@ -23,8 +23,6 @@ from fedquilt_common.types import Arrays
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.result_files import MODEL, read_result
-
-Split = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
