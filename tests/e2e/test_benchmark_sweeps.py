@@ -1,4 +1,4 @@
-"""The sweep files of benchmarks/: each one's experiments are valid, and its smallest case runs on the real data."""
+"""The sweeps of benchmarks/ and of FedAIoT's tables: all experiments are valid, and small cases run on real data."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import pytest
 from tests.support import warm
 from tests.support.data import data_folder, real_data
 
+from fedquilt_server.report.contents import make_contents
+from fedquilt_server.report.mean_deviation import MeanDeviation
+from fedquilt_server.report.sources import gather_runs
 from fedquilt_server.sweep.plan import plan_sweep
 from fedquilt_server.sweep.sweep_file import read_source
 
+FEDAIOT = Path(__file__).parents[2] / "deploy" / "experiments" / "fedaiot"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE = 300.0
 
@@ -51,3 +55,30 @@ def test_its_smallest_case_runs(tmp_path: Path, name: str, data: str, options: l
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
     assert 0 < run["final"][score] < 1
+
+
+SMALL_AEP = ["--vary=dataset=aep", "--vary=seed=1", "--set=rounds=2", "--set=data.clients=4", "--set=evaluate_every=1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "score"),
+    [
+        ("table-5", ["--vary=method=fedopt", "--vary=data.partition.alpha=0.5"], "best_r2"),
+        ("table-6", ["--vary=participation.ratio=0.3"], "best_r2_at_50"),
+        ("table-8", ["--vary=precision=fp32"], "best_r2"),
+    ],
+)
+def test_a_small_case_of_a_papers_table_runs(tmp_path: Path, name: str, options: list[str], score: str) -> None:
+    real_data("aep")
+    words = ("sweep", str(FEDAIOT / f"{name}.yaml"), "--out=swept", *SMALL_AEP, *options, "--json")
+    environment = {"FEDQUILT_DATA": str(data_folder())}
+    done = warm.fedquilt(*words, where=tmp_path, environment=environment, patience=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    assert run["final"]["best_r2"] < 1
+    contents = make_contents(gather_runs([tmp_path / "swept"]))
+    table = contents.tables["published-1"]
+    (row,) = [row for row in table.rows if row[2]]
+    ours = dict(zip([column.key for column in table.columns], row, strict=True))
+    assert isinstance(ours[score], MeanDeviation)
+    assert isinstance(ours[f"{score}_published"], float)
