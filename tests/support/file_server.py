@@ -119,6 +119,10 @@ def _handler(state: FileServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # clients leave in the middle of a file
+                super().handle()
+
         def do_GET(self) -> None:
             state.requests.append((self.path, self.headers.get("Range", "")))
             if state.faults and state.faults.pop(0)(state, self):
@@ -127,8 +131,7 @@ def _handler(state: FileServer) -> type[BaseHTTPRequestHandler]:
             if body is None:
                 answer_status(404)(state, self)
                 return
-            with suppress(ConnectionError):
-                self.wfile.write(body[_send_head(state, self, body) :])
+            self.wfile.write(body[_send_head(state, self, body) :])
 
         def log_message(self, *_: object) -> None:
             pass

@@ -126,5 +126,9 @@ def _load_from(folder: Path, name: str) -> Dataset:
     if place.name == find_folder(name):
         return load_dataset(name, place.parent)
     with tempfile.TemporaryDirectory(prefix="fedquilt-") as named:
-        (Path(named) / find_folder(name)).symlink_to(place, target_is_directory=True)
-        return load_dataset(name, Path(named))
+        link = Path(named) / find_folder(name)
+        link.symlink_to(place, target_is_directory=True)
+        try:
+            return load_dataset(name, link.parent)
+        except DataUnavailableError as error:
+            raise DataUnavailableError(str(error).replace(str(link), str(folder))) from error

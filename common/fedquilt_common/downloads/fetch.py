@@ -67,7 +67,6 @@ def fetch(
         RunFolderError: the disk is full, or the folder is not writable.
         FolderInUseError: another process has been downloading the same file for 10 s.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     with report_disk_errors(target.parent), _lock(target):
         if (there := _find_finished(target, sha256, size)) is not None:
             return there

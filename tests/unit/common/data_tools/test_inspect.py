@@ -245,6 +245,13 @@ def test_a_folder_is_known_by_its_name_or_by_its_files(
     assert "aep: regression" in capsys.readouterr().out
 
 
+def test_an_error_names_the_folder_that_was_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_aep(tmp_path / "any other name")
+    (folder / "energydata_complete.csv").write_text("no header of this data set\n")
+    found = run_json(str(folder), capsys=capsys)
+    assert found["problems"][0][1].startswith(f"{folder}/energydata_complete.csv, line 1: the header lacks")
+
+
 def test_a_part_of_a_data_set_is_described_by_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from PIL import Image
 

@@ -25,7 +25,7 @@ from tests.support.file_server import (
 
 from fedquilt_common.downloads.fetch import FetchedFile, fetch
 from fedquilt_common.downloads.retries import Retries
-from fedquilt_common.errors import DownloadError, PackageMissingError, RunFolderError
+from fedquilt_common.errors import DownloadError, FolderInUseError, PackageMissingError, RunFolderError
 
 CONTENT = random.Random(0).randbytes(1_000_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -286,3 +286,9 @@ def test_killed_at_any_moment_it_resumes(server: FileServer, tmp_path: Path) -> 
     held = part.stat().st_size
     assert get(server, tmp_path, None).sha256 == DIGEST
     assert server.ranges[-1] == f"bytes={held}-"
+
+
+def test_a_folder_that_is_a_file_is_named(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("a file")
+    with pytest.raises(FolderInUseError, match="is a file, not a folder"):
+        get(server, tmp_path)
