@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,10 @@ def digest_sources(place: Path, memory: Path) -> str:
     for path in paths:
         content.update(f"{path.relative_to(place)}\0{digest_file(path)}\n".encode())
     if time.time_ns() - youngest > _SETTLED_SECONDS * 1e9:
-        write_atomically(remembered, content.hexdigest())
+        # A name of its own, because several processes may digest the same files at the same time.
+        own = memory / f".{remembered.name}.{os.getpid()}.{threading.get_ident()}"
+        write_atomically(own, content.hexdigest())
+        own.replace(remembered)
     return content.hexdigest()
 
 

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +200,22 @@ def test_one_of_several_processes_prepares(folder: Path) -> None:
     outputs = [process.communicate(timeout=60)[0].split() for process in processes]
     assert sorted(len(output) for output in outputs) == [1, 1, 2]
     assert all(output[-1] == "16" for output in outputs)
+
+
+def test_two_digests_of_the_same_files_at_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both write their result before either renames it."""
+    barrier, rename = threading.Barrier(2), Path.replace
+
+    def rename_together(path: Path, target: Path) -> Path:
+        barrier.wait(10)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", rename_together)
+    monkeypatch.setattr(sources, "_SETTLED_SECONDS", -1.0)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: sources.digest_sources(folder, tmp_path / "memory"), range(2)))
+    assert found[0] == found[1]
+    assert [path.read_text() for path in (tmp_path / "memory").iterdir()] == found[:1]
 
 
 def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
