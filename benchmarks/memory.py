@@ -36,10 +36,19 @@ if TYPE_CHECKING:
     from fedquilt_common.types import Examples
 
 RESULTS = Path(__file__).parent / "results" / "memory.jsonl"
-MODELS = ("mlp", "convnet", "vgg16", "resnet18", "preact-resnet18", "mobilenet-v2", "transformer")
-"""Every model of the zoo that can be cut."""
+SAMPLES: dict[str, tuple[tuple[int, ...], int]] = {
+    **dict.fromkeys(("mlp", "convnet", "vgg16", "resnet18", "preact-resnet18", "mobilenet-v2"), ((3, 32, 32), 10)),
+    "transformer": ((20,), 10_000),
+    "wisdm-lstm": ((6, 200), 12),
+    "resnet18-gn": ((22, 20, 20), 9),
+    "casas-bilstm": ((2000,), 12),
+    "epic-resnet18": ((1, 128, 400), 44),
+}
+"""Shape of a sample and number of classes for the models of the zoo that are measured."""
+MODELS = tuple(SAMPLES)
+WORDS = ("transformer", "casas-bilstm")
+"""Models of sequences of whole numbers."""
 WIDE_MLP = {"hidden": [2048, 2048]}
-IMAGE, WORDS, TOKENS = (3, 32, 32), 10_000, 20
 
 
 @dataclass(frozen=True)
@@ -58,11 +67,11 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (TOKENS,) if self.model == "transformer" else IMAGE
+        return SAMPLES[self.model][0]
 
     @property
     def classes(self) -> int:
-        return WORDS if self.model == "transformer" else 10
+        return SAMPLES[self.model][1]
 
 
 def measure(case: Case) -> int:
@@ -157,8 +166,7 @@ def examples(count: int, case: Case) -> Examples:
     from fedquilt_common.types import Examples
 
     rng, size = np.random.default_rng(0), (count, *case.shape)
-    words = len(case.shape) == 1
-    x = rng.integers(0, case.classes, size) if words else rng.standard_normal(size, dtype=np.float32)
+    x = rng.integers(0, case.classes, size) if case.model in WORDS else rng.standard_normal(size, dtype=np.float32)
     return Examples(x, rng.integers(0, case.classes, count))
 
 

@@ -38,6 +38,8 @@ _PER_CONVOLUTION: Final = 350 << 10
 """Bytes that each convolution's kernels allocate and do not free (350 KiB); measured, like ``_FORMATS``."""
 _PER_WEIGHT: Final = 0.6
 """Bytes that the heap and the matrix kernels lose for each weight."""
+_PER_GATE: Final = 4
+"""Numbers that a recurrent layer keeps for each gate and instant, those of its backward pass included; measured."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class _TrainingWalk:
         own = tensors_of(step, self.part)
         if step.kind in RECURRENT:
             rows = sum(shape[0] for name, shape in own.items() if name.startswith("weight_ih"))
-            return 2 * rows * self._tokens(place) * self.size.result
+            return _PER_GATE * rows * self._tokens(place) * self.size.result
         if step.kind in ATTENTION:
             width = own["in_proj_weight"][0] // 3 if "in_proj_weight" in own else own["query.weight"][0]
             return 5 * width * self._tokens(place) * self.size.result

@@ -40,7 +40,8 @@ def of(name: str, width: float = 1.0, **training: Any) -> Estimate:
 @pytest.mark.parametrize(
     ("model", "width", "batch", "precision"),
     [("mlp", 1.0, 50, "fp32"), ("convnet", 1.0, 100, "fp32"), ("resnet18", 0.4, 20, "fp32"),
-     ("mobilenet-v2", 0.4, 20, "fp32"), ("transformer", 1.0, 10, "fp32"), ("convnet", 1.0, 100, "bf16")],
+     ("mobilenet-v2", 0.4, 20, "fp32"), ("transformer", 1.0, 10, "fp32"), ("convnet", 1.0, 100, "bf16"),
+     ("casas-bilstm", 0.4, 10, "fp32"), ("resnet18-gn", 0.4, 10, "fp32")],
 )  # fmt: skip
 def test_the_estimate_is_within_a_quarter_of_the_measured_peak(
     model: str, width: float, batch: int, precision: Any
