@@ -131,7 +131,7 @@ COMMON = {
     "catalogue": "algorithms datasets errors models user_imports",
     "data_tools": (
         "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
-        "types user_imports"
+        "types user_imports wire"
     ),
     "doctor": "errors experiment learning_tasks training types wire",
     "training_jobs": "types wire",

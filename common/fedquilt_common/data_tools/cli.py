@@ -20,10 +20,14 @@ from fedquilt_common.data_tools.folder_facts import FileFacts
 from fedquilt_common.data_tools.get_data import ReceivedFile, get_set
 from fedquilt_common.data_tools.inspect_data import Inspection, inspect_target
 from fedquilt_common.data_tools.list_data import list_sets
-from fedquilt_common.data_tools.progress import describe_file, draw_sets, show_bytes
+from fedquilt_common.data_tools.progress import describe_file, draw_sets, show_bytes, show_files
+from fedquilt_common.data_tools.publish_data import explain_next_steps, publish_bundle
+from fedquilt_common.data_tools.shard_folder import write_shard_folder
 from fedquilt_common.data_tools.tables import draw_groups, draw_set
 from fedquilt_common.datasets import FOLDER_VARIABLE, UNPREPARED, data_folder
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.experiment_file import load_experiment
+from fedquilt_common.experiment_tools import ExperimentTools
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="List, download, inspect, partition and publish data sets.")
@@ -111,6 +115,43 @@ def inspect_(
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
         _print_inspection(found, Console())
+
+
+@data_app.command("partition")
+def partition(
+    experiment: Annotated[Path, typer.Argument(help="The experiment's YAML file.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="New value of an experiment's key, such as data.clients=10.")
+    ] = None,
+    allow: AllowedPackages = None,
+    json_: JsonFacts = False,
+) -> None:
+    """Write a file with the samples of each client, and a manifest with their digests.
+
+    Interrupted, the same command resumes. The same experiment and data give the same bytes on every machine.
+    """
+    tools = ExperimentTools(load_experiment(experiment, overrides or []), allow or [])
+    with show_files("clients", visible=not json_) as on_shard:
+        manifest = write_shard_folder(tools, out, on_shard)
+    if json_:
+        typer.echo(manifest.encode(), nl=False)
+    else:
+        typer.echo(f"{out}: {len(manifest.files)} files for {manifest.clients} clients, {decimal(manifest.size)}")
+
+
+@data_app.command("publish")
+def publish(
+    folder: Annotated[Path, typer.Argument(help="A folder that `fedquilt data partition` has written.")],
+    out: Annotated[Path, typer.Option(help="The bundle: a new folder, or a new file that ends in .tar or .zip.")],
+    json_: JsonFacts = False,
+) -> None:
+    """Make a bundle of the clients' samples, for a web server or Google Drive, and print what to do with it."""
+    bundle = publish_bundle(folder, out)
+    if json_:
+        typer.echo(json.dumps({**asdict(bundle), "path": str(bundle.path)}, indent=2))
+    else:
+        typer.echo(f"{bundle.path}: {bundle.files} files, {decimal(bundle.size)}\n\n{explain_next_steps(bundle)}")
 
 
 def _print_inspection(found: Inspection, console: Console) -> None:

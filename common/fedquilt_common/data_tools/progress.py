@@ -10,6 +10,7 @@ from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from fedquilt_common.data_tools.get_data import OnFile, ReceivedFile
 from fedquilt_common.data_tools.list_data import ListedSet
+from fedquilt_common.data_tools.shard_folder import OnShard
 from fedquilt_common.downloads.partial import OnBytes
 
 
@@ -45,6 +47,21 @@ def show_bytes(*, visible: bool) -> Iterator[OnFile]:
             return show
 
         yield begin
+
+
+@contextmanager
+def show_files(what: str, *, visible: bool) -> Iterator[OnShard]:
+    """Show a bar of finished files on standard error, if that is a terminal.
+
+    Args:
+        what: text before the bar.
+        visible: False shows nothing.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not visible or not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def describe_file(file: ReceivedFile) -> str:

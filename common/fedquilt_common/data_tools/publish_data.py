@@ -1,0 +1,138 @@
+"""A bundle of the clients' samples: a folder for a web server, or one archive for Google Drive.
+
+The same samples give the same bytes: files are in order, uncompressed, and without times, owners or modes of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedquilt_common.data_tools.shard_folder import MANIFEST, ShardManifest, read_manifest
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.durable import replace_durably, sync
+from fedquilt_common.wire.chunks import digest_file
+
+_MODE: Final = 0o644
+_FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip archive can hold."""
+_BLOCK: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class PublishedBundle:
+    """A finished bundle.
+
+    Attributes:
+        path: the folder or the archive.
+        kind: ``folder``, ``tar`` or ``zip``.
+        size: bytes of all files.
+        files: how many, with the manifest.
+        manifest_sha256: digest of the manifest, for the experiment's ``data.bundle.sha256``.
+        sha256: digest of the archive; "" for a folder.
+    """
+
+    path: Path
+    kind: str
+    size: int
+    files: int
+    manifest_sha256: str
+    sha256: str
+
+
+def publish_bundle(folder: Path, bundle: Path) -> PublishedBundle:
+    """Copy a folder of shards, of which every file is checked, into a bundle.
+
+    Args:
+        folder: as ``fedquilt data partition`` writes it.
+        bundle: the new folder; or the new archive, if it ends in ``.tar`` or ``.zip``.
+
+    Raises:
+        DataUnavailableError: the folder is unfinished or damaged.
+        RunFolderError: the bundle exists already, the disk is full, or the place is not writable.
+    """
+    manifest = read_manifest(folder)
+    if bundle.exists():
+        raise RunFolderError(f"{bundle}: exists already; choose another name, or delete it")
+    names = [MANIFEST, *sorted(manifest.files)]
+    write = {".tar": _write_tar, ".zip": _write_zip}.get(bundle.suffix, _copy_folder)
+    draft = bundle.with_name(f".{bundle.name}.new")
+    with report_disk_errors(bundle.parent):
+        bundle.parent.mkdir(parents=True, exist_ok=True)
+        _remove(draft)
+        write(draft, {name: folder / name for name in names})
+        if draft.is_dir():
+            draft.rename(bundle)
+            sync(bundle.parent)
+        else:
+            replace_durably(draft, bundle)
+    return _describe(bundle, folder, manifest)
+
+
+def explain_next_steps(bundle: PublishedBundle) -> str:
+    """Return what to do with a new bundle."""
+    experiment = (
+        "data:\n  delivery: url\n  bundle:\n    url: https://YOUR-SERVER/PATH/manifest.json\n"
+        f"    sha256: {bundle.manifest_sha256}"
+    )
+    if bundle.kind == "folder":
+        return (
+            f"Next: copy the folder {bundle.path} to a web server as it is. Then add to the experiment:\n\n{experiment}"
+        )
+    return (
+        f"Next: upload {bundle.path.name} to Google Drive, and share it with everybody who has the link. Compare its "
+        f"SHA-256 after a download:\n\n{bundle.sha256}  {bundle.path.name}\n\nUnpacked on a web server, it serves "
+        f"boards with this experiment:\n\n{experiment}"
+    )
+
+
+def _describe(bundle: Path, folder: Path, manifest: ShardManifest) -> PublishedBundle:
+    content = (folder / MANIFEST).read_bytes()
+    is_folder = bundle.is_dir()
+    return PublishedBundle(
+        bundle,
+        "folder" if is_folder else bundle.suffix[1:],
+        manifest.size + len(content) if is_folder else bundle.stat().st_size,
+        len(manifest.files) + 1,
+        hashlib.sha256(content).hexdigest(),
+        "" if is_folder else digest_file(bundle),
+    )
+
+
+def _remove(draft: Path) -> None:
+    """Remove what an interrupted call has left."""
+    if draft.is_dir():
+        shutil.rmtree(draft)
+    draft.unlink(missing_ok=True)
+
+
+def _copy_folder(draft: Path, files: Mapping[str, Path]) -> None:
+    draft.mkdir()
+    for name, source in files.items():
+        shutil.copyfile(source, draft / name)
+        sync(draft / name)
+
+
+def _write_tar(draft: Path, files: Mapping[str, Path]) -> None:
+    with tarfile.open(draft, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, source in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = source.stat().st_size, _MODE
+            with source.open("rb") as file:
+                archive.addfile(info, file)
+
+
+def _write_zip(draft: Path, files: Mapping[str, Path]) -> None:
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
+        for name, source in files.items():
+            info = zipfile.ZipInfo(name, _FIRST_DAY)
+            info.create_system, info.external_attr, info.file_size = 3, _MODE << 16, source.stat().st_size
+            with source.open("rb") as file, archive.open(info, "w") as member:
+                shutil.copyfileobj(file, member, _BLOCK)

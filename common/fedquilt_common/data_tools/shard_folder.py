@@ -1,0 +1,245 @@
+"""A folder with the samples of each client, and ``manifest.json`` with their digests.
+
+The manifest is written last, so that an unfinished folder has none. Until then ``.progress`` lists the finished files,
+and the same command resumes after them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fedquilt_common.datasets.public import digest_of
+from fedquilt_common.datasets.shard_files import DatasetForm, form_of, shard_name, write_samples, write_shard
+from fedquilt_common.errors import DataUnavailableError, ExperimentError, RunFolderError
+from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.durable import replace_durably, write_durably
+from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.types import Examples
+from fedquilt_common.wire.chunks import Blob, digest_file
+
+MANIFEST: Final = "manifest.json"
+PUBLIC_FILE, TEST_FILE = "public.safetensors", "test.safetensors"
+_PROGRESS: Final = ".progress"
+_LOCK: Final = ".lock"
+_FORMAT: Final = 1
+OnShard = Callable[[int, int], None]
+"""Receives the number of finished files and that of all files."""
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """A file of samples: SHA-256 in hex, and bytes."""
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class ShardManifest:
+    """What a folder of shards holds.
+
+    Attributes:
+        experiment: its name.
+        clients: number of clients.
+        partition: what determines the files: the digests of partition, noise and public samples.
+        form: of the samples.
+        files: by name.
+    """
+
+    experiment: str
+    clients: int
+    partition: str
+    form: Mapping[str, Any]
+    files: Mapping[str, ShardFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+    def encode(self) -> str:
+        """Return the manifest's text; the same samples give the same text on every machine."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+
+
+def write_shard_folder(tools: ExperimentTools, folder: Path, on_shard: OnShard) -> ShardManifest:
+    """Write the samples of each client; public and official test samples too, if boards need them.
+
+    Args:
+        tools: of the experiment.
+        folder: is created. Files of an interrupted call are used again if they are intact.
+        on_shard: called after each file.
+
+    Raises:
+        ExperimentError: the experiment trains no model, or its data cannot be partitioned.
+        DataUnavailableError: files of the data set are missing or damaged.
+        RunFolderError: the folder holds something else, the disk is full, or it is not writable.
+        FolderInUseError: another process writes there.
+    """
+    if not tools.learns:
+        raise ExperimentError(f"'{tools.experiment.algorithm.name}' trains no model, so its clients have no samples")
+    key, writers = _partition_key(tools), dict(_list_writers(tools))
+    with report_disk_errors(folder), lock_folder(folder, name=_LOCK):
+        finished = _find_finished(folder, key)
+        _write_missing(folder, key, writers, finished, on_shard)
+        manifest = ShardManifest(
+            tools.experiment.name, tools.experiment.data.clients, key, _describe_form(form_of(tools.dataset)),
+            {name: finished[name] for name in writers},
+        )  # fmt: skip
+        write_durably(folder / MANIFEST, manifest.encode())
+        (folder / _PROGRESS).unlink(missing_ok=True)
+    return manifest
+
+
+def read_manifest(folder: Path) -> ShardManifest:
+    """Read a folder's manifest, and check that all of its files are there with the right size and digest.
+
+    Raises:
+        DataUnavailableError: the folder has no manifest, or a file is missing or damaged.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataUnavailableError(
+            f"{path}: there is no such file; write the folder with `fedquilt data partition`, or run it again to finish"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataUnavailableError(f"{path}: cannot be read: {error}; check its permissions") from None
+    manifest = parse_manifest(text, str(path))
+    for name, file in manifest.files.items():
+        if not _is_intact(folder / name, file):
+            raise DataUnavailableError(
+                f"{folder / name}: is missing or differs from {MANIFEST}; run `fedquilt data partition` again"
+            )
+    return manifest
+
+
+def parse_manifest(text: str, source: str) -> ShardManifest:
+    """Parse a manifest's text.
+
+    Args:
+        text: of ``manifest.json``.
+        source: its path or address, for messages.
+
+    Raises:
+        DataUnavailableError: it is no manifest of this version, or names files outside its folder.
+    """
+    try:
+        content = json.loads(text)
+        if content.pop("format") != _FORMAT:
+            raise ValueError("its format is that of another version of fedquilt")
+        files = {name: ShardFile(**fields) for name, fields in content.pop("files").items()}
+        manifest = ShardManifest(**content, files=files)
+        if outside := [name for name in files if Path(name).name != name]:
+            raise ValueError(f"{outside[0][:200]!r} lies in another folder")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataUnavailableError(f"{source}: is damaged ({error}); write it again") from None
+    return manifest
+
+
+def _partition_key(tools: ExperimentTools) -> str:
+    """Return what determines the files; the coordinator's own folder of samples has the same key."""
+    public = digest_of(tools.public) if tools.experiment.data.public is not None else None
+    return f"{tools.samples_digest()} {public} {tools.tests_on_official_samples}"
+
+
+def _describe_form(form: DatasetForm) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(form).items()}
+
+
+def _list_writers(tools: ExperimentTools) -> Iterator[tuple[str, Callable[[Path], Blob]]]:
+    for client in range(tools.experiment.data.clients):
+        yield shard_name(client), partial(_write_client, tools, client)
+    if tools.experiment.data.public is not None:
+        yield PUBLIC_FILE, lambda path: write_samples(path, _take_public(tools))
+    if tools.tests_on_official_samples:
+        yield TEST_FILE, lambda path: write_samples(path, tools.dataset.test)
+
+
+def _write_client(tools: ExperimentTools, client: int, path: Path) -> Blob:
+    return write_shard(path, tools.shard(client))
+
+
+def _take_public(tools: ExperimentTools) -> Examples:
+    """Return the public samples. Their labels are not used and not handed out: all are 0."""
+    form = form_of(tools.dataset)
+    return Examples(tools.public, np.zeros((len(tools.public), *form.label_shape), form.label_dtype))
+
+
+def _write_missing(
+    folder: Path, key: str, writers: Mapping[str, Callable[[Path], Blob]], finished: dict[str, ShardFile],
+    on_shard: OnShard,
+) -> None:  # fmt: skip
+    with (folder / _PROGRESS).open("w", encoding="utf-8") as progress:
+        _log(progress, {"partition": key})
+        for name, file in finished.items():
+            _log(progress, {"name": name, **asdict(file)})
+        if not writers.keys() <= finished.keys():
+            (folder / MANIFEST).unlink(missing_ok=True)
+        for number, (name, write) in enumerate(writers.items(), 1):
+            if name not in finished:
+                draft = folder / f".{name}.new"
+                blob = write(draft)
+                replace_durably(draft, folder / name)
+                finished[name] = ShardFile(blob.digest, blob.size)
+                _log(progress, {"name": name, **asdict(finished[name])})
+            on_shard(number, len(writers))
+
+
+def _log(file: Any, line: Mapping[str, Any]) -> None:
+    file.write(json.dumps(line) + "\n")
+    file.flush()
+
+
+def _find_finished(folder: Path, key: str) -> dict[str, ShardFile]:
+    """Return the intact files of an earlier call.
+
+    Raises:
+        RunFolderError: the folder holds the samples of another partition, or other files.
+    """
+    listed = _read_listed(folder)
+    if listed is None:
+        strangers = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+        if strangers:
+            raise RunFolderError(f"{folder}: holds other files, such as {strangers[0]}; choose a new folder")
+        return {}
+    if listed[0] != key:
+        raise RunFolderError(
+            f"{folder}: holds the samples of another experiment or partition; choose another folder, or delete this one"
+        )
+    return {name: file for name, file in listed[1].items() if _is_intact(folder / name, file)}
+
+
+def _read_listed(folder: Path) -> tuple[str, dict[str, ShardFile]] | None:
+    """Return the key and the files of the manifest, else of the list of an interrupted call; None without both."""
+    try:
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return content["partition"], {name: ShardFile(**fields) for name, fields in content["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _read_progress(folder)
+
+
+def _read_progress(folder: Path) -> tuple[str, dict[str, ShardFile]] | None:
+    try:
+        first, *lines = (folder / _PROGRESS).read_text(encoding="utf-8").splitlines()
+        key, files = str(json.loads(first)["partition"]), dict[str, ShardFile]()
+        for line in lines:
+            fields = json.loads(line)
+            name = fields.pop("name")
+            files[name] = ShardFile(**fields)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return key, files
+
+
+def _is_intact(path: Path, file: ShardFile) -> bool:
+    return path.is_file() and path.stat().st_size == file.size and digest_file(path) == file.digest

@@ -1,0 +1,228 @@
+"""``fedquilt data partition`` and ``publish``: shards, their manifest, bundles."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedquilt_common import cli
+from fedquilt_common.data_tools import shard_folder
+from fedquilt_common.data_tools.publish_data import publish_bundle
+from fedquilt_common.data_tools.shard_folder import MANIFEST, read_manifest, write_shard_folder
+from fedquilt_common.datasets.shard_files import Shard, form_of, read_shard, shard_name, write_shard
+from fedquilt_common.downloads.unpack import unpack
+from fedquilt_common.errors import DataUnavailableError, ExperimentError, FedquiltError, RunFolderError
+from fedquilt_common.experiment_file import load_experiment
+from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.wire.chunks import Blob
+
+EXPERIMENTS = Path(__file__).parents[4] / "deploy" / "experiments"
+FEDAVG = EXPERIMENTS / "digits-fedavg.yaml"
+
+
+def tools_of(name: str = "digits-fedavg", *overrides: str) -> ExperimentTools:
+    return ExperimentTools(load_experiment(EXPERIMENTS / f"{name}.yaml", overrides), ())
+
+
+def write(folder: Path, tools: ExperimentTools | None = None) -> Path:
+    write_shard_folder(tools or tools_of(), folder, lambda *_: None)
+    return folder
+
+
+def recording(names: list[str]) -> Callable[[Path, Shard], Blob]:
+    def write_and_record(path: Path, shard: Shard) -> Blob:
+        names.append(path.name)
+        return write_shard(path, shard)
+
+    return write_and_record
+
+
+def visible(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
+
+
+def test_each_client_has_a_file_with_its_samples(tmp_path: Path) -> None:
+    tools, done = tools_of(), list[tuple[int, int]]()
+    manifest = write_shard_folder(tools, tmp_path / "out", lambda *numbers: done.append(numbers))
+    assert list(manifest.files) == [shard_name(client) for client in range(8)]
+    assert done == [(number, 8) for number in range(1, 9)]
+    for client in range(8):
+        shard, expected = read_shard(tmp_path / "out" / shard_name(client), form_of(tools.dataset)), tools.shard(client)
+        assert np.array_equal(shard.train.x, expected.train.x)
+        assert np.array_equal(shard.train.y, expected.train.y)
+    assert read_manifest(tmp_path / "out") == manifest
+    assert set(visible(tmp_path / "out")) == {MANIFEST, *manifest.files}
+
+
+def test_public_samples_come_without_their_labels(tmp_path: Path) -> None:
+    tools = tools_of("digits-fedakd")
+    manifest = write_shard_folder(tools, tmp_path / "out", lambda *_: None)
+    assert "public.safetensors" in manifest.files
+    public = read_shard(tmp_path / "out" / "public.safetensors", form_of(tools.dataset)).train
+    assert np.array_equal(public.x, tools.public)
+    assert not np.any(public.y)
+
+
+def test_the_same_experiment_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (visible(write(tmp_path / name, tools_of())) for name in ("a", "b"))
+    assert first == second
+    other = visible(write(tmp_path / "c", tools_of("digits-fedavg", "seed=99")))
+    assert other.keys() == first.keys()
+    assert other != first
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 8])
+def test_an_interrupted_partition_resumes(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[str]()
+
+    def write_or_die(path: Path, shard: Shard) -> Blob:
+        if len(written) == after:
+            path.write_bytes(b"half of a file")
+            raise KeyboardInterrupt
+        written.append(path.name)
+        return write_shard(path, shard)
+
+    monkeypatch.setattr(shard_folder, "write_shard", write_or_die)
+    if after < 8:
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "out")
+        assert not (tmp_path / "out" / MANIFEST).exists()
+        with pytest.raises(DataUnavailableError, match="run it again to finish"):
+            read_manifest(tmp_path / "out")
+    again = list[str]()
+    monkeypatch.setattr(shard_folder, "write_shard", recording(again))
+    write(tmp_path / "out")
+    assert len(again) == 8 - (after if after < 8 else 0)
+    assert visible(tmp_path / "out") == visible(write(tmp_path / "whole"))
+
+
+def test_a_finished_folder_is_not_written_again_and_a_damaged_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "out")
+    before = visible(folder)
+    again = list[str]()
+    monkeypatch.setattr(shard_folder, "write_shard", recording(again))
+    write(folder)
+    assert again == []
+    (folder / shard_name(3)).write_bytes(b"damaged")
+    with pytest.raises(DataUnavailableError, match=r"client-00003.safetensors: is missing or differs"):
+        read_manifest(folder)
+    write(folder)
+    assert (again, visible(folder)) == ([f".{shard_name(3)}.new"], before)
+
+
+def test_other_folders_are_left_alone(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out")
+    with pytest.raises(RunFolderError, match="holds the samples of another experiment or partition"):
+        write(folder, tools_of("digits-fedavg", "seed=99"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(RunFolderError, match=r"holds other files, such as thesis\.txt"):
+        write(tmp_path / "mine")
+
+
+def test_a_diagnostic_has_no_samples(tmp_path: Path) -> None:
+    tools = tools_of("digits-fedavg", "algorithm={name: echo}")
+    with pytest.raises(ExperimentError, match="trains no model"):
+        write(tmp_path / "out", tools)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "files": {"a": 1}}', '{"format": 1, "files": {}}']
+)
+def test_a_damaged_manifest_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(DataUnavailableError, match=r"manifest\.json: is damaged"):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out")
+    content = json.loads((folder / MANIFEST).read_text())
+    content["files"]["../secret"] = {"digest": hashlib.sha256(b"x").hexdigest(), "size": 1}
+    (tmp_path / "secret").write_bytes(b"x")
+    (folder / MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(DataUnavailableError, match=r"'\.\./secret' lies in another folder"):
+        read_manifest(folder)
+
+
+def open_bundle(bundle: Path) -> dict[str, bytes]:
+    if bundle.is_dir():
+        return visible(bundle)
+    unpack(bundle, bundle.with_suffix(".unpacked"))
+    return visible(bundle.with_suffix(".unpacked"))
+
+
+@pytest.mark.parametrize("name", ["bundle", "bundle.tar", "bundle.zip"])
+def test_a_bundle_has_all_files_and_the_same_bytes_each_time(name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "out")
+    first, second = (publish_bundle(folder, tmp_path / place / name) for place in ("a", "b"))
+    assert (first.files, first.manifest_sha256, first.sha256) == (9, second.manifest_sha256, second.sha256)
+    assert first.manifest_sha256 == hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    if first.path.is_file():
+        assert first.sha256 == hashlib.sha256(first.path.read_bytes()).hexdigest()
+        assert first.size == first.path.stat().st_size
+    assert open_bundle(first.path) == visible(folder)
+    with pytest.raises(RunFolderError, match="exists already"):
+        publish_bundle(folder, first.path)
+
+
+def test_archives_have_no_traces_of_this_machine(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out")
+    with tarfile.open(publish_bundle(folder, tmp_path / "a.tar").path) as archive:
+        assert {(info.mtime, info.uid, info.uname, info.mode) for info in archive} == {(0, 0, "", 0o644)}
+    with zipfile.ZipFile(publish_bundle(folder, tmp_path / "a.zip").path) as zipped:
+        assert {(info.date_time, info.external_attr >> 16) for info in zipped.infolist()} == {
+            ((1980, 1, 1, 0, 0, 0), 0o644)
+        }
+
+
+def test_an_interrupted_bundle_never_looks_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "out")
+    for name in ("bundle", "bundle.tar"):
+        with monkeypatch.context() as patch:
+            patch.setattr("fedquilt_common.data_tools.publish_data.sync", _die)
+            patch.setattr("fedquilt_common.data_tools.publish_data.replace_durably", _die)
+            with pytest.raises(KeyboardInterrupt):
+                publish_bundle(folder, tmp_path / name)
+        assert not (tmp_path / name).exists()
+        assert publish_bundle(folder, tmp_path / name).files == 9
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_commands_print_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards, bundle = str(tmp_path / "shards"), tmp_path / "bundle.zip"
+    assert cli.run(["data", "partition", str(FEDAVG), "--out", shards]) == 0
+    assert f"{shards}: 8 files for 8 clients" in capsys.readouterr().out
+    assert cli.run(["data", "publish", shards, "--out", str(bundle)]) == 0
+    printed = capsys.readouterr().out
+    assert "Google Drive" in printed
+    assert f"{hashlib.sha256(bundle.read_bytes()).hexdigest()}  bundle.zip" in printed
+    assert cli.run(["data", "publish", shards, "--out", str(tmp_path / "www"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["kind"], facts["files"], facts["sha256"]) == ("folder", 9, "")
+    assert cli.run(["data", "partition", str(FEDAVG), "--out", str(tmp_path / "json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["clients"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["publish", "empty", "--out", "b"], 5), (["partition", "no.yaml", "--out", "b"], 4)]
+)
+def test_errors_have_documented_codes(
+    arguments: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["data", *arguments]) == code
+    assert issubclass(DataUnavailableError, FedquiltError)
