@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from fedquilt_common.learning_tasks.metrics import LARGEST, LOSS, MAIN_METRICS, METRICS, Metric
 from fedquilt_server.status.results import RoundResult
 
 Unit = Literal["share", "number", "seconds", "bytes", "joules"]
@@ -35,23 +37,41 @@ class Quantity:
     best: Literal["max", "min"] = "max"
 
 
-LARGEST: Final = 1e300
-"""Limit of quantities without a natural one. Sums and squares of deviations stay finite."""
+def _quantity(metric: Metric, name: str = "", heading: str = "", meaning: str = "") -> Quantity:
+    """Return a metric as a quantity, under another name for other models."""
+    return Quantity(
+        name or metric.name, heading or metric.label, metric.unit, meaning or metric.meaning,
+        metric.low, metric.high, metric.best,
+    )  # fmt: skip
 
-SCORES: Final = (
-    Quantity("accuracy", "accuracy", "share",
-            "right answers of the global model / test samples; of the clients' own models without a global model"),
-    Quantity("balanced_accuracy", "balanced accuracy", "share", "mean over the classes of the accuracy in each class"),
-    Quantity("macro_f1", "macro-F1", "share", "mean over the classes of the F1 score of each class"),
-    Quantity("global_accuracy", "global accuracy (G)", "share",
-            "right answers of the global model / samples, on the clients' own test samples"),
-    Quantity("personal_accuracy", "personal accuracy (P)", "share",
-            "right answers of the clients' own models / samples, summed over the clients"),
-    Quantity("average_accuracy", "mean of the levels", "share", "mean of the accuracies of the levels' sub-models"),
-    Quantity("r2", "R2", "number", "coefficient of determination, mean over the outputs", -LARGEST),
-    Quantity("average_r2", "mean R2 of the levels", "number", "mean of the R2 of the levels' sub-models", -LARGEST),
-    Quantity("loss", "loss", "number", "mean loss over the test samples", 0.0, LARGEST, "min"),
-)  # fmt: skip
+
+def _of_main(metric: Metric) -> Quantity:
+    own = "; of the clients' own models without a global model"
+    return _quantity(metric, meaning=f"{metric.meaning}, of the global model on the test samples{own}")
+
+
+def _of_models(metric: Metric) -> Iterator[Quantity]:
+    """Yield a main metric of other models."""
+    name, label = metric.name, metric.label
+    yield _quantity(metric, f"global_{name}", f"global {label} (G)",
+                    f"{label} of the global model on the clients' own test samples")  # fmt: skip
+    yield _quantity(metric, f"personal_{name}", f"personal {label} (P)",
+                    f"{label} of the clients' own models on all their test samples together")  # fmt: skip
+    yield _quantity(metric, f"average_{name}", f"mean {label} of the levels",
+                    f"mean of the {label} of the levels' sub-models")  # fmt: skip
+
+
+def _all_scores() -> Iterator[Quantity]:
+    """Yield each main metric, the other metrics of its tasks, and the main metric of other models; then the loss."""
+    starts = [*(list(METRICS.values()).index(metric) for metric in MAIN_METRICS), len(METRICS)]
+    for start, end in itertools.pairwise(starts):
+        main, *others = list(METRICS.values())[start:end]
+        yield from (_of_main(main), *map(_quantity, (other for other in others if other is not LOSS)))
+        yield from _of_models(main)
+    yield _quantity(LOSS)
+
+
+SCORES: Final = tuple(_all_scores())
 COSTS: Final = (
     Quantity("seconds", "time", "seconds", "wall-clock time of the rounds", 0.0, LARGEST, "min"),
     Quantity("bytes", "bytes", "bytes", "bytes at the coordinator's socket, both ways", 0.0, LARGEST, "min"),
@@ -66,8 +86,8 @@ def read_raw(row: RoundResult, name: str) -> float | None:
     """Return the recorded value of a quantity, also an impossible one; None if the round does not have it."""
     if name in _SUMS:
         return float(sum(getattr(row, field) for field in _SUMS[name]))
-    value = getattr(row, name, None)
-    return row.scores.get(name) if value is None else value
+    number: float | None = row.value(name)
+    return number
 
 
 def read_number(row: RoundResult, name: str) -> float | None:
@@ -136,8 +156,9 @@ class TargetReached:
 
 
 def reach_target(rows: Sequence[RoundResult], name: str, target: float) -> TargetReached | None:
-    """Return what it cost until the score was at least ``target``; None if it never was."""
-    index = next((index for index, value in evaluated(rows, name) if value >= target), None)
+    """Return what it cost until the score was at least as good as ``target``; None if it never was."""
+    sign = 1 if QUANTITIES[name].best == "max" else -1
+    index = next((index for index, value in evaluated(rows, name) if sign * value >= sign * target), None)
     if index is None:
         return None
     sums = {cost.name: accumulate(rows[: index + 1], cost.name) for cost in COSTS}

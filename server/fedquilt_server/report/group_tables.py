@@ -19,14 +19,14 @@ _OVER = (
 
 
 def present_scores(groups: Sequence[RunGroup]) -> list[Quantity]:
-    """Return the scores that some run has; without those that equal the accuracy in every run."""
+    """Return the scores that some run has; without those that equal the first one in every run."""
     found = [score for score in SCORES if any(evaluated(run.rounds, score.name) for g in groups for run in g.runs)]
-    return [score for score in found if score.name == "accuracy" or not _repeats_accuracy(groups, score.name)]
+    return [score for score in found if score is found[0] or not _repeats(groups, score.name, found[0].name)]
 
 
-def _repeats_accuracy(groups: Sequence[RunGroup], name: str) -> bool:
+def _repeats(groups: Sequence[RunGroup], name: str, other: str) -> bool:
     runs = [run.rounds for group in groups for run in group.runs]
-    return all(evaluated(rows, name) in ([], evaluated(rows, "accuracy")) for rows in runs)
+    return all(evaluated(rows, name) in ([], evaluated(rows, other)) for rows in runs)
 
 
 def seeds_text(group: RunGroup) -> str:

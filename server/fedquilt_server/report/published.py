@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
 from fedquilt_server.library.quantities import QUANTITIES, best_value, last_value
 from fedquilt_server.library.recorded_run import RecordedRun
 from fedquilt_server.library.scales import CellKind
@@ -24,6 +25,8 @@ from fedquilt_server.report.table import Cell, Column, ReportTable
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable
 
 _TABLES = TypeAdapter(list[PublishedTable])
+_LEVELS: Final = tuple(f"{metric.name}_" for metric in MAIN_METRICS if metric.unit == "share")
+"""Prefixes of the scores of levels, such as ``accuracy_``."""
 GAIN: Final = "gain_"
 """Prefix of a score that is measured against the baseline of its table."""
 _EARLY: Final = re.compile(r"(?P<score>best_\w+)_at_(?P<percent>[1-9][0-9]?)")
@@ -130,7 +133,7 @@ def _columns(score: str) -> tuple[Column, Column, Column]:
     early = _EARLY.fullmatch(score)
     plain = (early["score"] if early else score).removeprefix(GAIN).removeprefix("best_")
     quantity = QUANTITIES.get(plain)
-    share = plain in ("client_accuracy", "waste_rate") or plain.startswith("accuracy_")
+    share = plain in ("client_accuracy", "waste_rate") or plain.startswith(_LEVELS)
     size = plain.endswith("memory_peak")
     kind: CellKind = quantity.unit if quantity else "share" if share else "bytes" if size else "number"
     heading = (f"{early['score']} after {early['percent']} % of the rounds" if early else score).replace("_", " ")

@@ -15,7 +15,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
-from fedquilt_common.learning_tasks.metrics import ACCURACY, METRICS
+from fedquilt_common.learning_tasks.metrics import ACCURACY, MAIN_METRICS, METRICS, SECOND_METRICS
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
@@ -25,6 +25,8 @@ from fedquilt_server.status.results import FORMAT, SCORE_COLUMNS, Ending, Result
 from fedquilt_server.status.snapshot import BoardStatus
 
 RESULT: Final = "result.json"
+_WITH_BEST: Final = dict.fromkeys((*SCORE_COLUMNS, *(metric.name for metric in (*MAIN_METRICS, *SECOND_METRICS))))
+"""Scores whose best value is in ``final``."""
 MODEL: Final = "global.safetensors"
 SHARE: Final = 0.05
 """The largest share of a run's time that writing result files takes, except at its end."""
@@ -237,11 +239,12 @@ def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> d
         "model_bytes": model_bytes,
         "global_sha256": sha256,
     }
-    for name in SCORE_COLUMNS:
-        values = [v for r in rounds if (v := getattr(r, name)) is not None]
+    for name in _WITH_BEST:
+        values = [v for r in rounds if (v := r.value(name)) is not None]
         if values:
+            smallest = name in METRICS and METRICS[name].best == "min"
             final[name] = values[-1]
-            final[f"best_{name}"] = min(values) if name == "loss" else max(values)
+            final[f"best_{name}"] = min(values) if smallest else max(values)
     if any(r.label_bytes for r in rounds):
         final["label_bytes_down"] = sum(r.label_bytes_down or 0 for r in rounds)
         final["label_bytes_up"] = sum(r.label_bytes_up or 0 for r in rounds)

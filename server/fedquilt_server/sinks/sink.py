@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from fedquilt_server.status.results import RoundResult, RunStatus
+from fedquilt_common.learning_tasks.metrics import LOSS
+from fedquilt_server.status.results import SCORE_COLUMNS, RoundResult, RunStatus
 from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.status.units import is_number
 
 ROUND_SCALARS: Final[Mapping[str, str]] = {
-    "accuracy": "score/accuracy",
-    "r2": "score/r2",
-    "global_accuracy": "score/global_accuracy",
-    "personal_accuracy": "score/personal_accuracy",
+    **{name: f"score/{name}" for name in SCORE_COLUMNS if name != LOSS.name},
     "loss": "loss",
     "seconds": "seconds/round",
     "train_seconds": "seconds/train",

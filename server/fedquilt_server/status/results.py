@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
+from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
 from fedquilt_server.status.training_memory import TrainingMemory
 
 FORMAT: Final = 2
@@ -90,10 +91,18 @@ class RoundResult(BaseModel):
         own = {name: getattr(self, name) for name in SCORE_COLUMNS}
         return own | {f"{CLASS_ACCURACY}{k}": value for k, value in self.class_accuracy.items()} | self.scores
 
+    def value(self, name: str) -> Any:
+        """Return a field of the row, or another score; None if the row does not have it."""
+        found = getattr(self, name, None)
+        return self.scores.get(name) if found is None else found
+
     @property
     def has_both(self) -> bool:
-        """Whether the row has both accuracies: the global model's and the clients' own models'."""
-        return self.global_accuracy is not None and self.personal_accuracy is not None
+        """Whether the row has the main metric twice: the global model's, and that of the clients' own models."""
+        return any(
+            self.value(f"global_{metric.name}") is not None and self.value(f"personal_{metric.name}") is not None
+            for metric in MAIN_METRICS
+        )
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -105,7 +114,8 @@ class RoundResult(BaseModel):
     @property
     def average(self) -> float | None:
         """The mean score of the levels' sub-models; None without sub-models."""
-        return self.scores.get("average_accuracy", self.scores.get("average_r2"))
+        names = (f"average_{metric.name}" for metric in MAIN_METRICS)
+        return next((self.scores[name] for name in names if name in self.scores), None)
 
 
 class OwnMemory(BaseModel):

@@ -8,14 +8,17 @@ from typing import Final, Literal
 
 from rich.text import Text
 
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.problems import worst_problem
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.scores import (
     Score,
-    choose_measure,
+    best_score,
+    choose_metric,
     measured_scores,
     median_or_none,
+    second_metrics,
     seconds_left,
 )
 from fedquilt_server.status.snapshot import ENDED, Snapshot
@@ -29,7 +32,6 @@ IMPORTANCE: Final[tuple[LineName, ...]] = ("round", "problem", "scores", "waitin
 LEAST_BAR: Final = 6
 LATEST: Final = 100
 """Rounds from whose median the remaining time is estimated."""
-WORDS: Final = {"accuracy": "accuracy", "r2": "R2"}
 
 
 @dataclass(frozen=True)
@@ -187,13 +189,14 @@ def _traffic_parts(history: Sequence[RoundResult]) -> Sequence[str]:
 
 def score_parts(history: Sequence[RoundResult]) -> Sequence[str]:
     """Return the scores of a run, the most important one first."""
-    measure = choose_measure(history)
-    main = measured_scores(history, measure)
-    personal = measured_scores((row for row in history if row.has_both), "personal_accuracy")
+    metric = choose_metric(history)
+    main = measured_scores(history, metric.name)
+    personal = measured_scores((row for row in history if row.has_both), f"personal_{metric.name}")
     losses = measured_scores(history, "loss")
     return [
-        *([_with_best(f"global {WORDS[measure]}" if personal else WORDS[measure], main)] if main else []),
-        *([_with_best("personal", personal)] if personal else []),
+        *([_with_best(f"global {metric.label}" if personal else metric.label, main, metric)] if main else []),
+        *([_with_best("personal", personal, metric)] if personal else []),
+        *(_with_best(other.label, measured_scores(history, other.name), other) for other in second_metrics(history)),
         *([f"loss {show_loss(losses[-1][1])}"] if losses else []),
     ]
 
@@ -203,7 +206,14 @@ def show_loss(value: float) -> str:
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
 
 
-def _with_best(name: str, scores: Sequence[Score]) -> str:
-    latest, best = scores[-1], max(scores, key=lambda score: score[1])
-    note = f" (best {best[1]:.4f} in round {best[0]})" if best[0] != latest[0] and best[1] > latest[1] else ""
-    return f"{name} {latest[1]:.4f}{note}"
+def show_score(value: float, metric: Metric) -> str:
+    """Format a score: a share with four decimals, another number like a loss."""
+    return f"{value:.4f}" if metric.unit == "share" else show_loss(value)
+
+
+def _with_best(name: str, scores: Sequence[Score], metric: Metric) -> str:
+    if not scores:
+        return f"{name} not finite"
+    latest, best = scores[-1], best_score(scores, metric) or scores[-1]
+    note = f" (best {show_score(best[1], metric)} in round {best[0]})" if best[1] != latest[1] else ""
+    return f"{name} {show_score(latest[1], metric)}{note}"

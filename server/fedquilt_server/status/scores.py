@@ -5,26 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
-from typing import Literal
 
+from fedquilt_common.learning_tasks.metrics import ACCURACY, MAIN_METRICS, SECOND_METRICS, Metric
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.units import is_number
 
-Measure = Literal["accuracy", "r2"]
 Score = tuple[int, float]
 """The number of a round, and a value measured in it."""
 
 
-def choose_measure(history: Sequence[RoundResult]) -> Measure:
-    """Choose the main score of the run. Regression runs report r2 and no accuracy."""
-    has_r2 = any(row.r2 is not None for row in history)
-    return "r2" if has_r2 and all(row.accuracy is None for row in history) else "accuracy"
+def choose_metric(history: Sequence[RoundResult]) -> Metric:
+    """Choose the metric that the run is compared by: the first main metric that a round has; accuracy before that."""
+    return next((metric for metric in MAIN_METRICS if _has(history, metric)), ACCURACY)
+
+
+def second_metrics(history: Sequence[RoundResult]) -> list[Metric]:
+    """Return the metrics that are shown beside the main one."""
+    return [metric for metric in SECOND_METRICS if _has(history, metric)]
+
+
+def _has(history: Sequence[RoundResult], metric: Metric) -> bool:
+    return any(row.value(metric.name) is not None for row in history)
+
+
+def best_score(scores: Sequence[Score], metric: Metric) -> Score | None:
+    """Return the best score and its round, the earliest of equals; None without any."""
+    pick = max if metric.best == "max" else min
+    return pick(scores, key=lambda score: score[1], default=None)
 
 
 def measured_scores(history: Iterable[RoundResult], field: str) -> list[Score]:
-    """Return the rounds in which ``field`` was measured and is a finite number."""
-    pairs = ((row.round, getattr(row, field)) for row in history)
+    """Return the rounds in which ``field``, a field or a score, was measured and is a finite number."""
+    pairs = ((row.round, row.value(field)) for row in history)
     return [(at, value) for at, value in pairs if is_number(value)]
 
 

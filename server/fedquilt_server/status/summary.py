@@ -8,10 +8,18 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
-from fedquilt_server.status.run_lines import show_loss
-from fedquilt_server.status.scores import Score, choose_measure, measured_scores, median_or_none
+from fedquilt_server.status.run_lines import show_loss, show_score
+from fedquilt_server.status.scores import (
+    Score,
+    best_score,
+    choose_metric,
+    measured_scores,
+    median_or_none,
+    second_metrics,
+)
 from fedquilt_server.status.units import duration, traffic
 
 LABEL_WIDTH = 11
@@ -59,13 +67,16 @@ def summary_lines(result: Result, folder: Path, restarts: Mapping[str, int]) -> 
 
 
 def _scores(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:
-    measure = choose_measure(rows)
-    main = measured_scores(rows, measure)
-    personal = measured_scores((row for row in rows if row.has_both), "personal_accuracy")
+    metric = choose_metric(rows)
+    main = measured_scores(rows, metric.name)
+    personal = measured_scores((row for row in rows if row.has_both), f"personal_{metric.name}")
     if main:
-        yield "global" if personal else "R2" if measure == "r2" else "accuracy", _with_best(main)
+        yield "global" if personal else metric.label, _with_best(main, metric)
     if personal:
-        yield "personal", _with_best(personal)
+        yield "personal", _with_best(personal, metric)
+    for other in second_metrics(rows):
+        if found := measured_scores(rows, other.name):
+            yield other.label, _with_best(found, other)
     average = measured_scores(rows, "average")
     if average:
         yield "sub-models", f"{average[-1][1]:.4f} on average over the levels"
@@ -74,9 +85,9 @@ def _scores(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:
         yield "loss", f"{show_loss(losses[-1][1])} (lowest {show_loss(lowest[1])} in round {lowest[0]})"
 
 
-def _with_best(scores: Sequence[Score]) -> str:
-    best = max(scores, key=_value)
-    return f"{scores[-1][1]:.4f} (best {best[1]:.4f} in round {best[0]})"
+def _with_best(scores: Sequence[Score], metric: Metric) -> str:
+    best = best_score(scores, metric) or scores[-1]
+    return f"{show_score(scores[-1][1], metric)} (best {show_score(best[1], metric)} in round {best[0]})"
 
 
 def _value(score: Score) -> float:

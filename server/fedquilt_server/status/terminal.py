@@ -11,6 +11,7 @@ from typing import Final
 from fedquilt_server.status.console import ERROR_CONSOLE, STANDARD_ERROR, print_message
 from fedquilt_server.status.live_block import LiveBlock
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.scores import choose_metric
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.wait_reporter import WaitReporter
 
@@ -163,8 +164,9 @@ def describe_round(row: RoundResult, rounds: int) -> str:
 
 
 def _score(row: RoundResult) -> str:
+    metric = choose_metric([row])
     if row.has_both:
-        return f"accuracy {row.global_accuracy:.4f} global, {row.personal_accuracy:.4f} personal"
-    if row.accuracy is not None:
-        return f"accuracy {row.accuracy:.4f}"
-    return f"R2 {row.r2:.4f}" if row.r2 is not None else "no score"
+        shared, own = (row.value(f"{model}_{metric.name}") for model in ("global", "personal"))
+        return f"{metric.label} {shared:.4f} global, {own:.4f} personal"
+    value = row.value(metric.name)
+    return "no score" if value is None else f"{metric.label} {value:.4f}"

@@ -9,8 +9,8 @@ from typing import Final
 from rich.text import Text
 
 from fedquilt_server.status.run_event import EventLevel, RunEvent
-from fedquilt_server.status.run_lines import IMPORTANCE, WORDS, choose_lines, digest_history, fit, run_lines, show_loss
-from fedquilt_server.status.scores import Score, choose_measure, measured_scores
+from fedquilt_server.status.run_lines import IMPORTANCE, choose_lines, digest_history, fit, run_lines, show_loss
+from fedquilt_server.status.scores import Score, choose_metric, measured_scores
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.watch.board_lines import board_lines
 from fedquilt_server.watch.curves import draw_curve
@@ -63,9 +63,9 @@ def _head(state: WatchState, now: float, width: int, height: int, *, ascii_only:
 
 def curve_lines(snapshot: Snapshot, width: int, *, ascii_only: bool = False) -> list[Text]:
     """Return the curves of the main score and of the loss, beside each other; nothing before the second round."""
-    measure = choose_measure(snapshot.history)
+    metric = choose_metric(snapshot.history)
     shown = [
-        (WORDS[measure], measured_scores(snapshot.history, measure)),
+        (metric.label, measured_scores(snapshot.history, metric.name)),
         ("loss", measured_scores(snapshot.history, "loss")),
     ]
     curves = [(name, scores) for name, scores in shown if len(scores) > 1]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.scores import Measure
 from fedquilt_server.status.units import is_number
 
 COLUMNS: Final = (
@@ -39,7 +39,7 @@ class Curves:
         thinned: the first ``settled`` of them, thinned.
     """
 
-    measure: Measure
+    metric: Metric
     points: tuple[ScreenPoint, ...] = ()
     history: Sequence[RoundResult] = ()
     everything: tuple[ScreenPoint, ...] = ()
@@ -53,10 +53,15 @@ class Curves:
 
     def since(self, before: Curves | None) -> dict[str, object]:
         """Return the points that ``before`` lacks, by column; ``start`` is how many of its points stay."""
-        start = count_common(before.points, self.points) if before and before.measure == self.measure else 0
+        start = count_common(before.points, self.points) if before and before.metric == self.metric else 0
         rows = [[_significant(value) for value in point] for point in self.points[start:]]
         columns = map(list, zip(*rows, strict=True)) if rows else ([] for _ in COLUMNS)
-        return {"start": start, "measure": self.measure, **dict(zip(COLUMNS, columns, strict=True))}
+        return {"start": start, **describe_metric(self.metric), **dict(zip(COLUMNS, columns, strict=True))}
+
+
+def describe_metric(metric: Metric) -> dict[str, object]:
+    """Return what the page needs to draw a metric: its name, its heading, and whether it is a share."""
+    return {"measure": metric.name, "title": metric.title, "share": metric.unit == "share"}
 
 
 def encode_json(value: object) -> str:
@@ -70,7 +75,7 @@ def count_common(before: Sequence[object], now: Sequence[object]) -> int:
     return next((i for i, (a, b) in pairs if a is not b and a != b), min(len(before), len(now)))
 
 
-def draw_curves(history: Sequence[RoundResult], measure: Measure, before: Curves | None = None) -> Curves:
+def draw_curves(history: Sequence[RoundResult], metric: Metric, before: Curves | None = None) -> Curves:
     """Return the points of all curves.
 
     Of a long run, the settled rounds become buckets; each keeps the highest and the lowest value of each curve. The
@@ -79,11 +84,11 @@ def draw_curves(history: Sequence[RoundResult], measure: Measure, before: Curves
     Args:
         before: earlier curves; what they have in common with the new ones is not computed again.
     """
-    known = before if before and before.measure == measure and _continues(before.history, history) else Curves(measure)
+    known = before if before and before.metric == metric and _continues(before.history, history) else Curves(metric)
     everything = (*known.everything, *_new_points(history[len(known.everything) :], known))
     settled = max(0, len(everything) // RAW_POINTS - 1) * RAW_POINTS
     thinned = known.thinned if settled == known.settled else tuple(_thin(everything[:settled]))
-    return Curves(measure, thinned + everything[settled:], history, everything, settled, thinned)
+    return Curves(metric, thinned + everything[settled:], history, everything, settled, thinned)
 
 
 def _continues(before: Sequence[RoundResult], now: Sequence[RoundResult]) -> bool:
@@ -95,13 +100,20 @@ def _new_points(rows: Sequence[RoundResult], known: Curves) -> Iterator[ScreenPo
     for row in rows:
         size = (size or 0.0) + row.bytes_down + row.bytes_up
         time = (time or 0.0) + _finite(row.seconds)
-        yield (row.round, *map(_finite_or_none, _values(row, known.measure)), size, time)
+        yield (row.round, *map(_finite_or_none, _values(row, known.metric)), size, time)
 
 
-def _values(row: RoundResult, measure: Measure) -> tuple[float | None, ...]:
-    value = row.r2 if measure == "r2" else row.accuracy
-    personal = row.personal_accuracy if row.has_both else None
-    return (value, personal, row.loss, row.bytes_down, row.bytes_up, *split_seconds(row).values(), row.joules)
+def _values(row: RoundResult, metric: Metric) -> tuple[float | None, ...]:
+    personal = row.value(f"personal_{metric.name}") if row.has_both else None
+    return (
+        row.value(metric.name),
+        personal,
+        row.loss,
+        row.bytes_down,
+        row.bytes_up,
+        *split_seconds(row).values(),
+        row.joules,
+    )
 
 
 def split_seconds(row: RoundResult) -> dict[str, float]:

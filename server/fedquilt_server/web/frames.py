@@ -15,10 +15,10 @@ from typing import Final
 
 from sse_starlette import ServerSentEvent
 
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.status.problems import sort_worst_first
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
-from fedquilt_server.status.scores import Measure
 from fedquilt_server.status.snapshot import ENDED, BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web import view
 from fedquilt_server.web.bars import Timeline, draw_timeline
@@ -132,13 +132,13 @@ class FrameSource:
         before = last.snapshot if last else None
         same = last is not None and before is not None and last.snapshot.history is snapshot.history
         results = last.summary.results if last and same else view.summarise_results(snapshot.history)
-        curves = last.curves if last and same else _draw(snapshot.history, results.measure, last)
+        curves = last.curves if last and same else _draw(snapshot.history, results.metric, last)
         summary = view.summarise(snapshot, results)
         return Frame(
             id=f"{self._boot}.{self._made}",
             snapshot=snapshot,
             summary=summary,
-            columns=view.round_columns(snapshot.history, results.measure),
+            columns=view.round_columns(snapshot.history, results.metric),
             parts=self._renderer.parts(snapshot, summary),
             boards=_board_cells(snapshot.boards, last),
             curves=curves,
@@ -197,8 +197,8 @@ class FrameSource:
             yield "event-rows", self._renderer.event_rows(events[:new])
 
 
-def _draw(history: Sequence[RoundResult], measure: Measure, last: Frame | None) -> Curves:
-    return draw_curves(history, measure, last.curves if last else None)
+def _draw(history: Sequence[RoundResult], metric: Metric, last: Frame | None) -> Curves:
+    return draw_curves(history, metric, last.curves if last else None)
 
 
 def count_new(before: Sequence[RunEvent], now: Sequence[RunEvent]) -> int | None:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fedquilt_common.learning_tasks.metrics import MAIN_METRICS, SECOND_METRICS
 from fedquilt_server.status.problems import SEVERITY, board_health
 from fedquilt_server.status.scores import measured_scores
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
@@ -56,9 +57,12 @@ def _run_metrics(s: Snapshot) -> Iterator[Metric]:
 
 
 def _latest_results(s: Snapshot) -> Iterator[Metric]:
-    yield _latest(s, "accuracy", "fedquilt_accuracy", "Latest accuracy of the global model, 0 to 1")
-    yield _latest(s, "personal_accuracy", "fedquilt_personal_accuracy", "Latest accuracy of personal models, 0 to 1")
-    yield _latest(s, "r2", "fedquilt_r2", "Latest coefficient of determination of the global model")
+    for metric in (*MAIN_METRICS, *SECOND_METRICS):
+        limits = ", 0 to 1" if metric.unit == "share" else ""
+        yield _latest(s, metric.name, f"fedquilt_{metric.name}", f"Latest {metric.label} of the global model{limits}")
+        if metric in MAIN_METRICS:
+            name = f"personal_{metric.name}"
+            yield _latest(s, name, f"fedquilt_{name}", f"Latest {metric.label} of personal models{limits}")
     yield _latest(s, "loss", "fedquilt_loss", "Latest loss of the global model")
     yield _latest(s, "seconds", "fedquilt_round_seconds", "Wall-clock seconds of the last round")
     yield _latest(s, "train_seconds", "fedquilt_train_seconds", "Training seconds of the last round")

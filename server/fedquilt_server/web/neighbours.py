@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedquilt_common.errors import RunFolderError
 from fedquilt_server.library.recorded_run import RecordedStatus, read_run
 from fedquilt_server.library.run_library import LibraryRun, RunLibrary
-from fedquilt_server.status.scores import Measure, choose_measure
+from fedquilt_server.status.scores import choose_metric
 from fedquilt_server.web.curves import draw_curves
 from fedquilt_server.web.open_run import RequestedRun
 
@@ -47,10 +47,12 @@ class RunCurves(BaseModel):
     """The points of a run's curves, by column; null is a gap. A long run has fewer points than rounds."""
 
     start: int = Field(description="always 0")
-    measure: Measure = Field(description="the score in `value`")
+    measure: str = Field(description="the score in `value`, such as `accuracy`, `r2` or `map50`")
+    title: str = Field(description="its heading")
+    share: bool = Field(description="whether it is from 0 to 1 and shown in per cent")
     round: list[float | None]
     value: list[float | None]
-    personal: list[float | None] = Field(description="accuracy of the clients' own models")
+    personal: list[float | None] = Field(description="the same score of the clients' own models")
     loss: list[float | None]
     down: list[float | None]
     up: list[float | None]
@@ -76,7 +78,7 @@ class CurveTexts:
             stamps, text = self._texts.pop(run.id, (None, ""))
             if stamps != run.stamps:
                 rounds = read_run(run.folder).rounds
-                text = draw_curves(rounds, choose_measure(rounds)).text
+                text = draw_curves(rounds, choose_metric(rounds)).text
             self._texts[run.id] = (run.stamps, text)
             while len(self._texts) > CURVES_KEPT:
                 self._texts.popitem(last=False)

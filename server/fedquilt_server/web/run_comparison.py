@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.library.comparison import ComparedRow, Comparison, compare_runs
 from fedquilt_server.library.recorded_run import RecordedRun, RecordedStatus, name_runs, read_run
 from fedquilt_server.library.run_library import LibraryRun
-from fedquilt_server.status.scores import Measure, choose_measure
+from fedquilt_server.status.scores import choose_metric
 from fedquilt_server.web.curves import COLUMNS, draw_curves
 
 MOST_COMPARED: Final = 8
@@ -39,7 +40,9 @@ class RunComparison(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    measure: Measure = Field(description="the score of the curves")
+    measure: str = Field(description="the score of the curves, such as `accuracy`, `r2` or `map50`")
+    title: str = Field(description="its heading")
+    share: bool = Field(description="whether it is from 0 to 1 and shown in per cent")
     curves: list[ComparedCurve]
     results: dict[str, list[float | str | None]] = Field(description="scores and costs: a value for each run")
     differences: dict[str, list[Any]] = Field(description="settings that differ: a value for each run, as text")
@@ -66,24 +69,26 @@ class RunsSideBySide:
     def as_data(self) -> RunComparison:
         """Return everything as data."""
         known = next((run for run in self._runs if run.rounds), None)
-        measure = choose_measure(known.rounds) if known else "accuracy"
+        metric = choose_metric(known.rounds if known else ())
         return RunComparison(
-            measure=measure,
-            curves=list(self._curves(measure)),
+            measure=metric.name,
+            title=metric.title,
+            share=metric.unit == "share",
+            curves=list(self._curves(metric)),
             results={row.key: _values(row) for row in self.comparison.rows},
             differences=self.comparison.differences,
             notes=list(self.comparison.notes),
         )
 
-    def _curves(self, measure: Measure) -> Iterator[ComparedCurve]:
+    def _curves(self, metric: Metric) -> Iterator[ComparedCurve]:
         for one, run in zip(self.found, self._runs, strict=True):
             yield ComparedCurve(
-                id=one.id, label=run.label, address=f"runs/{one.id}/", status=run.status, **_points(run, measure)
+                id=one.id, label=run.label, address=f"runs/{one.id}/", status=run.status, **_points(run, metric)
             )
 
 
-def _points(run: RecordedRun, measure: Measure) -> dict[str, Any]:
-    points = draw_curves(run.rounds, measure).points
+def _points(run: RecordedRun, metric: Metric) -> dict[str, Any]:
+    points = draw_curves(run.rounds, metric).points
     return {name: [point[COLUMNS.index(name)] for point in points] for name in _COLUMNS}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.status.units import DASH, duration, energy, memory, number, percent, time_text, traffic
 from fedquilt_server.status.waiting import ranges
 
@@ -38,12 +39,18 @@ def tally(counts: Mapping[str, int]) -> str:
     )
 
 
+def metric_text(value: float | None, metric: Metric) -> str:
+    """Format the value of a metric: a share in per cent, another number as it is."""
+    return percent(value) if metric.unit == "share" else number(value)
+
+
 FILTERS = {
     "clock": clock,
     "count": count,
     "duration": duration,
     "energy": energy,
     "memory": memory,
+    "metric": metric_text,
     "moment": moment,
     "number": number,
     "percent": percent,

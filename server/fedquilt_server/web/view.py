@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fedquilt_common.learning_tasks.metrics import LOSS, Metric
 from fedquilt_server.status.problems import SEVERITY, board_health, natural_key
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.scores import (
-    Measure,
     Score,
-    choose_measure,
+    best_score,
+    choose_metric,
     measured_scores,
     median_or_none,
+    second_metrics,
     seconds_left,
 )
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
@@ -24,15 +26,25 @@ from fedquilt_server.web.bars import split_reply
 
 
 @dataclass(frozen=True)
+class OtherScore:
+    """A metric beside the main one."""
+
+    metric: Metric
+    latest: Score
+    best: Score
+
+
+@dataclass(frozen=True)
 class ResultSummary:
     """What the tiles show of the finished rounds. None means that a value is not known yet."""
 
-    measure: Measure
+    metric: Metric
     title: str
     latest: Score | None
     best: Score | None
     personal: Score | None
     best_personal: Score | None
+    others: tuple[OtherScore, ...]
     loss: Score | None
     lowest: Score | None
     seconds: float | None
@@ -88,18 +100,19 @@ def _count_states(boards: Sequence[BoardStatus]) -> dict[str, int]:
 
 def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:
     """Compute what the tiles show of the finished rounds."""
-    measure = choose_measure(history)
-    scores, losses = measured_scores(history, measure), measured_scores(history, "loss")
-    personal = measured_scores((row for row in history if row.has_both), "personal_accuracy")
+    metric = choose_metric(history)
+    scores, losses = measured_scores(history, metric.name), measured_scores(history, "loss")
+    personal = measured_scores((row for row in history if row.has_both), f"personal_{metric.name}")
     return ResultSummary(
-        measure=measure,
-        title=_title(history, measure),
+        metric=metric,
+        title=_title(history, metric),
         latest=scores[-1] if scores else None,
-        best=max(scores, key=_value, default=None),
+        best=best_score(scores, metric),
         personal=personal[-1] if personal else None,
-        best_personal=max(personal, key=_value, default=None),
+        best_personal=best_score(personal, metric),
+        others=tuple(_other_scores(history)),
         loss=losses[-1] if losses else None,
-        lowest=min(losses, key=_value, default=None),
+        lowest=best_score(losses, LOSS),
         seconds=median_or_none(row.seconds for row in history),
         total_seconds=sum(row.seconds for row in history),
         train_share=_training_share(history),
@@ -111,17 +124,18 @@ def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:
     )
 
 
-def _title(history: Sequence[RoundResult], measure: Measure) -> str:
+def _other_scores(history: Sequence[RoundResult]) -> Iterator[OtherScore]:
+    for metric in second_metrics(history):
+        found = measured_scores(history, metric.name)
+        if best := best_score(found, metric):
+            yield OtherScore(metric, found[-1], best)
+
+
+def _title(history: Sequence[RoundResult], metric: Metric) -> str:
     """Return the title of the tile with the main score."""
-    if measure == "r2":
-        return "R²"
-    if any(row.personal_accuracy is not None for row in history):
-        return "Global accuracy" if any(row.has_both for row in history) else "Personal accuracy"
-    return "Accuracy"
-
-
-def _value(score: Score) -> float:
-    return score[1]
+    if any(row.value(f"personal_{metric.name}") is not None for row in history):
+        return f"{'Global' if any(row.has_both for row in history) else 'Personal'} {metric.title_inside}"
+    return metric.title
 
 
 def _training_share(history: Sequence[RoundResult]) -> float | None:
@@ -135,22 +149,23 @@ class RoundColumns:
     """Which columns the table of rounds has.
 
     Attributes:
-        own: the accuracy of the clients' own models.
+        metric: the main score.
+        own: the same of the clients' own models.
         parted: sub-models, who trained which and what was sent in vain.
         labelled: bytes of soft labels.
     """
 
-    measure: Measure
+    metric: Metric
     own: bool
     parted: bool
     labelled: bool
 
 
-def round_columns(history: Sequence[RoundResult], measure: Measure) -> RoundColumns:
+def round_columns(history: Sequence[RoundResult], metric: Metric) -> RoundColumns:
     """Choose the columns from the latest round; they depend on the algorithm only."""
     latest = history[-1:]
     return RoundColumns(
-        measure=measure,
+        metric=metric,
         own=any(row.has_both for row in latest),
         parted=any(row.trained for row in latest),
         labelled=any(row.label_bytes_up is not None for row in latest),

@@ -1,6 +1,6 @@
 // The curves of several runs in one chart each. Every run keeps its colour and its dashes in charts, lists and tables.
 import { byId, choice, element, once } from "./dom.js";
-import { run as shown, specs, X } from "./curve_data.js";
+import { setMeasure, specs, X } from "./curve_data.js";
 import { colour, onTheme } from "./palette.js";
 
 const HEIGHT = 300;
@@ -117,7 +117,7 @@ async function refresh() {
     if (!changed) return;
     const first = data === null;
     data = text;
-    shown.measure = data.measure;
+    setMeasure(data);
     redraw();
     if (!first) await refreshTables();
   } catch { fail("Connection to the server lost. The comparison may be out of date. Reconnecting…"); }

@@ -1,7 +1,7 @@
 // The points of the curves, as the server sends them, and the columns that each chart draws.
 const COLUMNS = ["round", "value", "personal", "loss", "down", "up", "sending", "training", "waiting", "averaging", "joules", "bytes", "seconds"];
 export const points = Object.fromEntries(COLUMNS.map((name) => [name, []]));
-export const run = { measure: "accuracy" };
+export const run = { measure: "", title: "", share: false };
 export const STACK = ["training", "sending", "averaging", "waiting"];
 
 export function append(added) {
@@ -9,7 +9,12 @@ export function append(added) {
     points[name].length = added.start;
     points[name].push(...added[name]);
   }
-  run.measure = added.measure;
+  setMeasure(added);
+}
+
+// The score in the column "value": its name, its heading, and whether it is from 0 to 1.
+export function setMeasure({ measure, title, share }) {
+  Object.assign(run, { measure, title, share });
 }
 
 export const isKnown = (name) => points[name].some((v) => v !== null);
@@ -45,12 +50,11 @@ export const X = {
 
 // What each chart shows now: its title, format and lines. Lines differ in dash and mark, not only in hue.
 export function specs() {
-  const accuracy = run.measure === "accuracy";
   const both = isKnown("personal");
-  const first = { column: "value", label: both ? "Global" : accuracy ? "Accuracy" : "R²", colour: "accuracy", mark: "circle" };
+  const first = { column: "value", label: both ? "Global" : run.title, colour: "accuracy", mark: "circle" };
   const second = { column: "personal", label: "Personal", colour: "personal", dash: [7, 4], mark: "square" };
   return {
-    value: { title: accuracy ? "Accuracy" : "R²", ...(accuracy ? share : plain), most: accuracy ? 1 : null, lines: both ? [first, second] : [first] },
+    value: { title: run.title, ...(run.share ? share : plain), most: run.share ? 1 : null, lines: both ? [first, second] : [first] },
     loss: { title: "Loss", ...plain, lines: [{ column: "loss", label: "Loss", colour: "loss", mark: "circle" }] },
     traffic: { title: "Bytes per round", ...size, zero: true, lines: [
       { column: "down", label: "Down", colour: "down", mark: "circle" },

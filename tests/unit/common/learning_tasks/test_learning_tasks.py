@@ -20,7 +20,7 @@ from fedquilt_common.learning_tasks import (
     add_counts,
     make_learning_task,
 )
-from fedquilt_common.learning_tasks.metrics import METRICS
+from fedquilt_common.learning_tasks.metrics import MAIN_METRICS, METRICS, SECOND_METRICS
 from fedquilt_common.types import Dataset, Examples
 
 RNG = np.random.default_rng(0)
@@ -145,3 +145,11 @@ def test_an_unknown_task_is_refused_with_the_choices() -> None:
 def test_targets_that_are_not_finite_are_refused() -> None:
     with pytest.raises(DataUnavailableError, match="not a finite number"):
         Regression().check(np.array([1.0, np.nan]))
+
+
+def test_the_main_metrics_of_all_tasks_are_listed_and_more_is_better() -> None:
+    assert {task.metrics[0] for task in LEARNING_TASKS.values()} == set(MAIN_METRICS)
+    assert all(metric.best == "max" for metric in MAIN_METRICS)
+    listed = {metric for task in LEARNING_TASKS.values() for metric in task.metrics}
+    assert listed == set(METRICS.values())
+    assert set(SECOND_METRICS) < listed - set(MAIN_METRICS)

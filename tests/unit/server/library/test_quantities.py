@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.recorded_runs import make_round, make_rounds
 
+from fedquilt_common.learning_tasks.metrics import MAIN_METRICS, METRICS
 from fedquilt_server.library.quantities import (
     QUANTITIES,
+    SCORES,
     TargetReached,
     accumulate,
     best_value,
@@ -83,3 +85,22 @@ def test_runs_are_compared_by_a_score_that_all_have() -> None:
 
 def test_each_quantity_is_defined() -> None:
     assert all(quantity.meaning and quantity.heading for quantity in QUANTITIES.values())
+
+
+def test_every_metric_and_those_of_other_models_are_quantities() -> None:
+    names = [quantity.name for quantity in SCORES]
+    assert len(set(names)) == len(names)
+    assert set(METRICS) <= set(names)
+    assert {f"{prefix}_{metric.name}" for metric in MAIN_METRICS for prefix in ("global", "personal", "average")} <= {
+        *names
+    }
+    assert (QUANTITIES["personal_r2"].heading, QUANTITIES["personal_r2"].unit) == ("personal R2 (P)", "number")
+    assert (QUANTITIES["global_map50"].heading, QUANTITIES["global_map50"].unit) == ("global mAP-50 (G)", "share")
+
+
+def test_less_is_better_for_an_error() -> None:
+    rounds = [make_round(1, None, r2=0.1, scores={"mae": 3.0}), make_round(2, None, r2=0.2, scores={"mae": 2.0})]
+    assert best_value(rounds, "mae") == 2.0
+    reached = reach_target(rounds, "mae", 2.5)
+    assert reached is not None
+    assert reached.round == 2

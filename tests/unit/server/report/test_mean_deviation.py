@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_server.library.quantities import LARGEST
+from fedquilt_common.learning_tasks.metrics import LARGEST
 from fedquilt_server.report.mean_deviation import MeanDeviation, Quantiles, mean_deviation, quantiles
 
 NUMBERS = st.lists(st.floats(-LARGEST, LARGEST), min_size=1, max_size=30)

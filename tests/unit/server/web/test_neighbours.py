@@ -11,9 +11,9 @@ import httpx
 import pytest
 from tests.support.recorded_runs import make_rounds, write_run
 
+from fedquilt_common.learning_tasks.metrics import ACCURACY, Metric
 from fedquilt_server.library import run_library
 from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.scores import Measure
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web import neighbours as neighbours_module
 from fedquilt_server.web.curves import COLUMNS, Curves, draw_curves
@@ -93,8 +93,8 @@ def test_the_curves_of_another_run_are_thinned(open_page: OpenPage, tmp_path: Pa
     rounds = make_rounds([number / 5000 for number in range(3000)])
     write_run(tmp_path / "long", rounds=rounds)
     found = open_page(write_run(tmp_path / "now")).get("/api/v1/runs/long/curves").json()
-    assert found == draw_curves(rounds, "accuracy").since(None)
-    assert set(found) == {"start", "measure", *COLUMNS}
+    assert found == draw_curves(rounds, ACCURACY).since(None)
+    assert set(found) == {"start", "measure", "title", "share", *COLUMNS}
     assert len(found["round"]) < 1000
 
 
@@ -103,7 +103,7 @@ def test_curves_are_drawn_again_only_if_the_run_has_changed(
 ) -> None:
     drawn: list[int] = []
 
-    def draw(rounds: Sequence[RoundResult], measure: Measure) -> Curves:
+    def draw(rounds: Sequence[RoundResult], measure: Metric) -> Curves:
         drawn.append(len(rounds))
         return draw_curves(rounds, measure)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedquilt_common.learning_tasks.metrics import ACCURACY
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
@@ -201,7 +202,7 @@ def test_curves_are_continued_or_begun_again() -> None:
 
 
 def test_a_curve_knows_bytes_and_seconds_since_the_start() -> None:
-    curves = draw_curves([row(1, bytes_down=10, bytes_up=5, seconds=2.0), row(2, bytes_up=1, seconds=0.5)], "accuracy")
+    curves = draw_curves([row(1, bytes_down=10, bytes_up=5, seconds=2.0), row(2, bytes_up=1, seconds=0.5)], ACCURACY)
     sent = curves.since(None)
     assert (sent["bytes"], sent["seconds"]) == ([15.0, 16.0], [2.0, 2.5])
 
@@ -216,7 +217,7 @@ def test_the_parts_of_a_round_add_up() -> None:
 def test_long_curves_are_thinned_but_keep_their_extremes() -> None:
     rows = [row(n, accuracy=n / 20000, loss=1.0) for n in range(1, 10_001)]
     rows[4321] = row(4322, accuracy=0.999, loss=77.0)
-    curves = draw_curves(rows, "accuracy")
+    curves = draw_curves(rows, ACCURACY)
     assert len(curves.points) < 14 * BUCKETS + 2 * RAW_POINTS
     rounds, losses = ([point[COLUMNS.index(name)] or 0 for point in curves.points] for name in ("round", "loss"))
     assert 77.0 in losses
@@ -229,7 +230,7 @@ def test_the_page_brings_its_curves_so_that_they_do_not_wait_for_the_stream() ->
     html = page.source.page()
     found = re.search(r'data-curves="(.*?)"', html)
     assert found is not None
-    assert json.loads(unescape(found[1])) == draw_curves(page.store.current.history, "accuracy").since(None)
+    assert json.loads(unescape(found[1])) == draw_curves(page.store.current.history, ACCURACY).since(None)
     frame = html.partition("events?frame=")[2].partition('"')[0]
     sent = parse_events(Reader(page.source, frame).events(0.0))
     assert "timeline" in sent
@@ -247,12 +248,12 @@ def test_pages_that_open_at_the_same_frame_share_the_bytes() -> None:
 
 def test_a_new_round_of_a_long_run_adds_one_point() -> None:
     rows = [row(n, accuracy=n / 20000) for n in range(1, 5002)]
-    before = draw_curves(rows[:-1], "accuracy")
-    after = draw_curves(rows, "accuracy", before)
-    assert after.points == draw_curves(rows, "accuracy").points
+    before = draw_curves(rows[:-1], ACCURACY)
+    after = draw_curves(rows, ACCURACY, before)
+    assert after.points == draw_curves(rows, ACCURACY).points
     sent = after.since(before)
     assert (sent["round"], sent["start"]) == ([5001], len(before.points))
-    assert set(sent) == {"start", "measure", *COLUMNS}
+    assert set(sent) == {"start", "measure", "title", "share", *COLUMNS}
 
 
 # Timeline

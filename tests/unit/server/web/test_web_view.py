@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedquilt_common.learning_tasks.metrics import ACCURACY, MAP50, R2
 from fedquilt_server.status import scores, units, waiting
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
@@ -81,7 +82,7 @@ def test_who_trained_what_is_counted_from_the_widest() -> None:
 
 def rounds_of(*rows: RoundResult) -> str:
     results = view.summarise_results(rows)
-    return Renderer().rounds(rows, view.round_columns(rows, results.measure))
+    return Renderer().rounds(rows, view.round_columns(rows, results.metric))
 
 
 def test_the_rounds_show_sub_models_where_there_are_any() -> None:
@@ -128,15 +129,27 @@ def test_nothing_is_left_of_a_run_that_is_over(phase: str) -> None:
 
 
 def test_regression_is_judged_by_r2() -> None:
-    assert scores.choose_measure([row(1), row(2, r2=0.3)]) == "r2"
-    assert scores.choose_measure([row(1, accuracy=0.1, r2=0.3)]) == "accuracy"
-    assert scores.choose_measure([]) == "accuracy"
+    assert scores.choose_metric([row(1), row(2, r2=0.3)]) is R2
+    assert scores.choose_metric([row(1, accuracy=0.1, r2=0.3)]) is ACCURACY
+    assert scores.choose_metric([row(1, scores={"map50": 0.2, "map50_95": 0.1})]) is MAP50
+    assert scores.choose_metric([]) is ACCURACY
 
 
 def test_page_of_a_regression_run() -> None:
     one = row(1, r2=0.25)
     assert "R²" in Renderer().parts(snapshot(one), summary_of(one))["summary"]
     assert "0.250" in rounds_of(one)
+
+
+def test_the_tiles_show_the_metrics_beside_the_main_one() -> None:
+    rows = [row(1, r2=0.25, scores={"mae": 3.0}), row(2, r2=0.5, scores={"mae": 4.0})]
+    shown = Renderer().parts(snapshot(*rows), summary_of(*rows))["summary"]
+    assert '<p class="value" data-testid="mae">4.000</p>' in shown
+    assert "best 3.000 in 1" in shown  # less is better
+    found = row(1, scores={"map50": 0.5, "map50_95": 0.25, "global_map50": 0.5, "personal_map50": 0.75})
+    shown = Renderer().parts(snapshot(found), summary_of(found))["summary"]
+    assert all(words in shown for words in ("Global mAP-50", "50.0 %", "mAP-50:95", "25.0 %", "Personal mAP-50"))
+    assert all(words in rounds_of(found) for words in ("50.0 %", "75.0 %", "mAP-50 of the clients"))
 
 
 def test_the_tiles_count_the_boards_by_their_state() -> None:
