@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from fedquilt_common.learning_tasks.metrics import ACCURACY
 from fedquilt_server.library.quantities import QUANTITIES, Unit
 from fedquilt_server.status.units import DASH
 
@@ -62,10 +63,9 @@ def number_text(value: float, scale: Scale) -> str:
 
 
 def score_text(score: str | None, value: float | None) -> str:
-    """Return a score, such as "93.42 %", "R2 0.83" or "loss 0.12"; a dash for an unknown one."""
+    """Return a score, such as "93.42 %" (accuracy), "R2 0.83" or "mAP-50 31.20 %"; a dash for an unknown one."""
     if score is None or value is None:
         return DASH
-    scale = scale_of(QUANTITIES[score].unit, [value])
-    if QUANTITIES[score].unit == "share":
-        return f"{number_text(value, scale)} %"
-    return f"{QUANTITIES[score].heading} {number_text(value, scale)}"
+    quantity = QUANTITIES[score]
+    name = "" if score == ACCURACY.name else f"{quantity.heading} "
+    return f"{name}{number_text(value, scale_of(quantity.unit, [value]))}{' %' if quantity.unit == 'share' else ''}"

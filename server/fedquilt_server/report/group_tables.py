@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
 from fedquilt_server.library.quantities import COSTS, QUANTITIES, SCORES, Quantity, evaluated
 from fedquilt_server.report.groups import RunGroup, average_curve
 from fedquilt_server.report.mean_deviation import mean_deviation
@@ -19,12 +20,19 @@ _OVER = (
 
 
 def present_scores(groups: Sequence[RunGroup]) -> list[Quantity]:
-    """Return the scores that some run has; without those that equal the first one in every run."""
+    """Return the scores that some run has; without those that equal the main one of their task in every run."""
     found = [score for score in SCORES if any(evaluated(run.rounds, score.name) for g in groups for run in g.runs)]
-    return [score for score in found if score is found[0] or not _repeats(groups, score.name, found[0].name)]
+    return [score for score in found if not _repeats(groups, score.name, _main_of(score.name, found[0].name))]
+
+
+def _main_of(name: str, usual: str) -> str:
+    """Return the main metric that a score such as ``global_r2`` is of, otherwise ``usual``."""
+    return next((metric.name for metric in MAIN_METRICS if name.endswith(metric.name)), usual)
 
 
 def _repeats(groups: Sequence[RunGroup], name: str, other: str) -> bool:
+    if name == other:
+        return False
     runs = [run.rounds for group in groups for run in group.runs]
     return all(evaluated(rows, name) in ([], evaluated(rows, other)) for rows in runs)
 

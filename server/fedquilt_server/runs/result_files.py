@@ -25,7 +25,11 @@ from fedquilt_server.status.results import FORMAT, SCORE_COLUMNS, Ending, Result
 from fedquilt_server.status.snapshot import BoardStatus
 
 RESULT: Final = "result.json"
-_WITH_BEST: Final = dict.fromkeys((*SCORE_COLUMNS, *(metric.name for metric in (*MAIN_METRICS, *SECOND_METRICS))))
+_WITH_BEST: Final = dict.fromkeys((
+    *SCORE_COLUMNS,
+    *(metric.name for metric in (*MAIN_METRICS, *SECOND_METRICS)),
+    *(f"{model}_{metric.name}" for metric in MAIN_METRICS for model in ("global", "personal")),
+))  # fmt: skip
 """Scores whose best value is in ``final``."""
 MODEL: Final = "global.safetensors"
 SHARE: Final = 0.05

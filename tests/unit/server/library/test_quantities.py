@@ -21,6 +21,8 @@ from fedquilt_server.library.quantities import (
     pick_score,
     reach_target,
 )
+from fedquilt_server.library.scales import score_text
+from fedquilt_server.status.units import DASH
 
 ROUNDS = make_rounds([0.5, None, 0.8, 0.7])
 
@@ -104,3 +106,11 @@ def test_less_is_better_for_an_error() -> None:
     reached = reach_target(rounds, "mae", 2.5)
     assert reached is not None
     assert reached.round == 2
+
+
+@pytest.mark.parametrize(
+    ("score", "value", "text"),
+    [("accuracy", 0.9342, "93.42 %"), ("r2", 0.83, "R2 0.830"), ("map50", 0.312, "mAP-50 31.20 %"), (None, None, DASH)],
+)
+def test_a_score_in_a_list_has_its_name_unless_it_is_the_accuracy(score: str, value: float, text: str) -> None:
+    assert score_text(score, value) == text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 
-from fedquilt_server.runs.result_files import score_fields
+from fedquilt_server.runs.result_files import final_row, score_fields
 from fedquilt_server.runs.tables import clients_csv, rounds_csv
 from fedquilt_server.status.results import RoundResult
 
@@ -41,3 +41,18 @@ def test_clients_without_an_accuracy_have_the_main_metric_of_their_task() -> Non
     assert (row.r2, row.scores) == (0.5, {"mae": 2.0})
     (client,) = csv.DictReader(clients_csv([row]).splitlines())
     assert (client["client"], client["accuracy"], client["score"]) == ("3", "", "-0.5")
+
+
+def test_the_best_value_of_an_error_is_the_least() -> None:
+    rows = [round_row(n, **score_fields(scores)) for n, scores in enumerate((
+        {"r2": 0.1, "mae": 3.0, "personal_r2": 0.3}, {"r2": 0.3, "mae": 2.0, "personal_r2": 0.2},
+        {"r2": 0.2, "mae": 2.5, "personal_r2": 0.1},
+    ), 1)]  # fmt: skip
+    final = final_row(rows, 0, "")
+    assert [final[name] for name in ("r2", "best_r2", "mae", "best_mae", "best_personal_r2")] == [
+        0.2,
+        0.3,
+        2.5,
+        2.0,
+        0.3,
+    ]
