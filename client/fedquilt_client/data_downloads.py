@@ -34,6 +34,7 @@ ATTEMPTS: Final = 3
 _SUFFIX: Final = ".safetensors"
 
 SendRequest = Callable[[DataRequest], None]
+StartFetch = Callable[[DataFile, Path], None]
 
 
 class DataDownloads:
@@ -45,13 +46,23 @@ class DataDownloads:
         data: the run's samples.
         clients: the clients that this board hosts.
         send: publishes a request.
+        fetch: downloads a file that has an address, and calls ``finish_fetch`` later.
     """
 
-    def __init__(self, folder: Path, run: str, data: DataMessage, clients: Iterable[int], send: SendRequest) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        data: DataMessage,
+        clients: Iterable[int],
+        send: SendRequest,
+        fetch: StartFetch = lambda _file, _path: None,
+    ) -> None:
         self._folder = folder
         self._run = run
         self._data = data
         self._send = send
+        self._fetch = fetch
         shards = [data.shards[client] for client in clients if client < len(data.shards)]
         shared = [file for file in (data.public, data.test) if file is not None]
         self._files = {file.digest: file for file in [*shards, *shared]}
@@ -95,6 +106,9 @@ class DataDownloads:
         self._target = missing[0]
         if self._has_room(self._target):
             log.info("downloading samples: %d files, %d bytes", len(missing), sum(file.size for file in missing))
+            if self._target.url is not None:
+                self._fetch(self._target, self.path(self._target))
+                return
             self._pause = FIRST_PAUSE
             self._request(self._resume(self._target))
 
@@ -181,6 +195,23 @@ class DataDownloads:
                 "file or this board's disk is damaged. Start the coordinator again, and check the disk"
             )
 
+    def finish_fetch(self, file: DataFile, problem: str) -> None:
+        """Continue after a download from an address.
+
+        Args:
+            file: the file that is complete and checked.
+            problem: why it is not; empty if it is.
+        """
+        if self._target is file:
+            self._target, self.problem = None, problem
+            self.start()
+
+    def retry(self) -> None:
+        """Try again after a problem, which may be over."""
+        if self.problem:
+            self.problem = ""
+            self.start()
+
     def fetch_again(self, path: Path) -> bool:
         """Delete a damaged file and download it again; returns whether the path is one of this run's samples."""
         found = [file for file in self._files.values() if self.path(file) == path]
@@ -192,7 +223,7 @@ class DataDownloads:
 
     def repair(self) -> None:
         """Request chunks again that did not arrive for a while; called regularly while connected."""
-        if self._target is None or time.monotonic() - self._asked_at < self._pause:
+        if self._target is None or self._target.url is not None or time.monotonic() - self._asked_at < self._pause:
             return
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._request(min(self._assembly.missing) if self._assembly is not None else 0)

@@ -134,7 +134,9 @@ class Jobs:
             experiment.speedup,
         )
         folder = self._store.samples
-        samples = SampleSupply.for_run(message, folder, self._settings, self._transport, self._topics)
+        samples = SampleSupply.for_run(
+            message, folder, self._settings, self._transport, self._topics, self._post, self.plan
+        )
         self._run = CurrentRun(store, downloads, uploads, samples)
         if self._early_round is not None and self._early_round.run == message.run:
             self.open_round(self._early_round, retained=True)
@@ -187,6 +189,7 @@ class Jobs:
         """Retry failed tasks and offer settled replies again: an earlier refusal may not apply to this manifest."""
         run.given_up.clear()
         run.damages.clear()
+        run.samples.retry()
         run.uploads.review(lambda reply: (reply.client, reply.task) in task_ids)
 
     def _open_tasks(self, message: RoundMessage) -> list[OpenTask]:

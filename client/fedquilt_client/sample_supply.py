@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedquilt_client.data_downloads import DataDownloads
 from fedquilt_client.settings import AgentSettings
+from fedquilt_client.worker_pool import Post
+from fedquilt_common.errors import FedquiltError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.training_jobs import JobData
-from fedquilt_common.wire.data_messages import DataRequest
+from fedquilt_common.wire.data_messages import DataFile, DataRequest
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
@@ -32,7 +35,14 @@ class SampleSupply:
 
     @classmethod
     def for_run(
-        cls, message: RunMessage, folder: Path, settings: AgentSettings, transport: Transport, topics: Topics
+        cls,
+        message: RunMessage,
+        folder: Path,
+        settings: AgentSettings,
+        transport: Transport,
+        topics: Topics,
+        post: Post,
+        then: Callable[[], None],
     ) -> SampleSupply:
         """Make the supply of a run, and request the samples that are missing.
 
@@ -42,6 +52,8 @@ class SampleSupply:
             settings: the board's clients, and their own samples.
             transport: the connection to the broker.
             topics: the topics of the federation.
+            post: runs a callable in the agent's thread.
+            then: called in the agent's thread after each download from an address.
         """
         if message.data is None:
             return cls(folder)
@@ -49,7 +61,18 @@ class SampleSupply:
         def send(request: DataRequest) -> None:
             transport.publish(topics.requests(settings.name), request.encode())
 
-        downloads = DataDownloads(folder, message.run, message.data, settings.clients, send)
+        def start_fetch(file: DataFile, path: Path) -> None:
+            threading.Thread(target=work, args=(file, path), daemon=True, name="samples").start()
+
+        def work(file: DataFile, path: Path) -> None:
+            problem = _fetch_file(file, path)
+            post(lambda: finish(file, problem))
+
+        def finish(file: DataFile, problem: str) -> None:
+            downloads.finish_fetch(file, problem)
+            then()
+
+        downloads = DataDownloads(folder, message.run, message.data, settings.clients, send, start_fetch)
         downloads.start()
         return cls(folder, settings.own_data if not message.data.shards else None, downloads)
 
@@ -86,6 +109,11 @@ class SampleSupply:
         """Download damaged samples again; returns whether ``path`` holds samples of this run."""
         return self.downloads is not None and self.downloads.fetch_again(path)
 
+    def retry(self) -> None:
+        """Try again to get samples that could not be had."""
+        if self.downloads is not None:
+            self.downloads.retry()
+
     def repair(self) -> None:
         """Request chunks again that did not arrive for a while."""
         if self.downloads is not None:
@@ -95,3 +123,14 @@ class SampleSupply:
         """Stop a transfer; what has arrived stays on disk."""
         if self.downloads is not None:
             self.downloads.close()
+
+
+def _fetch_file(file: DataFile, path: Path) -> str:
+    """Download a file from its address; returns why it is not there, or nothing."""
+    from fedquilt_common.downloads.fetch import fetch  # an idle agent does not need it
+
+    try:
+        fetch(str(file.url), path, file.digest, file.size)
+    except FedquiltError as error:
+        return str(error)
+    return ""

@@ -34,7 +34,7 @@ def running(execute: Callable[[Callable[[], bool]], None]) -> Iterator[threading
     finally:
         stop.set()
         thread.join(20)
-        assert (thread.is_alive(), errors) == (False, [])
+        assert (thread.is_alive(), errors) == (False, []), errors
 
 
 @contextmanager

@@ -6,7 +6,7 @@ The same samples give the same bytes on every machine, so a file's SHA-256 ident
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -148,22 +148,3 @@ def check_form(examples: Examples, form: DatasetForm, where: str) -> None:
 def shard_name(client: int) -> str:
     """Return the name of a client's file in a folder of shards."""
     return f"client-{client:05d}.safetensors"
-
-
-def write_shards(folder: Path, count: int, make: Callable[[int], Shard], on_done: Callable[[int], None]) -> list[Blob]:
-    """Write the shards of all clients.
-
-    Args:
-        folder: where to write.
-        count: number of clients.
-        make: returns the samples of a client.
-        on_done: called with the number of finished shards after each one.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
-    blobs = []
-    for client in range(count):
-        blobs.append(write_shard(folder / shard_name(client), make(client)))
-        on_done(client + 1)
-    return blobs

@@ -1,33 +1,19 @@
-"""The samples that the coordinator delivers to boards without the data set: one file for each client."""
+"""What boards without the data set receive: the samples of their clients, from the coordinator or from an address."""
 
 from __future__ import annotations
 
-import json
-import shutil
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-import numpy as np
-from pydantic import BaseModel, ValidationError
-
-from fedquilt_common.datasets.shard_files import DatasetForm, form_of, shard_name, write_samples, write_shards
-from fedquilt_common.files.durable import write_durably
-from fedquilt_common.types import Examples
-from fedquilt_common.wire.chunks import digest_file
-from fedquilt_common.wire.data_messages import DataFile, DataMessage
+from fedquilt_common.datasets.shard_files import form_of
+from fedquilt_common.downloads.fetch import fetch
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.data_section import Bundle
+from fedquilt_common.sample_bundle import BundleManifest, identify_samples, parse_manifest, write_bundle
+from fedquilt_common.wire.data_messages import DataMessage
 from fedquilt_server.lab.workbench import Workbench
-
-MANIFEST: Final = "manifest.json"
-_PUBLIC, _TEST = "public.safetensors", "test.safetensors"
-
-
-class _Manifest(BaseModel):
-    """What a folder of samples holds, and for which partition."""
-
-    partition: str
-    files: dict[str, DataFile]
 
 
 @dataclass(frozen=True)
@@ -37,7 +23,7 @@ class Delivery:
     Attributes:
         message: the part of the run's message.
         files: path of each file by digest, of those that the coordinator publishes.
-        clients: the client that a file belongs to by digest; files that all clients share are not in it.
+        clients: the clients that a file belongs to by digest; files that all clients share are not in it.
     """
 
     message: DataMessage
@@ -46,74 +32,43 @@ class Delivery:
 
 
 def prepare_delivery(bench: Workbench, folder: Path) -> Delivery | None:
-    """Write the files that boards receive; files of an earlier start are used again if they are intact.
+    """Write the files that boards receive, or look up where they download them.
 
     Args:
         bench: the experiment's data set, partition and public set.
-        folder: where to write.
+        folder: where to write; files of an earlier start are used again if they are intact.
 
     Returns:
         The delivery; None if every board has the data set.
 
     Raises:
         OSError: the files cannot be written.
-        ExperimentError: the partition or the noise does not suit the data set.
+        ExperimentError: the partition does not suit the data set, or the bundle is of another experiment.
+        DownloadError: the bundle's manifest cannot be downloaded.
     """
-    delivery = bench.experiment.data.delivery
-    if delivery == "local" or not bench.learns:
+    data = bench.experiment.data
+    if data.delivery == "local" or not bench.learns:
         return None
-    files = _read_intact(bench, folder) or _write(bench, folder)
-    shards = [files[name] for name in map(shard_name, range(bench.experiment.data.clients)) if name in files]
-    message = _describe(form_of(bench.dataset), shards, files)
+    if data.bundle is not None:
+        manifest = _fetch_manifest(bench, data.bundle, folder)
+        return Delivery(manifest.describe(form_of(bench.dataset), data.clients, data.bundle.url))
+    manifest = write_bundle(bench, folder)
+    message = manifest.describe(form_of(bench.dataset), data.clients)
     owners: dict[str, set[int]] = {}
-    for client, file in enumerate(shards):
+    for client, file in enumerate(message.shards):
         owners.setdefault(file.digest, set()).add(client)
-    return Delivery(
-        message,
-        {file.digest: folder / name for name, file in files.items()},
-        {digest: frozenset(clients) for digest, clients in owners.items()},
-    )
+    paths = {file.digest: folder / name for name, file in manifest.files.items()}
+    return Delivery(message, paths, {digest: frozenset(clients) for digest, clients in owners.items()})
 
 
-def _describe(form: DatasetForm, shards: list[DataFile], files: Mapping[str, DataFile]) -> DataMessage:
-    return DataMessage(
-        name=form.name, shape=list(form.shape), dtype=form.dtype, classes=form.classes, task=form.task,
-        label_shape=list(form.label_shape), label_dtype=form.label_dtype,
-        shards=shards, public=files.get(_PUBLIC), test=files.get(_TEST),
-    )  # fmt: skip
-
-
-def _key(bench: Workbench) -> str:
-    """Return what determines the files: partition, noise, public and test samples."""
-    return f"{bench.partition_digest()} {bench.public_digest()} {bench.tests_on_official_samples}"
-
-
-def _read_intact(bench: Workbench, folder: Path) -> dict[str, DataFile] | None:
-    try:
-        manifest = _Manifest.model_validate_json((folder / MANIFEST).read_bytes())
-        intact = all(digest_file(folder / name) == file.digest for name, file in manifest.files.items())
-    except (OSError, ValidationError):
-        return None
-    return manifest.files if intact and manifest.partition == _key(bench) else None
-
-
-def _write(bench: Workbench, folder: Path) -> dict[str, DataFile]:
-    shutil.rmtree(folder, ignore_errors=True)
-    data, blobs = bench.experiment.data, {}
-    if data.delivery == "broker":
-        for blob in write_shards(folder, data.clients, bench.shard, lambda _: None):
-            blobs[blob.path.name] = blob
-    if data.public is not None:
-        blobs[_PUBLIC] = write_samples(folder / _PUBLIC, _without_labels(bench))
-    if bench.tests_on_official_samples:
-        blobs[_TEST] = write_samples(folder / _TEST, bench.dataset.test)
-    files = {name: DataFile(digest=blob.digest, size=blob.size) for name, blob in blobs.items()}
-    content = {"partition": _key(bench), "files": {name: file.model_dump() for name, file in files.items()}}
-    write_durably(folder / MANIFEST, json.dumps(content))
-    return files
-
-
-def _without_labels(bench: Workbench) -> Examples:
-    """Return the public samples; their labels are not delivered, so all are 0."""
-    form = form_of(bench.dataset)
-    return Examples(bench.public, np.zeros((len(bench.public), *form.label_shape), form.label_dtype))
+def _fetch_manifest(bench: Workbench, bundle: Bundle, folder: Path) -> BundleManifest:
+    path = folder / f"bundle-{hashlib.sha256(bundle.url.encode()).hexdigest()[:16]}.json"
+    path.unlink(missing_ok=True)
+    fetch(bundle.url, path, bundle.sha256)
+    manifest = parse_manifest(path.read_bytes(), bundle.url)
+    if manifest.samples != identify_samples(bench):
+        raise ExperimentError(
+            f"data.bundle.url = {bundle.url}: this bundle is of another experiment: its data set ({manifest.name}), "
+            "seed, partition or noise differs; make it again with `fedquilt data partition` from this experiment"
+        )
+    return manifest
