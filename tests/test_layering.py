@@ -127,7 +127,6 @@ COMMON = {
     "experiment_tools": (
         "algorithm_api algorithms datasets experiment learning_tasks seeds submodels tracing training models types"
     ),
-    "sample_bundle": "datasets errors experiment_tools files types wire",
     "experiment_file": "algorithms datasets errors experiment files models user_imports",
     "catalogue": "algorithms datasets errors models user_imports",
     "data_tools": (

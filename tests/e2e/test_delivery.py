@@ -20,10 +20,10 @@ from tests.support.published import idx_files
 from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common import datasets
+from fedquilt_common.data_tools.shard_folder import write_shard_folder
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_tools import ExperimentTools
-from fedquilt_common.sample_bundle import write_bundle
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.runs.run import ActiveRun
@@ -129,7 +129,7 @@ def test_delivered_samples_give_the_same_model_and_travel_once_for_two_runs(
 
 
 def test_boards_download_a_bundle(port: int, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_bundle(ExperimentTools(experiment("local"), ()), tmp_path / "bundle")
+    write_shard_folder(ExperimentTools(experiment("local"), ()), tmp_path / "bundle")
     files = {f"/{path.name}": path.read_bytes() for path in (tmp_path / "bundle").iterdir()}
 
     def start_without_data() -> AbstractContextManager[Thread]:
@@ -147,17 +147,6 @@ def test_boards_download_a_bundle(port: int, tmp_path: Path, images: Path, monke
         other = experiment("url", bundle={"url": server.url("/manifest.json")}, clients=2, holdout=0.5)
         with pytest.raises(ExperimentError, match="this bundle is of another experiment"):
             ActiveRun(other, tmp_path / "other", resume=True)
-
-
-def test_an_interrupted_bundle_is_written_again(tmp_path: Path, images: Path) -> None:
-    tools = ExperimentTools(experiment("local"), ())
-    done: list[tuple[int, int]] = []
-    first = write_bundle(tools, tmp_path / "one", lambda count, total: done.append((count, total)))
-    assert done == [(1, 2), (2, 2)]
-    (tmp_path / "one" / "client-00001.safetensors").write_bytes(b"damaged")
-    assert write_bundle(tools, tmp_path / "one") == first == write_bundle(tools, tmp_path / "two")
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
 
 def test_boards_train_on_samples_of_their_own(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,10 @@ class ShardManifest:
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
 
 
-def write_shard_folder(tools: ExperimentTools, folder: Path, on_shard: OnShard) -> ShardManifest:
-    """Write the samples of each client; public and official test samples too, if boards need them.
+def write_shard_folder(
+    tools: ExperimentTools, folder: Path, on_shard: OnShard = lambda _finished, _all: None
+) -> ShardManifest:
+    """Write the samples of each client, unless boards have them; public and official test samples if boards need them.
 
     Args:
         tools: of the experiment.
@@ -86,7 +88,7 @@ def write_shard_folder(tools: ExperimentTools, folder: Path, on_shard: OnShard) 
     """
     if not tools.learns:
         raise ExperimentError(f"'{tools.experiment.algorithm.name}' trains no model, so its clients have no samples")
-    key, writers = _partition_key(tools), dict(_list_writers(tools))
+    key, writers = describe_partition(tools), dict(_list_writers(tools))
     with report_disk_errors(folder), lock_folder(folder, name=_LOCK):
         finished = _find_finished(folder, key)
         _write_missing(folder, key, writers, finished, on_shard)
@@ -146,10 +148,16 @@ def parse_manifest(text: str, source: str) -> ShardManifest:
     return manifest
 
 
-def _partition_key(tools: ExperimentTools) -> str:
-    """Return what determines the files; the coordinator's own folder of samples has the same key."""
+def describe_partition(tools: ExperimentTools) -> str:
+    """Return what determines the files, as ``ShardManifest.partition``."""
+    samples = "own" if _has_own_samples(tools) else tools.samples_digest()
     public = digest_of(tools.public) if tools.experiment.data.public is not None else None
-    return f"{tools.samples_digest()} {public} {tools.tests_on_official_samples}"
+    return f"{samples} {public} {tools.tests_on_official_samples}"
+
+
+def _has_own_samples(tools: ExperimentTools) -> bool:
+    """Whether the boards have the clients' samples themselves."""
+    return tools.experiment.data.delivery == "own"
 
 
 def _describe_form(form: DatasetForm) -> dict[str, Any]:
@@ -157,7 +165,7 @@ def _describe_form(form: DatasetForm) -> dict[str, Any]:
 
 
 def _list_writers(tools: ExperimentTools) -> Iterator[tuple[str, Callable[[Path], Blob]]]:
-    for client in range(tools.experiment.data.clients):
+    for client in range(0 if _has_own_samples(tools) else tools.experiment.data.clients):
         yield shard_name(client), partial(_write_client, tools, client)
     if tools.experiment.data.public is not None:
         yield PUBLIC_FILE, lambda path: write_samples(path, _take_public(tools))

@@ -6,13 +6,21 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urljoin
 
-from fedquilt_common.datasets.shard_files import form_of
+from fedquilt_common.data_tools.shard_folder import (
+    PUBLIC_FILE,
+    TEST_FILE,
+    ShardManifest,
+    describe_partition,
+    parse_manifest,
+    write_shard_folder,
+)
+from fedquilt_common.datasets.shard_files import form_of, shard_name
 from fedquilt_common.downloads.fetch import fetch
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.data_section import Bundle
-from fedquilt_common.sample_bundle import BundleManifest, identify_samples, parse_manifest, write_bundle
-from fedquilt_common.wire.data_messages import DataMessage
+from fedquilt_common.wire.data_messages import DataFile, DataMessage
 from fedquilt_server.lab.workbench import Workbench
 
 
@@ -42,7 +50,7 @@ def prepare_delivery(bench: Workbench, folder: Path) -> Delivery | None:
         The delivery; None if every board has the data set.
 
     Raises:
-        OSError: the files cannot be written.
+        RunFolderError: the files cannot be written.
         ExperimentError: the partition does not suit the data set, or the bundle is of another experiment.
         DownloadError: the bundle's manifest cannot be downloaded.
     """
@@ -50,10 +58,9 @@ def prepare_delivery(bench: Workbench, folder: Path) -> Delivery | None:
     if data.delivery == "local" or not bench.learns:
         return None
     if data.bundle is not None:
-        manifest = _fetch_manifest(bench, data.bundle, folder)
-        return Delivery(manifest.describe(form_of(bench.dataset), data.clients, data.bundle.url))
-    manifest = write_bundle(bench, folder)
-    message = manifest.describe(form_of(bench.dataset), data.clients)
+        return Delivery(_describe(bench, _fetch_manifest(bench, data.bundle, folder), data.bundle.url))
+    manifest = write_shard_folder(bench, folder)
+    message = _describe(bench, manifest)
     owners: dict[str, set[int]] = {}
     for client, file in enumerate(message.shards):
         owners.setdefault(file.digest, set()).add(client)
@@ -61,14 +68,35 @@ def prepare_delivery(bench: Workbench, folder: Path) -> Delivery | None:
     return Delivery(message, paths, {digest: frozenset(clients) for digest, clients in owners.items()})
 
 
-def _fetch_manifest(bench: Workbench, bundle: Bundle, folder: Path) -> BundleManifest:
+def _describe(bench: Workbench, manifest: ShardManifest, url: str | None = None) -> DataMessage:
+    """Return the part of the run's message.
+
+    Args:
+        bench: the experiment's data set.
+        manifest: of the files.
+        url: the manifest's address, if boards download the files beside it; None: the coordinator has them.
+    """
+    files = {
+        name: DataFile(digest=file.digest, size=file.size, url=urljoin(url, name) if url is not None else None)
+        for name, file in manifest.files.items()
+    }
+    form, names = form_of(bench.dataset), [shard_name(client) for client in range(manifest.clients)]
+    return DataMessage(
+        name=form.name, shape=list(form.shape), dtype=form.dtype, classes=form.classes, task=form.task,
+        label_shape=list(form.label_shape), label_dtype=form.label_dtype,
+        shards=[files[name] for name in names if name in files],
+        public=files.get(PUBLIC_FILE), test=files.get(TEST_FILE),
+    )  # fmt: skip
+
+
+def _fetch_manifest(bench: Workbench, bundle: Bundle, folder: Path) -> ShardManifest:
     path = folder / f"bundle-{hashlib.sha256(bundle.url.encode()).hexdigest()[:16]}.json"
-    path.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)  # the address may have another one now
     fetch(bundle.url, path, bundle.sha256)
-    manifest = parse_manifest(path.read_bytes(), bundle.url)
-    if manifest.samples != identify_samples(bench):
+    manifest = parse_manifest(path.read_text(encoding="utf-8", errors="replace"), bundle.url)
+    if manifest.partition != describe_partition(bench) or manifest.clients != bench.experiment.data.clients:
         raise ExperimentError(
-            f"data.bundle.url = {bundle.url}: this bundle is of another experiment: its data set ({manifest.name}), "
-            "seed, partition or noise differs; make it again with `fedquilt data partition` from this experiment"
+            f"data.bundle.url = {bundle.url}: this bundle is of another experiment ({manifest.experiment}): its data "
+            "set, seed, partition or noise differs; make it again with `fedquilt data partition` from this experiment"
         )
     return manifest
