@@ -15,6 +15,7 @@ MOST_OVERLAP: Final = 0.7
 MOST_DETECTIONS: Final = 300
 """Of an image; those with the highest scores are kept."""
 _MOST_CANDIDATES: Final = 30_000
+_CHUNK: Final = 1024
 
 Places = NDArray[np.float64]
 """Boxes as centre x, centre y, width, height; shape (n, 4)."""
@@ -56,14 +57,36 @@ def select_boxes(candidates: NDArray[Any]) -> DetectedBoxes:
 
 
 def _suppress(places: Places, kinds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the positions that non-maximum suppression keeps, ascending; boxes are in descending order of scores."""
-    kept, left = list[int](), np.arange(len(places))
+    """Return the positions that non-maximum suppression keeps, ascending; boxes are in descending order of scores.
+
+    Works in chunks: most often the first one has enough detections, and the thousands that follow are not looked at.
+    """
+    kept = np.zeros(0, np.int64)
+    for start in range(0, len(places), _CHUNK):
+        left = np.arange(start, min(start + _CHUNK, len(places)))
+        covered = _is_same(places, kinds, kept, left).any(axis=0)
+        kept = np.append(kept, _keep_best(places, kinds, left[~covered]))[:MOST_DETECTIONS]
+        if len(kept) == MOST_DETECTIONS:
+            break
+    return kept
+
+
+def _keep_best(places: Places, kinds: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Keep the first of ``left``, drop those that it covers, and go on with the rest."""
+    kept = list[int]()
     while len(left) and len(kept) < MOST_DETECTIONS:
-        best, left = left[0], left[1:]
-        kept.append(int(best))
-        overlap = overlaps(places[best : best + 1], places[left])[0]
-        left = left[(kinds[left] != kinds[best]) | (overlap <= MOST_OVERLAP)]
+        best, left = left[:1], left[1:]
+        kept.append(int(best[0]))
+        left = left[~_is_same(places, kinds, best, left)[0]]
     return np.array(kept, np.int64)
+
+
+def _is_same(
+    places: Places, kinds: NDArray[np.int64], one: NDArray[np.int64], other: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return whether two detections are of one class and overlap too much, shape (n, m)."""
+    same: NDArray[np.bool_] = kinds[one][:, None] == kinds[other][None]
+    return same & (overlaps(places[one], places[other]) > MOST_OVERLAP)
 
 
 def overlaps(one: Places, other: Places) -> NDArray[np.float64]:

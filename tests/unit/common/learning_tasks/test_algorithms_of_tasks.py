@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from fedquilt_common.algorithm_api import declaration_of
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.learning_tasks import LEARNING_TASKS
 from fedquilt_server.lab.workbench import Workbench
 
 SETS = {
@@ -43,3 +45,19 @@ def test_an_algorithm_refuses_the_tasks_that_it_cannot_do(name: str, task: str) 
         return
     with pytest.raises(ExperimentError, match=f"algorithm.name = {name}: .* task of the data set '.*' is {task}"):
         bench.check()
+
+
+def test_the_documentation_lists_tasks_metrics_and_the_algorithms_that_cannot_do_all() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "tasks.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    metrics = {row[0].strip("`"): row[-1] for row in rows if len(row) == 5}
+    assert {name: metrics.get(name) for name in LEARNING_TASKS} == {
+        name: ", ".join(f"`{metric.name}`" for metric in task.metrics) for name, task in LEARNING_TASKS.items()
+    }
+    listed = {name: row[1] for row in rows if len(row) == 2 for name in row[0].replace("`", "").split(", ")}
+    for name in ALGORITHMS:
+        declared = declaration_of(make_algorithm(name, CASES[name].fields, ()))
+        if declared.tasks is not None and name in listed:
+            assert {part.strip("` ") for part in listed[name].split(",")} == declared.tasks
+        elif declared.tasks is not None:
+            assert declared.any_models, f"{name} is missing in docs/tasks.md"  # the algorithms of soft labels

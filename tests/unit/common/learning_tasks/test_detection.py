@@ -77,6 +77,15 @@ def test_suppression_keeps_the_best_of_a_class() -> None:
     assert select_boxes(odd).scores.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_suppression_does_not_depend_on_the_size_of_its_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates = random_images(1)[0][0]
+    whole = select_boxes(candidates)
+    monkeypatch.setattr("fedquilt_common.learning_tasks.boxes._CHUNK", chunk)
+    assert np.array_equal(select_boxes(candidates).places, whole.places)
+    assert 0 < len(whole.scores) < np.count_nonzero(candidates[:, 4:])
+
+
 def test_counts_of_clients_add_up() -> None:
     outputs, objects = random_images(12)
     task = Detection(3)
