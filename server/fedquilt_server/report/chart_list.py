@@ -37,10 +37,10 @@ def curve_charts(contents: ReportContents) -> Iterator[Chart]:
 
 
 def client_charts(contents: ReportContents) -> Iterator[Chart]:
-    """Yield the chart of the clients' accuracies, if any are recorded."""
+    """Yield the chart of the clients' scores, if any are recorded."""
     if contents.clients:
-        title = "Accuracy of each client: quartiles as a box, a point for each client and run"
-        figure = draw_clients(contents.clients, [group.name for group in contents.groups])
+        title = f"{contents.metric.title} of each client: quartiles as a box, a point for each client and run"
+        figure = draw_clients(contents.clients, [group.name for group in contents.groups], contents.metric)
         yield Chart("clients", title, "The table below has the quartiles.", figure)
 
 

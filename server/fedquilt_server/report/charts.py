@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from fedquilt_common.errors import PackageMissingError
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.library.quantities import QUANTITIES, Quantity
 from fedquilt_server.library.run_files import ReplyPhases, reply_phases
 from fedquilt_server.library.scales import scale_of
@@ -192,16 +193,18 @@ def add_legend(figure: Figure, names: int) -> None:
     legend.set_in_layout(True)
 
 
-def draw_clients(scores: Sequence[ClientScores], groups: Sequence[str]) -> Figure:
-    """Draw the accuracies of the clients: one box and one point for each client and run.
+def draw_clients(scores: Sequence[ClientScores], groups: Sequence[str], metric: Metric) -> Figure:
+    """Draw the scores of the clients: one box and one point for each client and run.
 
     Args:
-        scores: the accuracies.
+        scores: the scores.
         groups: names of the groups, in the order of their colours.
+        metric: what the scores are.
     """
     figure, axes = new_figure(0.9 + 0.4 * len(scores))
+    factor, unit = (100, " [%]") if metric.unit == "share" else (1, "")
     for number, one in enumerate(scores):
-        values = [100 * value for value in one.values]
+        values = [factor * value for value in one.values]
         style = look(groups.index(one.group))
         axes.boxplot(
             [values], positions=[number], orientation="horizontal", widths=0.5, showfliers=False,
@@ -212,7 +215,7 @@ def draw_clients(scores: Sequence[ClientScores], groups: Sequence[str]) -> Figur
         axes.plot(values, offsets, linestyle="", marker=style["marker"], markersize=4, alpha=0.55, color=style["color"])
     axes.set_yticks(range(len(scores)), [f"{shorten(one.group)} ({one.source})" for one in scores])
     axes.invert_yaxis()
-    axes.set_xlabel("accuracy of a client [%]")
+    axes.set_xlabel(f"{metric.label} of a client{unit}")
     return figure
 
 

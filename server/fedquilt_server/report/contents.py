@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.library.comparison import check_target
 from fedquilt_server.library.quantities import pick_score
 from fedquilt_server.library.recorded_run import RecordedRun
@@ -26,6 +27,7 @@ from fedquilt_server.report.published import published_tables
 from fedquilt_server.report.run_tables import common_settings, excluded_table, notes_of, run_table, settings_table
 from fedquilt_server.report.sources import RunSources
 from fedquilt_server.report.table import ReportTable
+from fedquilt_server.status.scores import choose_metric
 from fedquilt_server.sweep.manifest import PublishedTable
 
 
@@ -38,9 +40,10 @@ class ReportContents:
         runs: every run that was given, without copies.
         groups: the averaged runs, grouped by their settings.
         score: the score of the curves; None if no run has one.
+        metric: the main metric of the runs, which the clients' scores are of.
         target: the score whose costs are given; None without one.
         details: what the optional files of the averaged runs hold.
-        clients: the accuracies of the clients.
+        clients: the scores of the clients.
         common: the settings that all groups have in common.
         notes: what a reader must hold beside the numbers.
         tables: the tables with rows, by name, in the order of reading.
@@ -50,6 +53,7 @@ class ReportContents:
     runs: tuple[RecordedRun, ...]
     groups: tuple[RunGroup, ...]
     score: str | None
+    metric: Metric
     target: float | None
     details: tuple[RunDetail, ...]
     clients: tuple[ClientScores, ...]
@@ -90,16 +94,17 @@ def make_contents(
         target = pick_target(groups, score)
     notes = notes_of(runs, groups, copies)
     details = [read_detail(group, run, notes) for group in groups for run in group.runs]
-    clients = client_scores(groups, details)
+    metric = choose_metric([row for group in groups for run in group.runs for row in run.rounds])
+    clients = client_scores(groups, details, metric)
     shown = [detail for detail in details if any(detail.run is group.runs[0] for group in groups)]
     tables = [
         *_group_tables(groups, score, target), memory_table(groups), client_memory_table(groups),
         *published_tables([*sources.published, *published], groups),
-        client_table(clients), board_table(shown), coverage_table(shown), share_table(shown),
+        client_table(clients, metric), board_table(shown), coverage_table(shown), share_table(shown),
         run_table(runs, groups, score), excluded_table(runs), settings_table(groups),
     ]  # fmt: skip
     return ReportContents(
-        sources.title, tuple(runs), tuple(groups), score, target, tuple(details), tuple(clients),
+        sources.title, tuple(runs), tuple(groups), score, metric, target, tuple(details), tuple(clients),
         common_settings(groups), tuple(notes), {table.name: table for table in tables if table.rows},
     )  # fmt: skip
 

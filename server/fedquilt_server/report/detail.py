@@ -1,10 +1,11 @@
-"""Details of one run of each group: its boards, the accuracies of its clients, the coverage of its model."""
+"""Details of one run of each group: its boards, the scores of its clients, the coverage of its model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.library.quantities import is_possible
 from fedquilt_server.library.recorded_run import RecordedRun
 from fedquilt_server.library.run_files import COVERAGE, read_coverage
@@ -14,6 +15,7 @@ from fedquilt_server.report.mean_deviation import mean_deviation, quantiles
 from fedquilt_server.report.table import Cell, Column, ReportTable
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.problems import natural_key
+from fedquilt_server.status.scores import choose_metric
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,11 @@ def read_detail(group: RunGroup, run: RecordedRun, notes: list[str]) -> RunDetai
 
 @dataclass(frozen=True)
 class ClientScores:
-    """The accuracies of the clients of a group.
+    """The scores of the clients of a group.
 
     Attributes:
         group: name of the group.
-        source: what the accuracies are.
+        source: what the scores are.
         values: one for each client and run.
     """
 
@@ -55,33 +57,40 @@ class ClientScores:
     values: tuple[float, ...]
 
 
-def client_scores(groups: Sequence[RunGroup], details: Sequence[RunDetail]) -> list[ClientScores]:
-    """Return the accuracies of the clients of each group, from the results and from the replies."""
+def client_scores(groups: Sequence[RunGroup], details: Sequence[RunDetail], metric: Metric) -> list[ClientScores]:
+    """Return the scores of the clients of each group, from the results and, accuracies only, from the replies.
+
+    Args:
+        groups: groups of runs.
+        details: of each of their runs.
+        metric: the main metric; runs of a learning task with another one are left out.
+    """
     histories = {detail.run.folder: detail.history for detail in details}
     found = []
     for group in groups:
-        own = [value for run in group.runs for value in _own_accuracies(run)]
-        reported = [value for run in group.runs for value in histories[run.folder].client_accuracy.values()]
+        runs = [run for run in group.runs if choose_metric(run.rounds) is metric]
+        own = [value for run in runs for value in _own_scores(run, metric)]
+        reported = [value for run in runs for value in histories[run.folder].client_accuracy.values()]
         found += [ClientScores(group.name, "own model", tuple(own)), ClientScores(group.name, "reply", tuple(reported))]
     return [one for one in found if one.values]
 
 
-def _own_accuracies(run: RecordedRun) -> list[float]:
-    """Return the accuracy of each client's own model in the last round that tested it."""
-    last = {client: value for row in run.rounds for client, value in row.client_accuracy.items()}
-    return [value for value in last.values() if is_possible(value, "accuracy")]
+def _own_scores(run: RecordedRun, metric: Metric) -> list[float]:
+    """Return the main metric of each client's own model in the last round that tested it."""
+    last = {client: value for row in run.rounds for client, value in (row.client_accuracy | row.client_scores).items()}
+    return [value for value in last.values() if is_possible(value, metric.name)]
 
 
-def client_table(scores: Sequence[ClientScores]) -> ReportTable:
-    """Return the distribution over the clients of each group."""
+def client_table(scores: Sequence[ClientScores], metric: Metric) -> ReportTable:
+    """Return the distribution of a metric over the clients of each group."""
     names = ("lowest", "first quartile", "median", "third quartile", "highest")
     columns = (
         Column("group", "group"),
         Column("source", "source", "text", "own model: the client's model on its test samples; "
                "reply: what the client reported with its last accepted reply"),
         Column("values", "clients x runs", "count"),
-        *(Column(name.replace(" ", "_"), name, "share") for name in names),
-        Column("mean", "mean", "share", "mean \N{PLUS-MINUS SIGN} sample standard deviation over clients and runs"),
+        *(Column(name.replace(" ", "_"), name, metric.unit) for name in names),
+        Column("mean", "mean", metric.unit, "mean \N{PLUS-MINUS SIGN} sample standard deviation over clients and runs"),
     )  # fmt: skip
     rows = list[tuple[Cell, ...]]()
     for one in scores:
@@ -89,7 +98,7 @@ def client_table(scores: Sequence[ClientScores]) -> ReportTable:
         if q:
             cells = (q.low, q.first, q.median, q.third, q.high)
             rows.append((one.group, one.source, q.n, *cells, mean_deviation(one.values)))
-    meaning = "Distribution over the clients of all runs of a group, each client with its last accuracy."
+    meaning = f"Distribution over the clients of all runs of a group, each client with its last {metric.label}."
     return ReportTable("clients", "Clients", meaning, columns, tuple(rows))
 
 

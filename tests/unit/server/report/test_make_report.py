@@ -211,3 +211,15 @@ def test_without_matplotlib_the_tables_still_work(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "out").exists()
     for kind in ("md", "latex", "csv"):
         assert make_report([run], ReportSettings(tmp_path / "out", kind)).files
+
+
+def test_the_clients_of_a_regression_are_compared_by_r2(tmp_path: Path) -> None:
+    rounds = [make_round(1, None, r2=0.2, client_scores={"0": -0.5, "1": 0.5}), make_round(2, None, r2=0.4)]
+    write_run(tmp_path / "run", rounds=rounds)
+    write_run(tmp_path / "other", algorithm="fedprox", rounds=[make_round(1, None, scores={"map50": 0.5})])
+    made = make_report([tmp_path / "run", tmp_path / "other"], ReportSettings(tmp_path / "out.csv", "csv"))
+    (clients,) = made.contents.clients
+    assert (clients.source, clients.values) == ("own model", (-0.5, 0.5))
+    table = made.contents.tables["clients"]
+    assert "its last R2" in table.meaning
+    assert {column.kind for column in table.columns if column.key in ("lowest", "mean")} == {"number"}
