@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from fedquilt_client.capacity import free_capacity, read_limit
 from fedquilt_common.algorithm_api import Reply, Task
@@ -32,6 +32,8 @@ from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import MAX_METRICS, REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
 
 PROGRESS_SECONDS = 0.5
+_REMEMBERED: Final = 10_000
+"""Files whose digests were right and are not computed again."""
 PLENTY = 1 << 30
 """A training process with at least this many free bytes keeps the memory that it frees."""
 
@@ -52,7 +54,7 @@ class Worker:
         self._threads = threads
         self._board: Any = None
         self._run_file: tuple[Path, int] | None = None
-        self._intact: set[tuple[Path, int]] = set()
+        self._intact: dict[tuple[Path, int], None] = {}
         self.cancelled: set[int] = set()
         self.energies: queue.SimpleQueue[tuple[int, float | None] | None] = queue.SimpleQueue()
         """Answers to the event ``trained``: the job's number, and the joules if they are known; None ends them."""
@@ -130,14 +132,14 @@ class Worker:
         return None
 
     def _check_inputs(self, job: Job) -> None:
-        """Check the digests of the job's files; a patch that many clients share is read once."""
-        kept = set()
+        """Check the digests of the job's files; what many clients or rounds share is read once."""
         for file in (*job.patches, *([job.memory] if job.memory else []), *(job.data.files if job.data else [])):
             version = file.path, _modified(file.path)
             if version not in self._intact and not file.is_intact():
                 raise _DamagedInputError(str(file.path))
-            kept.add(version)
-        self._intact = kept
+            self._intact[version] = None
+        while len(self._intact) > _REMEMBERED:
+            del self._intact[next(iter(self._intact))]
 
     def _board_for(self, job: Job) -> Any:
         from fedquilt_client.context import BoardRun

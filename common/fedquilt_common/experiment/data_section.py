@@ -23,7 +23,6 @@ _SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
     "labels-per-client": frozenset({"labels"}) | _PSEUDO_CLASSES,
     "per-class": frozenset({"per_class", "classes", "overlap"}) | _PSEUDO_CLASSES,
 }  # fmt: skip
-_MISPLACED = "the delivery '{}' does not use it; remove it"
 _REQUIRED: Mapping[str, str] = {"alpha": "try 0.5", "per_class": "try 20", "labels": "try 2", "file": "try shares.csv"}
 
 
@@ -197,7 +196,7 @@ class Bundle(Section):
 
     Args:
         url: of the bundle's `manifest.json`.
-        sha256: digest of the manifest. The coordinator fills it in.
+        sha256: digest that the manifest must have; null: any. `fedquilt data publish` prints it.
     """
 
     url: Annotated[str, Field(min_length=8, max_length=2000, pattern=r"^https?://")]
@@ -238,16 +237,23 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _check_delivery(self) -> Data:
-        if (self.bundle is None) == (self.delivery == "url"):
-            why = "the delivery 'url' needs it; give the bundle's url" if self.bundle is None else _MISPLACED
-            raise validation_error([Problem("bundle", None, why.format(self.delivery))])
-        if self.form is not None and self.delivery != "own":
-            raise validation_error([Problem("form", None, _MISPLACED.format(self.delivery))])
-        if (self.set == OWN) == (self.form is None):
-            why = (
-                "is missing; name a data set, such as digits"
-                if self.form is None
-                else "the form replaces it; remove it"
-            )
-            raise validation_error([Problem("set", self.set, why)])
+        problems = [*self._find_misplaced(), *self._find_missing()]
+        if problems:
+            raise validation_error(problems)
         return self
+
+    def _find_misplaced(self) -> Iterator[Problem]:
+        """List the keys that the delivery does not use."""
+        unused = {"own": ("partition", "label_noise", "mixed")}.get(self.delivery, ("form",))
+        for key in (*unused, *(["bundle"] if self.delivery != "url" else [])):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                yield Problem(key, None, f"the delivery '{self.delivery}' does not use it; remove it")
+        if self.form is not None and self.set != OWN:
+            yield Problem("set", self.set, "the form replaces it; remove one of the two")
+
+    def _find_missing(self) -> Iterator[Problem]:
+        """List the keys that the delivery lacks."""
+        if self.delivery == "url" and self.bundle is None:
+            yield Problem("bundle", None, "the delivery 'url' needs it; give the bundle's url")
+        if self.set == OWN and self.form is None:
+            yield Problem("set", None, "is missing; name a data set, such as digits")

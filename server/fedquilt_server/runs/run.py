@@ -106,7 +106,7 @@ class ActiveRun:
                 self.divergence.take(row)
             self.partition_digest = self.workbench.partition_digest() if running else None
             self.public_digest = self.workbench.public_digest() if running else None
-            self.delivery = self._prepare_delivery(path / "samples") if running else None
+            self.delivery = self._prepare_delivery(self.folder.samples) if running else None
             if running:  # a finished run is shown without loading its data set
                 self.folder.journal.set_meta("note", self.workbench.note)
             undo.pop_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +116,14 @@ class RunFolder:
         self.journal.set_meta("finished", "yes")
 
     def close(self) -> None:
-        """Record that the end is published."""
+        """Record that the end is published, and delete the samples that boards have received."""
         self.journal.set_meta("closed", "yes")
+        shutil.rmtree(self.samples, ignore_errors=True)
+
+    @property
+    def samples(self) -> Path:
+        """Folder of the samples that boards receive."""
+        return self.path / "samples"
 
     def release(self) -> None:
         """Close the journal and unlock the folder for other processes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedquilt_common.errors import BrokerUnreachableError, RunFailedError, RunFolderError
+from fedquilt_common.errors import BrokerUnreachableError, ExperimentError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
@@ -134,7 +134,13 @@ def make_plan(
 
     Raises:
         RunFolderError: the folder holds a finished run, or a run of another experiment.
+        ExperimentError: the agents need samples of their own.
     """
+    if experiment.data.delivery == "own":
+        raise ExperimentError(
+            "data.delivery = own: the agents that `simulate` starts have no samples of their own; run `fedquilt "
+            "coordinator`, and `fedquilt agent --data CLIENT=FILE` on each board"
+        )
     before = inspect_folder(folder)
     if before.experiment is not None and before.experiment != dump_experiment(experiment):
         raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedquilt_common.errors import FolderInUseError
+from fedquilt_common.errors import ExperimentError, FolderInUseError
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.simulate.simulate import make_plan, run_simulation
 from fedquilt_server.tools.bench import bench_experiment
@@ -26,3 +26,10 @@ def test_a_second_simulation_does_not_wait(tmp_path: Path, monkeypatch: pytest.M
         pytest.raises(FolderInUseError, match=f"process {os.getpid()} on .* uses {tmp_path}"),
     ):
         run_simulation(plan, lambda _: None)
+
+
+def test_agents_that_need_samples_of_their_own_are_not_started(tmp_path: Path) -> None:
+    experiment = bench_experiment(1, 1, 0.01, 1)
+    own = experiment.data.model_copy(update={"delivery": "own"})
+    with pytest.raises(ExperimentError, match="have no samples of their own"):
+        make_plan(experiment.model_copy(update={"data": own}), tmp_path)
