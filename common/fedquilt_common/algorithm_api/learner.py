@@ -27,7 +27,11 @@ OutputViews = Callable[["Outputs"], "Outputs"]
 
 
 def deepest_exit(outputs: Outputs) -> Outputs:
-    """Return the outputs of the deepest exit alone."""
+    """Return the outputs of the deepest exit alone.
+
+    Args:
+        outputs: one array or tensor for each exit, each of shape (n, classes), the deepest last.
+    """
     return outputs[-1:]
 
 

@@ -16,7 +16,7 @@ STATISTICS_BATCH: Final = 512
 
 
 def evaluation_batches(data: Examples) -> list[slice]:
-    """Return the samples of each batch of evaluation, at least one sample each."""
+    """Return the samples of each batch of evaluation, at least one each, for samples of shape (n, ...)."""
     size = MOST_NUMBERS // max(1, math.prod(data.x.shape[1:]))
     return batch_slices(len(data), max(1, min(size, EVALUATION_BATCH)))
 

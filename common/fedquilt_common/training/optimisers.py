@@ -81,7 +81,12 @@ class Optimiser:
         return {_STEPS: np.array(self._steps), **averages, **(self.scale.state() if self.scale is not None else {})}
 
     def load(self, names: Sequence[str], state: Arrays) -> None:
-        """Continue from what ``state`` returned for parameters with the same names."""
+        """Continue from what ``state`` returned for parameters with the same names.
+
+        Args:
+            names: names of the parameters, in their order.
+            state: the arrays of ``state``, in the shapes of the parameters.
+        """
         self._steps = int(state[_STEPS])
         if self.scale is not None:
             self.scale.load(state)

@@ -198,11 +198,14 @@ class LossScale:
         self._finite_steps = 0
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return the scale and the number of steps since it changed; ``load`` takes them. Scales are powers of two."""
+        """Return the scale, a power of two, and the number of steps since it changed; each of shape ().
+
+        ``load`` takes them.
+        """
         return {"scale/value": np.array(self.value, np.float32), "scale/finite_steps": np.array(self._finite_steps)}
 
     def load(self, state: Arrays) -> None:
-        """Continue from what ``state`` returned."""
+        """Continue from what ``state`` returned, arrays of shape ()."""
         self.value, self._finite_steps = float(state["scale/value"]), int(state["scale/finite_steps"])
 
     def unscale(self, gradients: Sequence[Tensor]) -> bool:
