@@ -98,6 +98,19 @@ def test_the_curves_can_be_drawn_against_bytes_and_seconds(visit: Visit) -> None
         visit.wait_points("value-chart", 20)
 
 
+def test_a_run_of_another_task_has_the_curve_of_its_metric(visit: Visit) -> None:
+    visit.wait_points("value-chart", 20)
+    shown: dict[str, tuple[dict[str, Any], str]] = {
+        "mAP-50": ({"scores": {"map50": 0.125, "map50_95": 0.25}}, "12.50 %"),
+        "R\N{SUPERSCRIPT TWO}": ({"scores": {}, "r2": -2.5}, "-2.5000"),
+    }
+    for title, (scores, text) in shown.items():
+        history = [one.model_copy(update={"accuracy": None, **scores}) for one in visit.store.current.history]
+        visit.store.update(history=[one.model_copy(update={"loss": 0.5}) for one in history])
+        sync_api.expect(visit.page.locator("#value-title")).to_have_text(title)
+        sync_api.expect(visit.test("value-chart").locator(".u-legend")).to_contain_text(text)
+
+
 def test_personal_accuracy_has_a_tile_a_curve_and_a_column(visit: Visit) -> None:
     visit.wait_points("value-chart", 20)
     assert visit.test("personal").count() == 0
