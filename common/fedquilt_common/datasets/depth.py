@@ -51,7 +51,7 @@ def _read_image(path: Path) -> NDArray[np.float32]:
         from PIL import Image
     except ImportError as error:
         raise DataUnavailableError(
-            "the data set 'depth' consists of PNG images, which need Pillow; run pip install 'fedquilt[vision]'"
+            "the data set 'depth' consists of PNG images, which need Pillow; run pip install 'fedquilt[images]'"
         ) from error
     try:
         with Image.open(path, formats=("PNG",)) as image:

@@ -298,6 +298,6 @@ def _import_pillow() -> ModuleType:
         from PIL import Image
     except ImportError as error:
         raise DataUnavailableError(
-            f"the data set '{NAME}' consists of JPEG images, which need Pillow; run pip install 'fedquilt[vision]'"
+            f"the data set '{NAME}' consists of JPEG images, which need Pillow; run pip install 'fedquilt[images]'"
         ) from error
     return Image

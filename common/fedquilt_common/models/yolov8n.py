@@ -1,7 +1,7 @@
 """YOLOv8n, the detector of FedAIoT for VisDrone (FedAIoT thesis, section 2.3.3.4), as Ultralytics builds it.
 
 Terven and Cordova-Esparza, "A Comprehensive Review of YOLO", 2023. 3,013,188 parameters for twelve classes, of which 16
-are fixed. Network and loss come from the package ``ultralytics``, which ``fedquilt[detection]`` installs and whose
+are fixed. Network and loss come from the package ``ultralytics``, which ``fedquilt[vision]`` installs and whose
 licence is AGPL-3.0. The network is built from the package's own description, without published weights.
 """
 
@@ -101,7 +101,7 @@ def _import_network() -> Any:
             from ultralytics.nn.tasks import DetectionModel
         except ImportError as error:
             raise ExperimentError(
-                f"model.name = yolov8n: needs the package ultralytics ({error}); install fedquilt[detection]"
+                f"model.name = yolov8n: needs the package ultralytics ({error}); install fedquilt[vision]"
             ) from error
     return DetectionModel
 

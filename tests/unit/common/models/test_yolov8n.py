@@ -1,4 +1,4 @@
-"""YOLOv8n: its size, its loss and its detections. Most tests need ``fedquilt[detection]``."""
+"""YOLOv8n: its size, its loss and its detections. Most tests need ``fedquilt[vision]``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedquilt_common.types import Examples
 CLASSES = 3
 SHAPE = (3, 64, 96)
 needs_package = pytest.mark.skipif(
-    importlib.util.find_spec("ultralytics") is None, reason="needs ultralytics: pip install 'fedquilt[detection]'"
+    importlib.util.find_spec("ultralytics") is None, reason="needs ultralytics: pip install 'fedquilt[vision]'"
 )
 
 
