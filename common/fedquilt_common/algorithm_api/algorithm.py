@@ -98,7 +98,7 @@ class ServerTools(Protocol):
 
     @property
     def classes(self) -> int:
-        """Number of classes of the data set; 0 for regression."""
+        """Number of classes of the data set, or words of its vocabulary; 0 for regression."""
 
     @property
     def learning_task(self) -> LearningTask:
@@ -226,7 +226,7 @@ class ClientContext(Protocol):
 
     @property
     def classes(self) -> int:
-        """Number of classes of the data set; 0 for regression."""
+        """Number of classes of the data set, or words of its vocabulary; 0 for regression."""
 
     @property
     def learning_task(self) -> LearningTask:

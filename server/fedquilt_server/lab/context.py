@@ -68,7 +68,7 @@ class RoundContext:
 
     @property
     def classes(self) -> int:
-        """Number of classes of the data set; 0 for regression."""
+        """Number of classes of the data set, or words of its vocabulary; 0 for regression."""
         return self.tools.classes
 
     @property
