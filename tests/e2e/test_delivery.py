@@ -20,6 +20,7 @@ from tests.support.published import idx_files
 from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common import datasets
+from fedquilt_common.data_tools.publish_data import publish_manifest
 from fedquilt_common.data_tools.shard_folder import write_shard_folder
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
@@ -147,6 +148,27 @@ def test_boards_download_a_bundle(port: int, tmp_path: Path, images: Path, monke
         other = experiment("url", bundle={"url": server.url("/manifest.json")}, clients=2, holdout=0.5)
         with pytest.raises(ExperimentError, match="this bundle is of another experiment"):
             ActiveRun(other, tmp_path / "other", resume=True)
+
+
+def test_files_of_a_bundle_can_have_addresses_of_their_own(
+    port: int, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards, links = tmp_path / "shards", tmp_path / "links.csv"
+    names = write_shard_folder(ExperimentTools(experiment("local"), ()), shards).files
+
+    def start_without_data() -> AbstractContextManager[Thread]:
+        monkeypatch.delenv(datasets.FOLDER_VARIABLE)
+        return board(port, tmp_path)
+
+    with serve_files({f"/drive/{number}": (shards / name).read_bytes() for number, name in enumerate(names)}) as server:
+        links.write_text("\n".join(f"{name},{server.url(f'/drive/{number}')}" for number, name in enumerate(names)))
+        bundle = publish_manifest(shards, links, tmp_path / "manifest.json")
+        server.files["/drive/manifest"] = bundle.path.read_bytes()
+        address = {"url": server.url("/drive/manifest"), "sha256": bundle.manifest_sha256}
+        session = Session(port, tmp_path / "url", experiment("url", bundle=address))
+        finish(session, start_without_data)
+    assert session.delivered == 0
+    assert {path for path, _ in server.requests} == {"/drive/manifest", "/drive/0", "/drive/1"}
 
 
 def test_boards_train_on_samples_of_their_own(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

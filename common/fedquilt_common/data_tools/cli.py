@@ -21,7 +21,7 @@ from fedquilt_common.data_tools.get_data import ReceivedFile, get_set
 from fedquilt_common.data_tools.inspect_data import Inspection, inspect_target
 from fedquilt_common.data_tools.list_data import list_sets
 from fedquilt_common.data_tools.progress import describe_file, draw_sets, show_bytes, show_files
-from fedquilt_common.data_tools.publish_data import explain_next_steps, publish_bundle
+from fedquilt_common.data_tools.publish_data import explain_next_steps, publish_bundle, publish_manifest
 from fedquilt_common.data_tools.shard_folder import write_shard_folder
 from fedquilt_common.data_tools.tables import draw_groups, draw_set
 from fedquilt_common.datasets import FOLDER_VARIABLE, UNPREPARED, data_folder
@@ -143,11 +143,18 @@ def partition(
 @data_app.command("publish")
 def publish(
     folder: Annotated[Path, typer.Argument(help="A folder that `fedquilt data partition` has written.")],
-    out: Annotated[Path, typer.Option(help="The bundle: a new folder, or a new file that ends in .tar or .zip.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="A new folder, or a new file that ends in .tar or .zip; with --addresses, the manifest."),
+    ],
+    addresses: Annotated[
+        Path | None,
+        typer.Option(help="A file with lines name,address: only write a manifest for files that are uploaded already."),
+    ] = None,
     json_: JsonFacts = False,
 ) -> None:
     """Make a bundle of the clients' samples, for a web server or Google Drive, and print what to do with it."""
-    bundle = publish_bundle(folder, out)
+    bundle = publish_bundle(folder, out) if addresses is None else publish_manifest(folder, addresses, out)
     if json_:
         typer.echo(json.dumps({**asdict(bundle), "path": str(bundle.path)}, indent=2))
     else:

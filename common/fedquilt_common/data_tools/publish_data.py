@@ -1,4 +1,4 @@
-"""A bundle of the clients' samples: a folder for a web server, or one archive for Google Drive.
+"""A bundle of the clients' samples: a folder for a web server, one archive, or a manifest with the files' addresses.
 
 The same samples give the same bytes: files are in order, uncompressed, and without times, owners or modes of their own.
 """
@@ -10,14 +10,15 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from fedquilt_common.data_tools.shard_folder import MANIFEST, ShardManifest, read_manifest
-from fedquilt_common.errors import RunFolderError
+from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_common.files.durable import replace_durably, sync
+from fedquilt_common.files.durable import replace_durably, sync, write_durably
+from fedquilt_common.files.yaml_text import read_text
 from fedquilt_common.wire.chunks import digest_file
 
 _MODE: Final = 0o644
@@ -31,8 +32,8 @@ class PublishedBundle:
     """A finished bundle.
 
     Attributes:
-        path: the folder or the archive.
-        kind: ``folder``, ``tar`` or ``zip``.
+        path: the folder, the archive or the manifest.
+        kind: ``folder``, ``tar``, ``zip`` or ``manifest``.
         size: bytes of all files.
         files: how many, with the manifest.
         manifest_sha256: digest of the manifest, for the experiment's ``data.bundle.sha256``.
@@ -76,15 +77,57 @@ def publish_bundle(folder: Path, bundle: Path) -> PublishedBundle:
     return _describe(bundle, folder, manifest)
 
 
+def publish_manifest(folder: Path, addresses: Path, out: Path) -> PublishedBundle:
+    """Write a manifest for files that have an address each, such as those on Google Drive.
+
+    Args:
+        folder: as ``fedquilt data partition`` writes it.
+        addresses: a text file with a line ``name,address`` for each file of the folder.
+        out: the manifest; it is replaced.
+
+    Raises:
+        DataUnavailableError: the folder is unfinished or damaged.
+        ExperimentError: a file lacks its address, or a line is wrong.
+        RunFolderError: the disk is full, or the place is not writable.
+    """
+    manifest, links = read_manifest(folder), _read_addresses(addresses)
+    if missing := [name for name in manifest.files if name not in links]:
+        raise ExperimentError(f"{addresses}: has no address of {missing[0]}; add a line '{missing[0]},ADDRESS'")
+    files = {name: replace(file, url=links[name]) for name, file in manifest.files.items()}
+    text = replace(manifest, files=files).encode()
+    with report_disk_errors(out.parent):
+        write_durably(out, text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return PublishedBundle(out, "manifest", len(text.encode()), 1, digest, digest)
+
+
+def _read_addresses(path: Path) -> dict[str, str]:
+    links = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        name, comma, address = (part.strip() for part in line.partition(","))
+        if not line.strip():
+            continue
+        if not comma or not address.startswith(("https://", "http://")):
+            raise ExperimentError(
+                f"{path}:{number}: '{line[:80]}' is not name,address; write the name, a comma, the link"
+            )
+        links[name] = address
+    return links
+
+
 def explain_next_steps(bundle: PublishedBundle) -> str:
     """Return what to do with a new bundle."""
     experiment = (
         "data:\n  delivery: url\n  bundle:\n    url: https://YOUR-SERVER/PATH/manifest.json\n"
         f"    sha256: {bundle.manifest_sha256}"
     )
+    if bundle.kind == "manifest":
+        return f"Next: upload {bundle.path.name} too. Then add to the experiment, with its address:\n\n{experiment}"
     if bundle.kind == "folder":
         return (
             f"Next: copy the folder {bundle.path} to a web server as it is. Then add to the experiment:\n\n{experiment}"
+            "\n\nOn Google Drive each file has an address of its own: upload the files, share them with everybody who "
+            "has the link, and see `fedquilt data publish --addresses`"
         )
     return (
         f"Next: upload {bundle.path.name} to Google Drive, and share it with everybody who has the link. Compare its "

@@ -36,10 +36,17 @@ OnShard = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A file of samples: SHA-256 in hex, and bytes."""
+    """A file of samples.
+
+    Attributes:
+        digest: SHA-256 in hex.
+        size: its bytes.
+        url: its address; "" if it lies beside the manifest.
+    """
 
     digest: str
     size: int
+    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,11 @@ class ShardManifest:
 
     def encode(self) -> str:
         """Return the manifest's text; the same samples give the same text on every machine."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+        content = {"format": _FORMAT, **asdict(self)}
+        for file in content["files"].values():
+            if not file["url"]:
+                del file["url"]
+        return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def write_shard_folder(

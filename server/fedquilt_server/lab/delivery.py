@@ -77,7 +77,9 @@ def _describe(bench: Workbench, manifest: ShardManifest, url: str | None = None)
         url: the manifest's address, if boards download the files beside it; None: the coordinator has them.
     """
     files = {
-        name: DataFile(digest=file.digest, size=file.size, url=urljoin(url, name) if url is not None else None)
+        name: DataFile(
+            digest=file.digest, size=file.size, url=urljoin(url, file.url or name) if url is not None else None
+        )
         for name, file in manifest.files.items()
     }
     form, names = form_of(bench.dataset), [shard_name(client) for client in range(manifest.clients)]

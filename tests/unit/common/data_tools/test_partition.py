@@ -15,7 +15,7 @@ import pytest
 from fedquilt_common import cli
 from fedquilt_common.data_tools import shard_folder
 from fedquilt_common.data_tools.publish_data import publish_bundle
-from fedquilt_common.data_tools.shard_folder import MANIFEST, read_manifest, write_shard_folder
+from fedquilt_common.data_tools.shard_folder import MANIFEST, parse_manifest, read_manifest, write_shard_folder
 from fedquilt_common.datasets.shard_files import Shard, form_of, read_shard, shard_name, write_shard
 from fedquilt_common.downloads.unpack import unpack
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, FedquiltError, RunFolderError
@@ -173,6 +173,30 @@ def test_a_bundle_has_all_files_and_the_same_bytes_each_time(name: str, tmp_path
     assert open_bundle(first.path) == visible(folder)
     with pytest.raises(RunFolderError, match="exists already"):
         publish_bundle(folder, first.path)
+
+
+def test_files_with_addresses_of_their_own_have_a_manifest_that_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, links, out = write(tmp_path / "out"), tmp_path / "links.csv", tmp_path / "public" / "manifest.json"
+    names = [shard_name(client) for client in range(8)]
+    links.write_text("\n\n".join(f"{name}, https://drive.google.com/uc?id={name[7:12]}" for name in names))
+    command = ["data", "publish", str(folder), "--addresses", str(links), "--out", str(out)]
+    assert cli.run(command) == 0
+    assert f"sha256: {hashlib.sha256(out.read_bytes()).hexdigest()}" in capsys.readouterr().out
+    plain, addressed = read_manifest(folder), parse_manifest(out.read_text(), "manifest")
+    assert addressed.partition == plain.partition
+    assert {name: (file.digest, file.size) for name, file in addressed.files.items()} == {
+        name: (file.digest, file.size) for name, file in plain.files.items()
+    }
+    assert addressed.files[names[3]].url == "https://drive.google.com/uc?id=00003"
+    for text, words in (
+        (f"{names[0]},https://a/b", f"has no address of {names[1]}"),
+        ("a;b", ":1: 'a;b' is not name,a"),
+    ):
+        links.write_text(text)
+        assert cli.run(command) == 4
+        assert words in capsys.readouterr().err
 
 
 def test_archives_have_no_traces_of_this_machine(tmp_path: Path) -> None:
