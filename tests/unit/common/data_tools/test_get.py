@@ -295,6 +295,22 @@ def test_the_list_shows_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "lacks t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte" in capsys.readouterr().out
 
 
+def test_the_list_shows_what_the_cache_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDQUILT_CACHE", str(tmp_path / "cache"))
+    for name, content in cifar_files("cifar10/cifar-10-batches-bin").items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    for prepared in (False, True):
+        assert cli.run(["data", "list", "--json"]) == 0
+        listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+        assert (listed["cifar10"]["state"], listed["cifar10"]["prepared"]) == ("there", prepared)
+        assert not listed["cifar100"]["prepared"]
+        assert cli.run(["data", "inspect", "cifar10"]) == 0
+        capsys.readouterr()
+
+
 def test_the_list_works_without_a_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("FEDQUILT_DATA")
     assert cli.run(["data", "list"]) == 0

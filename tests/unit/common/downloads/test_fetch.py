@@ -234,6 +234,14 @@ def test_a_full_disk_is_found_before_the_transfer(
     assert (tmp_path / "new" / "a.bin.part").stat().st_size == 0
 
 
+def test_a_disk_that_fills_up_meanwhile_is_named(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "a.bin.part").symlink_to("/dev/full")
+    with pytest.raises(RunFolderError, match=r"No space left on device.*run the same command again to resume"):
+        fetch(server.url("/a.bin"), tmp_path / "a.bin", retries=AT_ONCE)
+    assert not (tmp_path / "a.bin").exists()
+    assert len(server.requests) == 1
+
+
 def test_a_folder_that_cannot_be_written_is_named(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "a.bin.part").mkdir()
     with pytest.raises(RunFolderError, match="cannot be used: Is a directory"):
