@@ -175,7 +175,7 @@ def _print_inspection(found: Inspection, console: Console) -> None:
             _print_classes(file, console)
     if found.clients is not None and found.what != "part":
         console.print()
-        console.print(draw_groups(found.clients, found.what))
+        console.print(draw_groups(found.clients, found.what, console.width))
 
 
 def _draw_files(files: tuple[FileFacts, ...]) -> Table:

@@ -80,7 +80,10 @@ def draw_sets(sets: Sequence[ListedSet]) -> Table:
     """Draw a row for each data set."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("data set", "task", "size", "state", "get", "licence"):
-        table.add_column(heading, justify="right" if heading == "size" else "left")
+        is_long = heading in ("state", "licence")
+        table.add_column(
+            heading, justify="right" if heading == "size" else "left", no_wrap=not is_long, overflow="fold"
+        )
     for entry in sets:
         state = entry.state if entry.state != "incomplete" else f"lacks {', '.join(entry.missing)}"
         prepared = ", prepared" if entry.prepared else ""

@@ -42,19 +42,34 @@ def describe_sizes(groups: TargetGroups) -> str:
     return f"{len(sizes)}, with {sizes[0]:,} to {sizes[-1]:,} samples, median {sizes[len(sizes) // 2]:,}"
 
 
-def draw_groups(groups: TargetGroups, what: str) -> Table:
+def draw_groups(groups: TargetGroups, what: str, width: int | None = None) -> Table:
     """Draw a row for each group: samples, then numbers or bars for classes, or quantiles and bars for values.
 
     Args:
         groups: of a data set.
         what: heading of the groups' names, such as ``client``.
+        width: of the terminal in characters; where the numbers do not fit, classes are bars. None: unlimited.
     """
+    table = _draw_groups(groups, what, as_bars=False)
+    if width is not None and groups.kind == "classes" and _measure_width(table) > width:
+        return _draw_groups(groups, what, as_bars=True)
+    return table
+
+
+def _measure_width(table: Table) -> int:
+    """Return the number of characters that a row takes."""
+    return sum(max(map(len, [str(column.header), *map(str, column.cells)])) + 2 for column in table.columns) - 2
+
+
+def _draw_groups(groups: TargetGroups, what: str, *, as_bars: bool) -> Table:
     table = _plain_table()
     table.add_column(what, justify="right")
     table.add_column("samples", justify="right")
     if keeps := any(group.kept for group in groups.groups):
-        table.add_column("kept for testing", justify="right")
-    draw = {"classes": _add_classes, "values": _add_values, "samples": _add_nothing}[groups.kind]
+        table.add_column("test", justify="right")
+    draw = {"classes": _add_bars if as_bars else _add_classes, "values": _add_values, "samples": _add_nothing}[
+        groups.kind
+    ]
     cells = draw(table, groups)
     for group, more in zip(groups.groups, cells, strict=True):
         kept = [f"{group.kept:,}"] if keeps else []
@@ -67,13 +82,19 @@ def _add_nothing(table: Table, groups: TargetGroups) -> list[list[str]]:
 
 
 def _add_classes(table: Table, groups: TargetGroups) -> list[list[str]]:
-    table.add_column("classes", justify="right")
     classes = max((len(group.counts) for group in groups.groups), default=0)
-    if classes <= MOST_COLUMNS:
-        for kind in range(classes):
-            table.add_column(str(kind), justify="right")
-        return [[str(group.classes), *(f"{count:,}" if count else "·" for count in group.counts)]
-                for group in groups.groups]  # fmt: skip
+    if classes > MOST_COLUMNS:
+        return _add_bars(table, groups)
+    table.add_column("classes", justify="right")
+    for kind in range(classes):
+        table.add_column(str(kind), justify="right")
+    return [[str(group.classes), *(f"{count:,}" if count else "·" for count in group.counts)]
+            for group in groups.groups]  # fmt: skip
+
+
+def _add_bars(table: Table, groups: TargetGroups) -> list[list[str]]:
+    classes = max((len(group.counts) for group in groups.groups), default=0)
+    table.add_column("classes", justify="right")
     table.add_column(f"samples of the classes 0 to {classes - 1}", no_wrap=True)
     most = max(max(group.counts) for group in groups.groups)
     return [[str(group.classes), draw_bars(group.counts, most)] for group in groups.groups]

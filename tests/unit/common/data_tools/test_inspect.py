@@ -97,7 +97,17 @@ def test_targets_of_a_regression_have_quantiles_and_bins() -> None:
     assert first.quantiles == pytest.approx((0.0, 0.8, 4.0, 8.0, 12.0, 15.2, 16.0), abs=1e-5)
     assert (sum(first.counts), first.kept, second.counts[0], empty.quantiles) == (161, 3, 1, ())
     text = rendered(draw_groups(groups, "client"))
-    assert all(word in text for word in ("median", "5%", "kept for testing", "0 to 16"))
+    assert all(word in text for word in ("median", "5%", "test", "0 to 16"))
+
+
+def test_numbers_that_do_not_fit_are_bars_and_never_cut_off() -> None:
+    labels = np.arange(10).repeat(1234)
+    groups = count_targets([("0", labels)], 10)
+    assert "1,234" in rendered(draw_groups(groups, "client", 120))
+    narrow = rendered(draw_groups(groups, "client", 60))
+    assert "samples of the classes 0 to 9" in narrow
+    assert "12,340" in narrow
+    assert "…" not in narrow
 
 
 def test_other_targets_are_counted_only() -> None:
