@@ -20,7 +20,10 @@ from fedquilt_common.user_imports import resolve
 Whole = NDArray[np.float64]
 """Whole numbers as float64."""
 
-EXTRACTORS: Final = {"pca": "fedquilt_common.datasets.clusters:extract_pca"}
+EXTRACTORS: Final = {
+    "pca": "fedquilt_common.datasets.clusters:extract_pca",
+    "vgg19": "fedquilt_common.datasets.vgg19:extract_features",
+}
 COMPONENTS: Final = 16
 _WIDEST = 1024
 """Longer samples are shortened: each value is the sum of neighbours."""
@@ -48,7 +51,7 @@ def cluster_inputs(
 
     Raises:
         ExperimentError: there are more clusters than samples, or the features have another shape.
-        DataUnavailableError: samples or features are not finite.
+        DataUnavailableError: samples or features are not finite, or VGG19's weights are missing or wrong.
     """
     if clusters > len(x):
         raise ExperimentError(f"data.partition.clusters = {clusters}: there are {len(x)} samples; choose fewer")

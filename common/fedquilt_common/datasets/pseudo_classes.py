@@ -30,7 +30,7 @@ def classes_for(
 
     Raises:
         ExperimentError: the data set has no single target, or the clusters cannot be made.
-        DataUnavailableError: targets or inputs are not finite.
+        DataUnavailableError: targets or inputs are not finite, or VGG19's weights are missing or wrong.
     """
     if part.bins is not None:
         return quantile_bins(y, part.bins)

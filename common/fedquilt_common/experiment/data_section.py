@@ -42,8 +42,9 @@ class Partition(Section):
         bins: for regression: the scheme takes N bins with equally many samples each as classes (FedAIoT, section
             3.2.1; the paper uses 10).
         clusters: the scheme takes N clusters of similar inputs as classes (FedAIoT, section 3.2.1).
-        features: what `clusters` compares: `pca`, the 16 principal components, or `package:factory` for your own
-            function from samples (n, ...) to features (n, m). null: `pca`.
+        features: what `clusters` compares: `pca`, the 16 principal components; `vgg19`, its features of images,
+            which need `weights/vgg19.safetensors` below the folder in `FEDQUILT_DATA`; or `package:factory` for your
+            own function from samples (n, ...) to features (n, m). null: `pca`.
         file: a file below the folder in `FEDQUILT_DATA` that lists the samples of each client, as CSV or JSON.
             Required for `manual`, forbidden otherwise.
         sha256: digest of `file`. The coordinator fills it in; a machine with another file refuses the run.
