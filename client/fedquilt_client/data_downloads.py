@@ -114,15 +114,24 @@ class DataDownloads:
 
     def _has_room(self, file: DataFile) -> bool:
         self._folder.mkdir(parents=True, exist_ok=True)
-        free = psutil.disk_usage(str(self._folder)).free
+        unused = self._find_unused()
+        while (free := psutil.disk_usage(str(self._folder)).free) < file.size + DISK_RESERVE and unused:
+            log.warning("the disk is short: deleting %s, samples of an earlier run", unused[0])
+            unused.pop(0).unlink(missing_ok=True)
         if file.size <= free - DISK_RESERVE:
             return True
         self._target = None
         self.problem = (
             f"samples of {file.size} bytes do not fit into {self._folder}: {free} bytes are free there, and "
-            f"{DISK_RESERVE} of them stay free. Free disk space, or delete samples there, and start the agent again"
+            f"{DISK_RESERVE} of them stay free. Free disk space, and start the agent again"
         )
         return False
+
+    def _find_unused(self) -> list[Path]:
+        """Return the files of other runs, the oldest first."""
+        own = {file.digest for file in self._files.values()}
+        others = [path for path in self._folder.iterdir() if path.is_file() and path.name.split(".")[0] not in own]
+        return sorted(others, key=lambda path: path.stat().st_mtime)
 
     def _resume(self, file: DataFile) -> int:
         """Return the first chunk to request: after those that an earlier process stored."""

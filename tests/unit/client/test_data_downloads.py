@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -148,6 +149,24 @@ def test_a_full_disk_is_a_problem_before_anything_is_requested(board: Board) -> 
     assert board.requests == []
     assert "samples of 405 bytes do not fit into" in board.downloads.problem
     assert "Free disk space" in board.downloads.problem
+
+
+def test_samples_of_other_runs_give_way_when_the_disk_is_short(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.answer()
+    old = [board.folder / f"{'0' * 63}{number}.safetensors" for number in range(3)]
+    for age, path in enumerate(old):
+        path.write_bytes(b"x" * 300)
+        os.utime(path, (1000 + age, 1000 + age))
+    one = board.folder / f"{digest(CONTENT['two'])}.safetensors"
+    one.unlink()
+
+    def measure(_: str) -> SimpleNamespace:
+        return SimpleNamespace(free=DISK_RESERVE + 300 * sum(not path.exists() for path in old))
+
+    monkeypatch.setattr(module, "psutil", SimpleNamespace(disk_usage=measure))
+    board.start()
+    assert [path.exists() for path in old] == [False, False, True]  # two of them make room for 405 bytes
+    assert board.answer() == 1
 
 
 def test_chunks_that_nobody_requested_change_nothing(board: Board) -> None:
