@@ -58,6 +58,8 @@ def test_it_can_begin(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """On small generated data; ``unit/common/datasets`` reads the real files."""
     experiment = load_experiment(path)
     assert experiment.name == path.stem
+    if experiment.model.name == "yolov8n":
+        pytest.importorskip("ultralytics", reason="needs ultralytics: pip install 'fedquilt[detection]'")
     if experiment.data.set in MADE:
         MADE[experiment.data.set](tmp_path)
     if experiment.data.set in GENERATED:

@@ -50,7 +50,8 @@ def test_the_sweeps_of_the_papers_tables_are_valid(name: str, runs: int, figures
 
 
 def test_the_ready_files_are_experiments_sweeps_or_figures() -> None:
-    others = [path for path in ready_files() if path not in (*READY, *ready_sweeps())]
+    named = {*READY, *ready_sweeps()}
+    others = [path for path in ready_files() if path not in named]
     assert [path.stem for path in others] == ["table-5-central"]
     assert [len(table.figures) for table in read_published(others[0])] == [8]
 
