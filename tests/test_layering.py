@@ -125,7 +125,8 @@ COMMON = {
     "datasets": "algorithm_api errors experiment files seeds stored_samples types user_imports wire",
     "algorithms": "aggregation algorithm_api augment errors learning_tasks seeds submodels training types user_imports",
     "experiment_tools": (
-        "algorithm_api algorithms datasets experiment learning_tasks seeds submodels tracing training models types"
+        "algorithm_api algorithms datasets errors experiment learning_tasks models seeds submodels tracing training "
+        "types"
     ),
     "experiment_file": "algorithms datasets errors experiment files models user_imports",
     "catalogue": "algorithms datasets errors models user_imports",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,6 +22,7 @@ from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients, 
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.process.watchdog import report_liveness
+from fedquilt_common.user_imports import check_allowed, is_user_import
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id, keep_suffix
 from fedquilt_common.wire.meter_topic import parse_meter_topic
@@ -199,10 +200,23 @@ def _take_slot(settings: AgentSettings, each: int | None) -> tuple[AgentSettings
     return replace(settings, name=name, clients=slot.clients, state=slot.state), slot
 
 
+def _check_own_data(own: dict[int, str], clients: tuple[int, ...], allowed: Sequence[str]) -> dict[int, str]:
+    """Check what can be wrong with ``--data`` before a run describes the samples."""
+    for client, source in own.items():
+        if client not in clients:
+            raise ExperimentError(f"--data {client}={source}: this agent does not host client {client}; see --clients")
+        if not Path(source).is_file():
+            if not is_user_import(source):
+                raise ExperimentError(f"--data {client}={source}: there is no such file; correct the path")
+            check_allowed(source, "own samples", allowed)
+    return own
+
+
 def _agent_settings(config: AgentConfig) -> AgentSettings:
+    clients = parse_clients(str(config.clients))
     return AgentSettings(
         name=config.id,
-        clients=parse_clients(str(config.clients)),
+        clients=clients,
         state=config.state or default_state(config.id),
         federation=config.federation,
         kind=config.kind,
@@ -215,7 +229,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         power_topic=parse_meter_topic(config.power_topic) if config.power_topic else None,
         machine_agents=config.machine_agents,
         allow_import=tuple(config.allow_import),
-        own_data=parse_own_data(config.data),
+        own_data=_check_own_data(parse_own_data(config.data), clients, config.allow_import),
         once=config.once,
     )
 

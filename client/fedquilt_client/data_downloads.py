@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+from rich.filesize import decimal
 
 from fedquilt_client.downloads import DISK_RESERVE
 from fedquilt_common.errors import DamagedTransferError
@@ -72,8 +73,7 @@ class DataDownloads:
         self._requested = 0
         self._asked_at, self._pause = 0.0, FIRST_PAUSE
         self._damages: dict[str, int] = {}
-        self.problem = ""
-        """Why no more samples can be downloaded; empty while they can."""
+        self._problems: dict[str, str] = {}
 
     def path(self, file: DataFile) -> Path:
         """Return where a file's samples are, whether they have arrived or not."""
@@ -87,6 +87,15 @@ class DataDownloads:
         shards = self._data.shards[client : client + 1]
         return [*shards, *(file for file in (self._data.public, self._data.test) if file is not None)]
 
+    def problem(self, client: int) -> str:
+        """Return why samples that a client needs cannot be had; empty if they are here or on their way."""
+        return next((self._problems[file.digest] for file in self._needs(client) if file.digest in self._problems), "")
+
+    @property
+    def has_problems(self) -> bool:
+        """Whether some samples cannot be had."""
+        return bool(self._problems)
+
     def job_data(self, client: int) -> JobData:
         """Return the files of a client whose samples have arrived."""
         public, test = (self._checked(file) for file in (self._data.public, self._data.test))
@@ -98,34 +107,39 @@ class DataDownloads:
 
     def start(self) -> None:
         """Request the first missing samples, if none are in transfer."""
-        if self._target is not None or self.problem:
-            return
-        missing = [file for file in self._files.values() if not self.path(file).exists()]
-        if not missing:
-            return
-        self._target = missing[0]
-        if self._has_room(self._target):
-            log.info("downloading samples: %d files, %d bytes", len(missing), sum(file.size for file in missing))
-            if self._target.url is not None:
-                self._fetch(self._target, self.path(self._target))
+        while self._target is None:
+            missing = [file for file in self._files.values() if not self.path(file).exists()]
+            wanted = [file for file in missing if file.digest not in self._problems]
+            if not wanted:
                 return
-            self._pause = FIRST_PAUSE
-            self._request(self._resume(self._target))
+            if self._make_room(wanted[0]):
+                self._begin(wanted[0], len(self._files) - len(missing) + 1)
 
-    def _has_room(self, file: DataFile) -> bool:
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def _begin(self, file: DataFile, number: int) -> None:
+        log.info("downloading samples: file %d of %d, %s", number, len(self._files), decimal(file.size))
+        self._target, self._pause = file, FIRST_PAUSE
+        if file.url is not None:
+            self._fetch(file, self.path(file))
+        else:
+            self._request(self._resume(file))
+
+    def _make_room(self, file: DataFile) -> bool:
+        """Return whether a file fits on the disk, after samples of other runs gave way; else note the problem."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        need = file.size + DISK_RESERVE - psutil.disk_usage(str(self._folder)).free
         unused = self._find_unused()
-        while (free := psutil.disk_usage(str(self._folder)).free) < file.size + DISK_RESERVE and unused:
+        if need > sum(path.stat().st_size for path in unused):
+            self._problems[file.digest] = (
+                f"samples of {decimal(file.size)} do not fit into {self._folder}, where fedquilt keeps "
+                f"{decimal(DISK_RESERVE)} free: {decimal(need)} are missing. Free disk space; the board tries again "
+                "with the next exchange, or when you start the agent again"
+            )
+            return False
+        while need > 0:
             log.warning("the disk is short: deleting %s, samples of an earlier run", unused[0])
-            unused.pop(0).unlink(missing_ok=True)
-        if file.size <= free - DISK_RESERVE:
-            return True
-        self._target = None
-        self.problem = (
-            f"samples of {file.size} bytes do not fit into {self._folder}: {free} bytes are free there, and "
-            f"{DISK_RESERVE} of them stay free. Free disk space, and start the agent again"
-        )
-        return False
+            need -= unused[0].stat().st_size
+            unused.pop(0).unlink()
+        return True
 
     def _find_unused(self) -> list[Path]:
         """Return the files of other runs, the oldest first."""
@@ -193,13 +207,15 @@ class DataDownloads:
             self._note_damage(file)
             self.start()
             return False
+        if all(self.path(each).exists() for each in self._files.values()):
+            log.info("all samples of this board's clients are here")
         self.start()
         return True
 
     def _note_damage(self, file: DataFile) -> None:
         self._damages[file.digest] = self._damages.get(file.digest, 0) + 1
         if self._damages[file.digest] >= ATTEMPTS:
-            self.problem = (
+            self._problems[file.digest] = (
                 f"samples arrived {ATTEMPTS} times with another SHA-256 than {file.digest[:12]}...: the coordinator's "
                 "file or this board's disk is damaged. Start the coordinator again, and check the disk"
             )
@@ -212,13 +228,16 @@ class DataDownloads:
             problem: why it is not; empty if it is.
         """
         if self._target is file:
-            self._target, self.problem = None, problem
+            self._target = None
+            if problem:
+                log.warning("%s", problem)
+                self._problems[file.digest] = problem
             self.start()
 
     def retry(self) -> None:
         """Try again after a problem, which may be over."""
-        if self.problem:
-            self.problem = ""
+        if self._problems:
+            self._problems.clear()
             self.start()
 
     def fetch_again(self, path: Path) -> bool:

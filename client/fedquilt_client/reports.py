@@ -12,6 +12,7 @@ from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.messages import FailedMessage, NoticeMessage, Telemetry
 
+_LONGEST: Final = 500
 _SHOWN: Final = 8
 """Clients that a warning lists."""
 OUT_OF_MEMORY: Final = "out-of-memory"
@@ -66,16 +67,21 @@ def telemetry_message(
     )
 
 
+def shorten_text(text: str) -> str:
+    """Cut a text to the 500 characters that a message can hold, and mark the cut."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
 def failure_message(agent: str, run: str, client: int, exchange: ExchangeId, reason: str) -> FailedMessage:
     """Return a message that a client's task failed; ``reason`` is cut to 500 characters."""
     round, number = exchange
-    return FailedMessage(agent=agent, run=run, client=client, round=round, exchange=number, reason=reason[:500])
+    return FailedMessage(agent=agent, run=run, client=client, round=round, exchange=number, reason=shorten_text(reason))
 
 
 def notice_message(agent: str, boot: int, kind: str, text: str, job: Job, run: str) -> NoticeMessage:
     """Return a message that something happened to the training of a job; ``text`` is cut to 500 characters."""
     return NoticeMessage(
-        agent=agent, boot=boot, kind=kind, text=text[:500],
+        agent=agent, boot=boot, kind=kind, text=shorten_text(text),
         run=run, client=job.client, round=job.round, exchange=job.exchange,
     )  # fmt: skip
 

@@ -84,7 +84,7 @@ class SampleSupply:
         """Return why a client's samples cannot get here; empty if they are here or on their way."""
         if self.own is not None and client not in self.own:
             return f"it has no samples: start the agent with --data {client}=FILE"
-        return "" if self.downloads is None or self.downloads.has(client) else self.downloads.problem
+        return "" if self.downloads is None else self.downloads.problem(client)
 
     def job_data(self, client: int) -> JobData | None:
         """Return the files of a client that ``has`` its samples; None: the board has the data set."""
@@ -103,7 +103,7 @@ class SampleSupply:
         if self.downloads is None:
             return False
         with report_disk_errors(self.folder):
-            return self.downloads.take(header, payload) or bool(self.downloads.problem)
+            return self.downloads.take(header, payload) or self.downloads.has_problems
 
     def fetch_again(self, path: Path) -> bool:
         """Download damaged samples again; returns whether ``path`` holds samples of this run."""
@@ -132,5 +132,5 @@ def _fetch_file(file: DataFile, path: Path) -> str:
     try:
         fetch(str(file.url), path, file.digest, file.size)
     except FedquiltError as error:
-        return str(error)
+        return f"its samples cannot be downloaded; the board tries again with the next exchange. {error}"
     return ""

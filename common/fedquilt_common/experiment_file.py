@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedquilt_common.datasets.data_file import pin_data_files
 from fedquilt_common.errors import ExperimentError, FedquiltError
+from fedquilt_common.experiment.data_section import OWN
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Problem
 from fedquilt_common.files.yaml_text import load_yaml, read_text
@@ -191,8 +192,9 @@ def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
 
     for path in ("model", *_variant_models(raw)):
         yield from _unknown_name(raw, path, "name", MODELS | DIAGNOSTIC_MODELS)
-    for path in ("data", "data.public"):
-        yield from _unknown_name(raw, path, "set", DATASETS)
+    own = {OWN: ""} if _value_at(raw, "data.form") is not None else {}
+    for path, known in (("data", DATASETS | own), ("data.public", DATASETS)):
+        yield from _unknown_name(raw, path, "set", known)
     algorithms = ALGORITHMS | DIAGNOSTICS
     yield from _unknown_name(raw, "algorithm", "name", algorithms)
     section = raw.get("algorithm")

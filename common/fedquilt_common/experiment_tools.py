@@ -30,6 +30,8 @@ from fedquilt_common.datasets.shares import (
     shares,
     take_samples,
 )
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.data_section import OWN, Data
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Model, Training
 from fedquilt_common.learning_tasks import LearningTask, make_learning_task
@@ -40,6 +42,14 @@ from fedquilt_common.types import ClientId, Dataset, Examples
 if TYPE_CHECKING:
     from fedquilt_common.tracing.trace import Blueprint
     from fedquilt_common.training.learner import TorchLearner
+
+
+def _read_form(data: Data) -> DatasetForm | None:
+    """Return the form that the experiment gives to the boards' own samples; None if it names a data set."""
+    if data.form is None:
+        return None
+    labels = ((), "int64") if data.form.classes else ((data.form.outputs,), "float32")
+    return DatasetForm(OWN, data.form.shape, data.form.dtype, data.form.classes, data.form.task or "", *labels)
 
 
 @dataclass(frozen=True)
@@ -73,8 +83,9 @@ class ExperimentTools:
         Raises:
             DataUnavailableError: its files are missing or damaged.
         """
-        if self.form is not None:
-            return self.form.without_samples()
+        form = self.form or _read_form(self.experiment.data)
+        if form is not None:
+            return form.without_samples()
         return load_dataset(self.experiment.data.set, None, self.allowed_imports)
 
     @property
@@ -111,8 +122,14 @@ class ExperimentTools:
         """The partition: one share of the samples for each client, in client order.
 
         Raises:
-            ExperimentError: the data set cannot be partitioned as ``data.partition`` requires.
+            ExperimentError: the data set cannot be partitioned as ``data.partition`` requires, or the boards have the
+                clients' samples themselves.
         """
+        if self.experiment.data.delivery == "own":
+            raise ExperimentError(
+                "data.delivery = own: the clients' samples never leave their boards, so they are not here; choose "
+                "another experiment, or another delivery"
+            )
         return shares(self.experiment, self.dataset, self.holdout, self.allowed_imports)
 
     @cached_property

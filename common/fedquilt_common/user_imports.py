@@ -51,11 +51,21 @@ def resolve(name: str, table: Mapping[str, str], what: str, allowed: Collection[
         return _load(table[name], f"{what} '{name}'")
     if not _USER_IMPORT.fullmatch(name):
         raise UnknownNameError(f"{what} '{name}' does not have the form package.module:factory; correct the name")
-    _check_allowed(name, what, allowed)
+    check_allowed(name, what, allowed)
     return _load(name, f"{what} '{name}'")
 
 
-def _check_allowed(name: str, what: str, allowed: Collection[str]) -> None:
+def check_allowed(name: str, what: str, allowed: Collection[str]) -> None:
+    """Check that a user's own name may be imported.
+
+    Args:
+        name: ``package.module:factory``.
+        what: what it names, for the message ("model").
+        allowed: top-level packages that may be imported; ``*`` allows all.
+
+    Raises:
+        ForbiddenImportError: its package is not allowed.
+    """
     package = re.split(r"[.:]", name, maxsplit=1)[0]
     if package not in allowed and "*" not in allowed:
         raise ForbiddenImportError(

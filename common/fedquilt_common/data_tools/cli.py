@@ -110,7 +110,9 @@ def inspect_(
     if png is not None:
         if found.clients is None:
             raise ExperimentError(f"--png: {target} holds no data set whose samples can be counted; leave it out")
+        png.parent.mkdir(parents=True, exist_ok=True)
         write_figure(png, found.clients, found.what, found.title, figure)
+        typer.echo(f"wrote {png}", err=True)
     if json_:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
@@ -132,6 +134,7 @@ def partition(
     Interrupted, the same command resumes. The same experiment and data give the same bytes on every machine.
     """
     tools = ExperimentTools(load_experiment(experiment, overrides or []), allow or [])
+    _ = tools.learns and tools.shares  # raises if the boards have the samples
     with show_files("clients", visible=not json_) as on_shard:
         manifest = write_shard_folder(tools, out, on_shard)
     if json_:

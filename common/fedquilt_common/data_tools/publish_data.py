@@ -25,6 +25,7 @@ _MODE: Final = 0o644
 _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold."""
 _BLOCK: Final = 1 << 20
+_OTHER_ARCHIVES: Final = frozenset({".tgz", ".gz", ".bz2", ".xz", ".txz", ".7z", ".rar", ".zst"})
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,11 @@ def publish_bundle(folder: Path, bundle: Path) -> PublishedBundle:
 
     Raises:
         DataUnavailableError: the folder is unfinished or damaged.
+        ExperimentError: the name is that of another kind of archive.
         RunFolderError: the bundle exists already, the disk is full, or the place is not writable.
     """
+    if bundle.suffix in _OTHER_ARCHIVES:
+        raise ExperimentError(f"--out {bundle}: name a folder, or a file that ends in .tar or .zip")
     manifest = read_manifest(folder)
     if bundle.exists():
         raise RunFolderError(f"{bundle}: exists already; choose another name, or delete it")

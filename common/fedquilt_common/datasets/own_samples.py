@@ -7,9 +7,11 @@ other columns, in the order of the flattened sample. NPZ and safetensors files h
 from __future__ import annotations
 
 import csv
+import math
 import re
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +26,19 @@ from fedquilt_common.user_imports import resolve
 from fedquilt_common.wire.codec import FileArrays
 
 _LABEL: Final = re.compile(r"label(_\d+)?")
-_OwnArrays = tuple[NDArray[Any], NDArray[Any]]
-"""x and y."""
+
+
+@dataclass(frozen=True)
+class _OwnArrays:
+    """What a source holds: x of shape (n, ...), y of shape (n, ...), and the line of each sample in a text file."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    lines: Sequence[int] = ()
+
+    def place(self, source: str, sample: int) -> str:
+        """Return the place of a sample, for messages."""
+        return f"{source}:{self.lines[sample]}" if self.lines else f"{source}, sample {sample + 1}"
 
 
 def read_own_samples(source: str, form: DatasetForm, allowed: Collection[str] = ()) -> Examples:
@@ -46,37 +59,47 @@ def read_own_samples(source: str, form: DatasetForm, allowed: Collection[str] = 
     if reader is not None:
         if not path.is_file():
             raise DataUnavailableError(f"{path}: there is no such file; correct the agent's --data")
-        x, y = reader(path, form)
+        own = reader(path, form)
     elif ":" in source:
-        x, y = _call_factory(source, allowed)
+        own = _call_factory(source, allowed)
     else:
         raise DataUnavailableError(
             f"{source}: is neither package:factory nor a file that ends in {', '.join(_READERS)}; convert it"
         )
-    return _check(x, y, form, source)
+    return _check(own, form, source)
 
 
-def _check(x: NDArray[Any], y: NDArray[Any], form: DatasetForm, source: str) -> Examples:
+def _check(own: _OwnArrays, form: DatasetForm, source: str) -> Examples:
+    x, y = own.x, own.y
     if len(x) != len(y) or not len(x):
         raise DataUnavailableError(f"{source}: has {len(x)} samples and {len(y)} labels; each sample needs one label")
     for name, array, dtype in (("x", x, form.dtype), ("y", y, form.label_dtype)):
         if array.dtype.kind not in "biuf":
             raise DataUnavailableError(f"{source}: {name} holds {array.dtype}, not numbers; convert it")
-        wrong = np.flatnonzero(~np.isfinite(array.astype(np.float64)).reshape(len(array), -1).all(axis=1))
-        if len(wrong):
-            raise DataUnavailableError(f"{source}: {name} of sample {wrong[0] + 1} is not finite; repair or remove it")
-        if np.dtype(dtype).kind in "iu" and not np.array_equal(array, np.rint(array)):
-            raise DataUnavailableError(
-                f"{source}: {name} must hold whole numbers, because the experiment needs {dtype}; convert them"
-            )
+        _check_each(own, source, np.isfinite(array), f"a value of {name} is not finite; repair or remove the sample")
+        if np.dtype(dtype).kind in "iu":
+            reason = f"a value of {name} is no whole number, but the experiment needs {dtype}; correct it"
+            _check_each(own, source, array == np.rint(array), reason)
     if y.shape[1:] != form.label_shape and y.size == len(y) * prod(form.label_shape):
         y = y.reshape(len(y), *form.label_shape)
+    if form.classes and not form.label_shape:
+        reason = f"the label is not one of the experiment's classes, 0 to {form.classes - 1}; correct it"
+        _check_each(own, source, (y >= 0) & (y < form.classes), reason)
     samples = Examples(x.astype(form.dtype, copy=False), y.astype(form.label_dtype, copy=False))
     check_form(samples, form, source)
     return samples
 
 
-def _from_columns(columns: Mapping[str, NDArray[Any]], path: Path, form: DatasetForm) -> _OwnArrays:
+def _check_each(own: _OwnArrays, source: str, is_right: NDArray[np.bool_], reason: str) -> None:
+    wrong = np.flatnonzero(~is_right.reshape(len(is_right), -1).all(axis=1))
+    if len(wrong):
+        more = f" ({len(wrong)} samples are like this)" if len(wrong) > 1 else ""
+        raise DataUnavailableError(f"{own.place(source, int(wrong[0]))}: {reason}{more}")
+
+
+def _from_columns(
+    columns: Mapping[str, NDArray[Any]], path: Path, form: DatasetForm, lines: Sequence[int] = ()
+) -> _OwnArrays:
     labels = [name for name in columns if _LABEL.fullmatch(name)]
     features = [name for name in columns if name not in labels]
     targets = max(1, prod(form.label_shape))
@@ -88,30 +111,43 @@ def _from_columns(columns: Mapping[str, NDArray[Any]], path: Path, form: Dataset
         )
     x = np.stack([columns[name] for name in features], axis=1).reshape(-1, *form.shape)
     y = np.stack([columns[name] for name in labels], axis=1)
-    return x, y if form.label_shape else y[:, 0]
+    return _OwnArrays(x, y if form.label_shape else y[:, 0], lines)
 
 
 def _read_csv(path: Path, form: DatasetForm) -> _OwnArrays:
+    rows, numbers = list[list[float]](), list[int]()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
             header = [name.strip() for name in next(lines, [])]
-            rows = [_parse_row(row, len(header), f"{path}:{lines.line_num}") for row in lines if row]
+            for row in lines:
+                if row:
+                    rows.append(_parse_row(row, header, f"{path}:{lines.line_num}"))
+                    numbers.append(lines.line_num)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataUnavailableError(f"{path}: cannot be read as CSV: {error}; save it as UTF-8 text") from None
+    if not rows:
+        raise DataUnavailableError(f"{path}: has no samples; write a header, and a line for each sample below it")
     if len(set(header)) != len(header):
         raise DataUnavailableError(f"{path}:1: has two columns of the same name; rename one")
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(header))
-    return _from_columns(dict(zip(header, table.T, strict=True)), path, form)
+    return _from_columns(dict(zip(header, table.T, strict=True)), path, form, numbers)
 
 
-def _parse_row(row: Sequence[str], columns: int, place: str) -> list[float]:
-    if len(row) != columns:
-        raise DataUnavailableError(f"{place}: has {len(row)} columns, the header {columns}; repair the line")
+def _parse_row(row: Sequence[str], header: Sequence[str], place: str) -> list[float]:
+    if len(row) != len(header):
+        raise DataUnavailableError(f"{place}: has {len(row)} columns, the header {len(header)}; repair the line")
+    return [_parse_number(word, name, place) for name, word in zip(header, row, strict=True)]
+
+
+def _parse_number(word: str, name: str, place: str) -> float:
     try:
-        return [float(word) for word in row]
-    except ValueError as error:
-        raise DataUnavailableError(f"{place}: {error}; write numbers only") from None
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataUnavailableError(f"{place}: '{word[:40]}' in the column '{name[:40]}' is no finite number; repair it")
+    return value
 
 
 def _read_parquet(path: Path, form: DatasetForm) -> _OwnArrays:
@@ -132,7 +168,7 @@ def _read_parquet(path: Path, form: DatasetForm) -> _OwnArrays:
 def _read_npz(path: Path, _: DatasetForm) -> _OwnArrays:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return arrays["x"], arrays["y"]
+            return _OwnArrays(arrays["x"], arrays["y"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataUnavailableError(
             f"{path}: must hold the arrays x and y ({error}); save them with numpy.savez"
@@ -142,14 +178,14 @@ def _read_npz(path: Path, _: DatasetForm) -> _OwnArrays:
 def _read_safetensors(path: Path, _: DatasetForm) -> _OwnArrays:
     try:
         arrays = FileArrays(path)
-        return arrays["x"], arrays["y"]
+        return _OwnArrays(arrays["x"], arrays["y"])
     except (PayloadError, OSError, KeyError) as error:
         raise DataUnavailableError(f"{path}: must hold the arrays x and y ({error}); save it again") from None
 
 
 def _call_factory(source: str, allowed: Collection[str]) -> _OwnArrays:
     x, y = resolve(source, {}, "own samples", allowed)()
-    return np.asarray(x), np.asarray(y)
+    return _OwnArrays(np.asarray(x), np.asarray(y))
 
 
 _READERS: Final[dict[str, Callable[[Path, DatasetForm], _OwnArrays]]] = {

@@ -82,8 +82,9 @@ class HttpDownload:
             except _LostConnectionError as error:
                 failures = 1 if self.part.count_bytes() > before else failures + 1
                 if failures >= self.retries.attempts:
+                    reason = str(error).rstrip(".")
                     raise DownloadError(
-                        f"{self.url}: the download failed {failures} times in a row: {error}. Check the network, then "
+                        f"{self.url}: the download failed {failures} times in a row: {reason}. Check the network, then "
                         "run the same command again to resume"
                     ) from error
                 time.sleep(max(self.retries.wait_after(failures), min(error.wait, LONGEST_WAIT)))

@@ -18,7 +18,7 @@ from fedquilt_common.data_tools.shard_folder import (
 )
 from fedquilt_common.datasets.shard_files import form_of, shard_name
 from fedquilt_common.downloads.fetch import fetch
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.data_section import Bundle
 from fedquilt_common.wire.data_messages import DataFile, DataMessage
 from fedquilt_server.lab.workbench import Workbench
@@ -94,8 +94,14 @@ def _describe(bench: Workbench, manifest: ShardManifest, url: str | None = None)
 def _fetch_manifest(bench: Workbench, bundle: Bundle, folder: Path) -> ShardManifest:
     path = folder / f"bundle-{hashlib.sha256(bundle.url.encode()).hexdigest()[:16]}.json"
     path.unlink(missing_ok=True)  # the address may have another one now
-    fetch(bundle.url, path, bundle.sha256)
-    manifest = parse_manifest(path.read_text(encoding="utf-8", errors="replace"), bundle.url)
+    try:
+        fetch(bundle.url, path, bundle.sha256)
+        manifest = parse_manifest(path.read_text(encoding="utf-8", errors="replace"), bundle.url)
+    except DataUnavailableError as error:
+        raise DataUnavailableError(
+            "data.bundle.url: must be the address of a bundle's manifest.json, not that of its folder or of an "
+            f"archive; unpack an archive on the server first. {error}"
+        ) from error
     if manifest.partition != describe_partition(bench) or manifest.clients != bench.experiment.data.clients:
         raise ExperimentError(
             f"data.bundle.url = {bundle.url}: this bundle is of another experiment ({manifest.experiment}): its data "

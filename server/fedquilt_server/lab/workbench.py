@@ -9,22 +9,13 @@ from functools import cached_property
 from fedquilt_common.algorithm_api import Learner, declaration_of
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.sensor_noise import check_inputs
-from fedquilt_common.datasets.shard_files import DatasetForm
 from fedquilt_common.datasets.shares import clients_evaluate
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.data_section import OWN, Form
 from fedquilt_common.experiment.sections import Model
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
-
-
-def _read_form(form: Form) -> DatasetForm:
-    """Return the form that the experiment gives to the boards' own samples."""
-    labels = ((), "int64") if form.classes else ((form.outputs,), "float32")
-    return DatasetForm(OWN, form.shape, form.dtype, form.classes, form.task or "", *labels)
-
 
 ANY_PACKAGE = ("*",)
 """The coordinator's user names the packages in the experiment, so the coordinator may import all of them."""
@@ -35,10 +26,6 @@ class Workbench(ExperimentTools):
     """What the coordinator derives from one experiment; a ``ServerTools``."""
 
     allowed_imports: Collection[str] = ANY_PACKAGE
-
-    def __post_init__(self) -> None:
-        if (form := self.experiment.data.form) is not None:
-            object.__setattr__(self, "form", _read_form(form))
 
     def is_evaluated(self, round: int) -> bool:
         """Whether the models are evaluated after this round: every ``evaluate_every`` rounds, and after the last."""
@@ -155,7 +142,7 @@ class Workbench(ExperimentTools):
                 raise ExperimentError(f"{self._key_of(model)}: {error}") from None
 
     def _check_test_samples(self) -> None:
-        if self.form is not None and not self.clients_evaluate:
+        if self.experiment.data.form is not None and not self.clients_evaluate:
             raise ExperimentError(
                 "data.delivery = own: the coordinator has no test samples, so the clients must evaluate; set "
                 "data.holdout, such as 0.25"

@@ -69,14 +69,16 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AgentSettings]:
 
 
 def test_options_reach_the_agent(agent: Callable[..., AgentSettings], tmp_path: Path) -> None:
+    (tmp_path / "own.csv").touch()
     found = agent(
         "--broker", "mqtt://lab:1884", "--id", "pi-7", "--clients", "0-3,7", "--federation", "garden",
         "--kind", "pi4", "--workers", "2", "--threads", "3", "--memory", "512MiB", "--state", str(tmp_path),
         "--allow-import", "mine", "--allow-import", "yours", "--once", "--power-command", "meter --watts",
+        "--data", f"2={tmp_path}/own.csv", "--data", "7=mine:load",
     )  # fmt: skip
     assert found == AgentSettings(
         "pi-7", (0, 1, 2, 3, 7), tmp_path, "garden", "pi4", 2, 3, 512 << 20, allow_import=("mine", "yours"), once=True,
-        power_command="meter --watts",
+        power_command="meter --watts", own_data={2: f"{tmp_path}/own.csv", 7: "mine:load"},
     )  # fmt: skip
     assert (Recorded.transport._address.host, Recorded.transport._address.port) == ("lab", 1884)
 
@@ -196,6 +198,11 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
         ((*NEEDED, "--power-topic", "plug/watts"), 4, "power-topic 'plug/watts' is not valid: write mqtt://"),
         ((*NEEDED, "--power-topic", "mqtt://lab/t", "--power-command", "m"), 4, "a board has one meter"),
         ((*NEEDED, "--power-command", " "), 4, "must be a program and its arguments"),
+        ((*NEEDED, "--data", "0"), 4, "write it as 3=/path/of/samples.csv"),
+        ((*NEEDED, "--data", "5=unknown.yaml"), 4, "does not host client 5"),
+        ((*NEEDED, "--data", "0=absent.csv"), 4, "there is no such file"),
+        ((*NEEDED, "--data", "0=unknown.yaml", "--data", "0=list.yaml"), 4, "client 0 has samples already"),
+        ((*NEEDED, "--data", "0=os:getcwd"), 4, "start this program with --allow-import os"),
         ((*NEEDED, "--id", "a/b"), 4, "id: "),
         ((*NEEDED, "--federation", "#"), 4, "federation: "),
     ],

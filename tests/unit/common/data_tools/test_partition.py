@@ -19,6 +19,7 @@ from fedquilt_common.data_tools.shard_folder import MANIFEST, parse_manifest, re
 from fedquilt_common.datasets.shard_files import Shard, form_of, read_shard, shard_name, write_shard
 from fedquilt_common.downloads.unpack import unpack
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, FedquiltError, RunFolderError
+from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.wire.chunks import Blob
@@ -241,7 +242,12 @@ def test_the_commands_print_what_to_do_next(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [(["publish", "empty", "--out", "b"], 5), (["partition", "no.yaml", "--out", "b"], 4)]
+    ("arguments", "code"),
+    [
+        (["publish", "empty", "--out", "b"], 5),
+        (["publish", "empty", "--out", "b.tgz"], 4),
+        (["partition", "no.yaml", "--out", "b"], 4),
+    ],
 )
 def test_errors_have_documented_codes(
     arguments: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -250,3 +256,31 @@ def test_errors_have_documented_codes(
     monkeypatch.chdir(tmp_path)
     assert cli.run(["data", *arguments]) == code
     assert issubclass(DataUnavailableError, FedquiltError)
+
+
+OWN = """
+name: own
+rounds: 1
+data: {delivery: own, clients: 2, form: {shape: [3], classes: 2}, holdout: 0.25}
+model: {name: mlp}
+algorithm: {name: fedavg}
+participation: {per_round: 2, quorum: 2}
+"""
+
+
+@pytest.mark.parametrize("command", [("data", "inspect"), ("data", "partition"), ("central",)])
+@pytest.mark.parametrize("own", [OWN, OWN.replace("form: {shape: [3], classes: 2}", "set: digits")])
+def test_samples_that_stay_on_their_boards_are_not_here(
+    command: tuple[str, ...], own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.yaml").write_text(own)
+    options = [] if command[-1] == "inspect" else ["--out", str(tmp_path / "out")]
+    assert cli.run([*command, str(tmp_path / "own.yaml"), *options]) == 4
+    assert "the clients' samples never leave their boards" in capsys.readouterr().err
+
+
+def test_the_resolved_experiment_of_own_samples_can_be_read_again(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(OWN)
+    experiment = load_experiment(tmp_path / "own.yaml")
+    (tmp_path / "again.yaml").write_text(dump_experiment(experiment))
+    assert load_experiment(tmp_path / "again.yaml") == experiment

@@ -77,17 +77,17 @@ def test_a_package_that_is_not_allowed() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", r"t.csv: has 0 feature columns and 0 label columns"),
+        ("", r"t.csv: has no samples; write a header"),
         ("a,b\n1,2\n", r"has 2 feature columns and 0 label columns, but the experiment needs 2 features"),
         ("a,label\n1,2\n", r"has 1 feature columns and 1 label columns"),
         ("a,b,label\n1,2\n", r"t.csv:2: has 2 columns, the header 3"),
-        ("a,b,label\n1,2,0\n\n1,x,0\n", r"t.csv:4: could not convert string to float: 'x'"),
+        ("a,b,label\n1,2,0\n\n1,x,0\n", r"t.csv:4: 'x' in the column 'b' is no finite number"),
         ("a,a,label\n1,2,0\n", r"t.csv:1: has two columns of the same name"),
-        ("a,b,label\n", r"has 0 samples and 0 labels"),
-        ("a,b,label\n1,2,0\n1,nan,0\n", r"x of sample 2 is not finite"),
-        ("a,b,label\n1,2,0.5\n", r"y must hold whole numbers, because the experiment needs int64"),
-        ("a,b,label\n1,2,3\n", r"has labels from 3 to 3, but the experiment has the classes 0 to 2"),
-        ("a,b,label\n1,2,-1\n", r"has labels from -1 to -1"),
+        ("a,b,label\n", r"t.csv: has no samples"),
+        ("a,b,label\n1,2,0\n1,nan,0\n", r"t.csv:3: 'nan' in the column 'b' is no finite number"),
+        ("a,b,label\n1,2,0.5\n", r"t.csv:2: a value of y is no whole number, but the experiment needs int64"),
+        ("a,b,label\n1,2,0\n1,2,3\n1,2,-1\n", r"t.csv:3: the label is not one .* 0 to 2; correct it \(2 samples"),
+        ("\n\n", r"t.csv: has no samples"),
     ],
 )
 def test_a_wrong_table_is_named(tmp_path: Path, text: str, reason: str) -> None:
@@ -102,6 +102,7 @@ def test_a_wrong_table_is_named(tmp_path: Path, text: str, reason: str) -> None:
         (X.reshape(3, 1, 2), Y, r"float32 of shape \[1, 2\], but those of the experiment are float32 of shape \[2\]"),
         (X, Y[:2], "has 3 samples and 2 labels"),
         (X.astype(str), Y, "x holds <U32, not numbers"),
+        (np.where(X == 6, np.inf, X), Y, "a.npz, sample 3: a value of x is not finite"),
     ],
 )
 def test_wrong_arrays_are_named(tmp_path: Path, x: np.ndarray, y: np.ndarray, reason: str) -> None:
