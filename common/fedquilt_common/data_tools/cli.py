@@ -107,16 +107,16 @@ def inspect_(
     A folder needs no FEDQUILT_DATA. If it holds only a part of a data set, its files are described.
     """
     found = inspect_target(target, allow or [], overrides or [], rebalanced)
+    if json_:
+        typer.echo(json.dumps(asdict(found), indent=2))
+    else:
+        _print_inspection(found, Console())
     if png is not None:
         if found.clients is None:
             raise ExperimentError(f"--png: {target} holds no data set whose samples can be counted; leave it out")
         png.parent.mkdir(parents=True, exist_ok=True)
         write_figure(png, found.clients, found.what, found.title, figure)
         typer.echo(f"wrote {png}", err=True)
-    if json_:
-        typer.echo(json.dumps(asdict(found), indent=2))
-    else:
-        _print_inspection(found, Console())
 
 
 @data_app.command("partition")

@@ -12,8 +12,10 @@ from fedquilt_common.aggregation.rebalance import ThresholdRule
 from fedquilt_common.data_tools.client_samples import count_clients, rebalance_counts
 from fedquilt_common.data_tools.folder_facts import FileFacts, describe_folder, find_sets
 from fedquilt_common.data_tools.published import PUBLISHED, find_folder
-from fedquilt_common.data_tools.summaries import SetSummary, TargetGroups, summarise_dataset
+from fedquilt_common.data_tools.shard_folder import MANIFEST, read_manifest
+from fedquilt_common.data_tools.summaries import SetSummary, TargetGroups, count_targets, summarise_dataset
 from fedquilt_common.datasets import DATASETS, load_dataset
+from fedquilt_common.datasets.shard_files import read_shard, shard_name
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, UnknownNameError
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.experiment_tools import ExperimentTools
@@ -68,6 +70,8 @@ def inspect_target(
         return _inspect_experiment(path, allowed, overrides, rebalanced)
     if overrides or rebalanced:
         raise ExperimentError(f"--set and --rebalanced need an experiment file, and {target} is none; leave them out")
+    if target not in DATASETS and (path / MANIFEST).is_file():
+        return _inspect_shards(path)
     if target not in DATASETS and path.is_dir():
         return _inspect_folder(path)
     if target not in DATASETS and not is_user_import(target):
@@ -100,6 +104,19 @@ def _inspect_experiment(
         clients, title = rebalance_counts(clients, rebalanced), f"{title}, rebalanced to the {rebalanced}"
     summary = summarise_dataset(tools.dataset, name_task(tools.dataset))
     return Inspection((summary,), clients=clients, what="client", title=title)
+
+
+def _inspect_shards(folder: Path) -> Inspection:
+    """Count the samples of each client in a folder that ``fedquilt data partition`` has written."""
+    manifest = read_manifest(folder)
+    form = DatasetForm(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in manifest.form.items()}
+    )
+    names = [shard_name(client) for client in range(manifest.clients)]
+    shards = [read_shard(folder / name, form) for name in names if name in manifest.files]
+    groups = [(str(client), shard.train.y) for client, shard in enumerate(shards)]
+    clients = count_targets(groups, form.classes, [len(shard.test) for shard in shards])
+    return Inspection((), clients=clients, what="client", title=f"{manifest.experiment}: {form.name}")
 
 
 def _inspect_folder(folder: Path) -> Inspection:

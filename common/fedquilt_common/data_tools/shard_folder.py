@@ -72,6 +72,14 @@ class ShardManifest:
         """Bytes of all files."""
         return sum(file.size for file in self.files.values())
 
+    @property
+    def dataset_form(self) -> DatasetForm:
+        """Return ``form`` as the form of a data set."""
+        facts: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in self.form.items()
+        }
+        return DatasetForm(**facts)
+
     def encode(self) -> str:
         """Return the manifest's text; the same samples give the same text on every machine."""
         content = {"format": _FORMAT, **asdict(self)}

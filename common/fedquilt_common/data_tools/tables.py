@@ -48,7 +48,8 @@ def draw_groups(groups: TargetGroups, what: str, width: int | None = None) -> Ta
     Args:
         groups: of a data set.
         what: heading of the groups' names, such as ``client``.
-        width: of the terminal in characters; where the numbers do not fit, classes are bars. None: unlimited.
+        width: of the terminal in characters; where the numbers do not fit, classes are bars, the greatest of each
+            group at full height. None: unlimited.
     """
     table = _draw_groups(groups, what, as_bars=False)
     if width is not None and groups.kind == "classes" and _measure_width(table) > width:
@@ -96,8 +97,7 @@ def _add_bars(table: Table, groups: TargetGroups) -> list[list[str]]:
     classes = max((len(group.counts) for group in groups.groups), default=0)
     table.add_column("classes", justify="right")
     table.add_column(f"samples of the classes 0 to {classes - 1}", no_wrap=True)
-    most = max(max(group.counts) for group in groups.groups)
-    return [[str(group.classes), draw_bars(group.counts, most)] for group in groups.groups]
+    return [[str(group.classes), draw_bars(group.counts, max(group.counts))] for group in groups.groups]
 
 
 def _add_values(table: Table, groups: TargetGroups) -> list[list[str]]:
@@ -125,7 +125,7 @@ def draw_bars(counts: Sequence[int], most: int) -> str:
     """
     width = -(-len(counts) // _WIDEST_BARS)
     tops = [max(counts[start : start + width]) for start in range(0, len(counts), width)]
-    return "".join(_BARS[0 if not top else max(1, round(top / most * (len(_BARS) - 1)))] for top in tops)
+    return "".join(_BARS[0 if not top else max(1, round(top / max(1, most) * (len(_BARS) - 1)))] for top in tops)
 
 
 def _class_table(targets: TargetGroups) -> Table:

@@ -14,6 +14,7 @@ import pytest
 
 from fedquilt_common import cli
 from fedquilt_common.data_tools import shard_folder
+from fedquilt_common.data_tools.inspect_data import inspect_target
 from fedquilt_common.data_tools.publish_data import publish_bundle
 from fedquilt_common.data_tools.shard_folder import MANIFEST, parse_manifest, read_manifest, write_shard_folder
 from fedquilt_common.datasets.shard_files import Shard, form_of, read_shard, shard_name, write_shard
@@ -60,6 +61,9 @@ def test_each_client_has_a_file_with_its_samples(tmp_path: Path) -> None:
         assert np.array_equal(shard.train.y, expected.train.y)
     assert read_manifest(tmp_path / "out") == manifest
     assert set(visible(tmp_path / "out")) == {MANIFEST, *manifest.files}
+    counted = inspect_target(str(tmp_path / "out"), (), (), None).clients
+    assert counted is not None
+    assert [group.samples for group in counted.groups] == [len(tools.shard(client).train) for client in range(8)]
 
 
 def test_public_samples_come_without_their_labels(tmp_path: Path) -> None:
