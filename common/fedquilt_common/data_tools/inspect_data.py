@@ -109,9 +109,7 @@ def _inspect_experiment(
 def _inspect_shards(folder: Path) -> Inspection:
     """Count the samples of each client in a folder that ``fedquilt data partition`` has written."""
     manifest = read_manifest(folder)
-    form = DatasetForm(
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in manifest.form.items()}
-    )
+    form = manifest.dataset_form
     names = [shard_name(client) for client in range(manifest.clients)]
     shards = [read_shard(folder / name, form) for name in names if name in manifest.files]
     groups = [(str(client), shard.train.y) for client, shard in enumerate(shards)]
