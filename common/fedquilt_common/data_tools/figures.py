@@ -72,7 +72,7 @@ def _draw_bars(axes: Axes, groups: TargetGroups) -> None:
             _places(groups), counts[:, kind], 0.8, starts[:, kind], color=_choose_colour(kind, counts.shape[1]),
             label=str(kind), linewidth=0,
         )  # fmt: skip
-    axes.set_xlabel("samples")
+    axes.set_xlabel(groups.counted)
     if counts.shape[1] <= _MOST_LEGEND:
         axes.legend(title="class", fontsize=7, title_fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 

@@ -75,11 +75,13 @@ class TargetGroups:
         kind: ``classes``, ``values`` of a regression, or ``samples`` where targets cannot be counted.
         groups: one each, in order.
         edges: of the bins, one more than there are bins; empty unless ``values``.
+        counted: what the counts are: ``samples``, or ``boxes`` of a detection.
     """
 
     kind: str
     groups: tuple[TargetGroup, ...]
     edges: tuple[float, ...] = ()
+    counted: str = "samples"
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ def count_targets(
             TargetGroup(name, len(y), _to_ints(np.bincount(_take_classes(y), minlength=classes)), kept=rest)
             for (name, y), rest in zip(groups, held, strict=True)
         )
-        return TargetGroups("classes", tuple(counted))
+        has_boxes = any(y.ndim == 3 for _, y in groups)
+        return TargetGroups("classes", tuple(counted), counted="boxes" if has_boxes else "samples")
     if not classes and all(y.dtype.kind == "f" and y.size == len(y) for _, y in groups):
         return _count_values(groups, held)
     sizes = (TargetGroup(name, len(y), kept=rest) for (name, y), rest in zip(groups, held, strict=True))

@@ -96,7 +96,7 @@ def _add_classes(table: Table, groups: TargetGroups) -> list[list[str]]:
 def _add_bars(table: Table, groups: TargetGroups) -> list[list[str]]:
     classes = max((len(group.counts) for group in groups.groups), default=0)
     table.add_column("classes", justify="right")
-    table.add_column(f"samples of the classes 0 to {classes - 1}", no_wrap=True)
+    table.add_column(f"{groups.counted} of the classes 0 to {classes - 1}", no_wrap=True)
     return [[str(group.classes), draw_bars(group.counts, max(group.counts))] for group in groups.groups]
 
 
@@ -132,8 +132,9 @@ def _class_table(targets: TargetGroups) -> Table:
     """Draw a row for each class: its samples for training and for testing."""
     table = _plain_table()
     table.add_column("class", justify="right")
+    suffix = "" if targets.counted == "samples" else f" {targets.counted}"
     for group in targets.groups:
-        table.add_column(group.name, justify="right")
+        table.add_column(f"{group.name}{suffix}", justify="right")
     table.add_column("")
     most = max((max(group.counts) for group in targets.groups if group.counts), default=0)
     for kind, counts in enumerate(zip(*(group.counts for group in targets.groups), strict=True)):

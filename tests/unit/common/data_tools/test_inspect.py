@@ -121,7 +121,9 @@ def test_other_targets_are_counted_only() -> None:
 def test_the_boxes_of_a_detection_are_counted() -> None:
     y = np.full((2, 3, 5), -1.0, dtype=np.float32)
     y[0, :2, 0], y[1, 0, 0] = (1, 1), 2
-    assert count_targets([("a", y)], 4).groups == (TargetGroup("a", 2, (0, 2, 1, 0)),)
+    boxes = count_targets([("a", y)], 4)
+    assert boxes.groups == (TargetGroup("a", 2, (0, 2, 1, 0)),)
+    assert boxes.counted == "boxes"
 
 
 def test_many_classes_are_drawn_as_bars_and_many_clients_as_rows() -> None:
