@@ -193,7 +193,8 @@ class Assembly:
         self.digest = first.digest
         self.size = first.size
         self.count = first.count
-        self._arrived = bytearray(b"\x01" * kept + bytes(first.count - kept))
+        self._arrived = bytearray(first.count)
+        self._arrived[:kept] = b"\x01" * kept
         self._missing_count = first.count - kept
         self._hash = hashlib.sha256()
         self._hashed = 0
