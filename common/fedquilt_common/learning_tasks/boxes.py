@@ -13,7 +13,7 @@ LEAST_SCORE: Final = 0.001
 MOST_OVERLAP: Final = 0.7
 """A detection that overlaps one of the same class with a higher score by more is left out."""
 MOST_DETECTIONS: Final = 300
-"""Of an image; those with the highest scores are kept."""
+"""The largest number in an image; those with the highest scores are kept."""
 _MOST_CANDIDATES: Final = 30_000
 _CHUNK: Final = 1024
 
