@@ -319,9 +319,8 @@ def exit_codes_page() -> Iterator[str]:
 def messages_page() -> Iterator[str]:
     """Yield the page of control messages and their parts."""
     kinds = [one for one in {**vars(messages), **vars(data_messages)}.values() if inspect.isclass(one)]
-    bases = WireMessage.__mro__
-    whole = [one for one in kinds if issubclass(one, WireMessage) and one not in bases]
-    parts = [one for one in kinds if issubclass(one, BaseModel) and one not in (*whole, *bases)]
+    whole = [one for one in kinds if issubclass(one, WireMessage) and one is not WireMessage]
+    parts = [one for one in kinds if issubclass(one, BaseModel) and one not in (*whole, *WireMessage.__mro__)]
     yield from ("# MQTT messages", "")
     yield "The control messages, which are JSON. [The protocol](../protocol.md#control-messages) explains when they are"
     yield "sent, and [the topics](topics.md) lists where. `v` is the version of the protocol."
