@@ -91,11 +91,6 @@ class DataDownloads:
         """Return why samples that a client needs cannot be had; empty if they are here or on their way."""
         return next((self._problems[file.digest] for file in self._needs(client) if file.digest in self._problems), "")
 
-    @property
-    def has_problems(self) -> bool:
-        """Whether some samples cannot be had."""
-        return bool(self._problems)
-
     def job_data(self, client: int) -> JobData:
         """Return the files of a client whose samples have arrived."""
         public, test = (self._checked(file) for file in (self._data.public, self._data.test))
@@ -126,7 +121,7 @@ class DataDownloads:
     def _make_room(self, file: DataFile) -> bool:
         """Return whether a file fits on the disk, after samples of other runs gave way; else note the problem."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        need = file.size + DISK_RESERVE - psutil.disk_usage(str(self._folder)).free
+        need = file.size - self._stored_size(file) + DISK_RESERVE - psutil.disk_usage(str(self._folder)).free
         unused = self._find_unused()
         if need > sum(path.stat().st_size for path in unused):
             self._problems[file.digest] = (
@@ -140,6 +135,11 @@ class DataDownloads:
             need -= unused[0].stat().st_size
             unused.pop(0).unlink()
         return True
+
+    def _stored_size(self, file: DataFile) -> int:
+        """Return how many bytes of a file an interrupted download has left on the disk."""
+        parts = [path.stat() for path in self._folder.glob(f"{file.digest}*.part")]
+        return sum(min(part.st_size, 512 * part.st_blocks) for part in parts)  # a missing chunk takes no block
 
     def _find_unused(self) -> list[Path]:
         """Return the files of other runs, the oldest first."""
@@ -172,7 +172,7 @@ class DataDownloads:
         """Store a chunk.
 
         Returns:
-            Whether it completed a file.
+            Whether it was the last one of a file, which is complete now, or damaged.
 
         Raises:
             PayloadError: the message is not a chunk of the file that was requested.
@@ -184,7 +184,8 @@ class DataDownloads:
         assembly = self._assembly_for(header, self._target)
         self._asked_at, self._pause = time.monotonic(), FIRST_PAUSE
         if assembly.add(header, payload):
-            return self._finish(assembly, self._target)
+            self._finish(assembly, self._target)
+            return True
         missing = min(assembly.missing)
         if missing >= self._requested:
             self._note_progress(assembly, self._target, missing)
@@ -198,19 +199,16 @@ class DataDownloads:
             self._assembly = Assembly(self._part(file, ".part"), header, file.size, kept)
         return self._assembly
 
-    def _finish(self, assembly: Assembly, file: DataFile) -> bool:
+    def _finish(self, assembly: Assembly, file: DataFile) -> None:
         self._assembly = self._target = None
         self._part(file, ".chunks").unlink(missing_ok=True)
         try:
             assembly.finish(self.path(file), durable=True)
         except DamagedTransferError:
             self._note_damage(file)
-            self.start()
-            return False
         if all(self.path(each).exists() for each in self._files.values()):
             log.info("all samples of this board's clients are here")
         self.start()
-        return True
 
     def _note_damage(self, file: DataFile) -> None:
         self._damages[file.digest] = self._damages.get(file.digest, 0) + 1

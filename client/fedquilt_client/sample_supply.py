@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from fedquilt_common.wire.data_messages import DataFile, DataRequest
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class SampleSupply:
             topics: the topics of the federation.
             post: runs a callable in the agent's thread.
             then: called in the agent's thread after each download from an address.
+
+        Raises:
+            RunFolderError: the disk is full or broken.
         """
         if message.data is None:
             return cls(folder)
@@ -69,11 +75,13 @@ class SampleSupply:
             post(lambda: finish(file, problem))
 
         def finish(file: DataFile, problem: str) -> None:
-            downloads.finish_fetch(file, problem)
+            with report_disk_errors(folder):
+                downloads.finish_fetch(file, problem)
             then()
 
         downloads = DataDownloads(folder, message.run, message.data, settings.clients, send, start_fetch)
-        downloads.start()
+        with report_disk_errors(folder):
+            downloads.start()
         return cls(folder, settings.own_data if not message.data.shards else None, downloads)
 
     def has(self, client: int) -> bool:
@@ -103,16 +111,18 @@ class SampleSupply:
         if self.downloads is None:
             return False
         with report_disk_errors(self.folder):
-            return self.downloads.take(header, payload) or self.downloads.has_problems
+            return self.downloads.take(header, payload)
 
     def fetch_again(self, path: Path) -> bool:
-        """Download damaged samples again; returns whether ``path`` holds samples of this run."""
-        return self.downloads is not None and self.downloads.fetch_again(path)
+        """Download damaged samples again; returns whether ``path`` holds samples of this run. Raises as ``take``."""
+        with report_disk_errors(self.folder):
+            return self.downloads is not None and self.downloads.fetch_again(path)
 
     def retry(self) -> None:
-        """Try again to get samples that could not be had."""
+        """Try again to get samples that could not be had. Raises as ``take``."""
         if self.downloads is not None:
-            self.downloads.retry()
+            with report_disk_errors(self.folder):
+                self.downloads.retry()
 
     def repair(self) -> None:
         """Request chunks again that did not arrive for a while."""
@@ -133,4 +143,7 @@ def _fetch_file(file: DataFile, path: Path) -> str:
         fetch(str(file.url), path, file.digest, file.size)
     except FedquiltError as error:
         return f"its samples cannot be downloaded; the board tries again with the next exchange. {error}"
+    except Exception as error:  # a thread that ends silently would leave the client waiting for ever
+        log.exception("the download of %s failed", file.url)
+        return f"its samples cannot be downloaded: {error!r}. The agent's log says more; please report it"
     return ""

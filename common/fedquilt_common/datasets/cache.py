@@ -7,6 +7,7 @@ only when it is complete.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset
 from fedquilt_common.datasets.prepared_files import MANIFEST, open_prepared, write_dataset, write_parts
@@ -66,7 +67,11 @@ def load_prepared(name: str, place: Path, load: Callable[[], Loaded]) -> Dataset
     try:
         entry = cache / f"{name}-{_digest(name, place, cache)}"
         return _open(entry) or _prepare(entry, load)
-    except (OSError, FolderInUseError) as error:
+    except FolderInUseError as error:
+        return _load_without(cache, error, load)
+    except OSError as error:
+        if error.filename is not None and Path(error.filename).is_relative_to(place):
+            raise DataUnavailableError(f"{error.filename}: {error.strerror}; make the file readable") from error
         return _load_without(cache, error, load)
 
 
@@ -86,11 +91,12 @@ def _open(entry: Path) -> Dataset | None:
 
 
 def _prepare(entry: Path, load: Callable[[], Loaded]) -> Dataset:
-    with lock_folder(entry.parent / "locks", wait=float("inf"), name=entry.name.rpartition("-")[0]):
+    name = entry.name.rpartition("-")[0]
+    with _lock(entry.parent / "locks", name):
         found = _open(entry)  # another process may have prepared it meanwhile
         if found is not None:
             return found
-        name, started = entry.name.rpartition("-")[0], time.monotonic()
+        started = time.monotonic()
         draft = entry.with_name(f".{name}.new")
         shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
         draft.mkdir(parents=True)
@@ -105,6 +111,13 @@ def _prepare(entry: Path, load: Callable[[], Loaded]) -> Dataset:
         log.info("prepared the data set %s in %.1f s: %s", name, time.monotonic() - started, entry)
         _remove_old(entry, name)
         return open_prepared(entry)
+
+
+def _lock(folder: Path, name: str) -> IO[str]:
+    with contextlib.suppress(FolderInUseError):
+        return lock_folder(folder, wait=0, name=name)
+    log.info("another process prepares the data set %s; waiting for it", name)
+    return lock_folder(folder, wait=float("inf"), name=name)
 
 
 def _write(draft: Path, loaded: Loaded) -> None:

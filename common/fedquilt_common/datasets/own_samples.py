@@ -12,6 +12,7 @@ import re
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,8 @@ from fedquilt_common.user_imports import resolve
 from fedquilt_common.wire.codec import FileArrays
 
 _LABEL: Final = re.compile(r"label(_\d+)?")
+_KEPT: Final = 4
+"""Files whose samples stay in a process' memory, so that a client's next task does not read them again."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +57,33 @@ def read_own_samples(source: str, form: DatasetForm, allowed: Collection[str] = 
         DataUnavailableError: the file is missing or damaged, or its samples have another form.
         ForbiddenImportError: the factory's package is not allowed.
     """
+    if Path(source).suffix in _READERS:
+        return _read_file(source, form)
+    if ":" in source:
+        return _check(_call_factory(source, allowed), form, source)
+    raise DataUnavailableError(
+        f"{source}: is neither package:factory nor a file that ends in {', '.join(_READERS)}; convert it"
+    )
+
+
+def _read_file(source: str, form: DatasetForm) -> Examples:
     path = Path(source)
-    reader = _READERS.get(path.suffix)
-    if reader is not None:
-        if not path.is_file():
-            raise DataUnavailableError(f"{path}: there is no such file; correct the agent's --data")
-        own = reader(path, form)
-    elif ":" in source:
-        own = _call_factory(source, allowed)
-    else:
-        raise DataUnavailableError(
-            f"{source}: is neither package:factory nor a file that ends in {', '.join(_READERS)}; convert it"
-        )
-    return _check(own, form, source)
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise DataUnavailableError(f"{path}: {error.strerror}; correct the agent's --data") from None
+    if not path.is_file():
+        raise DataUnavailableError(f"{path}: is not a file; correct the agent's --data")
+    return _read_once(source, form, (state.st_mtime_ns, state.st_size))
+
+
+@lru_cache(maxsize=_KEPT)
+def _read_once(source: str, form: DatasetForm, _state: tuple[int, int]) -> Examples:
+    """Read and check a file; ``_state`` changes with it, so that a changed file is read again."""
+    samples = _check(_READERS[Path(source).suffix](Path(source), form), form, source)
+    for array in (samples.x, samples.y):
+        array.setflags(write=False)  # all tasks of the process share it
+    return samples
 
 
 def _check(own: _OwnArrays, form: DatasetForm, source: str) -> Examples:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedquilt_common.experiment_file import load_experiment
+from fedquilt_server.central.options import Epochs, Overrides, Threads
 from fedquilt_server.central.plan import CENTRAL
 from fedquilt_server.central.progress import train_in_folder
 from fedquilt_server.status.summary import print_summary
@@ -24,13 +25,9 @@ def group() -> None:
 def central(
     experiment: Annotated[Path, typer.Argument(help="Experiment file (YAML).")],
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/NAME-central.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over all samples.", show_default="rounds x training.epochs")
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other bits.")] = 1,
+    set_: Overrides = None,
+    epochs: Epochs = None,
+    threads: Threads = 1,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")] = False,
 ) -> None:
     """Train the experiment's model in one place on the samples of all clients: the baseline of a federated run.

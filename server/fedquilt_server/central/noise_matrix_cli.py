@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_server.central.options import Epochs, Overrides, Threads
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.experiment import Experiment
@@ -24,19 +25,15 @@ def add_to(group: typer.Typer) -> None:
 def noise_matrix(
     source: Annotated[Path, typer.Argument(help="Experiment file (YAML), or the folder of a finished run.")],
     out: Annotated[Path, typer.Option(help="CSV file to write, below the folder in FEDQUILT_DATA.")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over all samples.", show_default="rounds x training.epochs")
-    ] = None,
+    set_: Overrides = None,
+    epochs: Epochs = None,
     split: Annotated[
         Literal["train", "test"], typer.Option(help="Official samples that the model labels; it knows those of train.")
     ] = "test",
     run_folder: Annotated[
         Path | None, typer.Option(help="Run folder of the training; default runs/NAME-noise-matrix.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other bits.")] = 1,
+    threads: Threads = 1,
     json_: Annotated[bool, typer.Option("--json", help="Print the matrix as JSON; progress goes to stderr.")] = False,
 ) -> None:
     """Measure how a centrally trained model mistakes the classes, as the matrix of data.label_noise (FedAIoT).

@@ -352,8 +352,8 @@ class Coordinator:
                 self._ledger.take(address, len(message.payload))
                 self._uplink.take(address, message)
             elif address.kind == "requests":
-                self._samples.take(agent, parse(DataRequest, message.payload, message.topic))
-                self.run.traffic.save()  # the next round may come much later
+                if self._samples.take(agent, parse(DataRequest, message.payload, message.topic)):
+                    self.run.traffic.save()  # the next round may come much later
             elif address.kind == "coordinator" and message.payload:
                 self._rivals.take(message)
             elif message.payload:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Final
 
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.wire.chunks import Blob, publish_chunks
 from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.topics import Topics
@@ -52,27 +53,35 @@ class DataService:
         self.bytes_sent = 0
         """Bytes of samples that were published, also repeated ones."""
 
-    def take(self, agent: str, request: DataRequest) -> None:
+    def take(self, agent: str, request: DataRequest) -> bool:
         """Publish the chunks that an agent requests; a request of another run is ignored.
+
+        Returns:
+            Whether any were published.
 
         Raises:
             PayloadError: the file is not for this agent, or it has requested it too often.
+            RunFolderError: the file cannot be read.
         """
         if self._delivery is None or request.run != self._run:
-            return
+            return False
         host_of = self._machine.host_of
         if agent not in host_of.values():
-            return  # its presence has not arrived, or its clients have another host; it asks again
+            return False  # its presence has not arrived, or its clients have another host; it asks again
         path = self._delivery.files.get(request.digest)
         clients = self._delivery.clients.get(request.digest)
         if path is None or not (clients is None or any(host_of.get(client) == agent for client in clients)):
             raise PayloadError(f"agent {agent} requested samples {request.digest[:12]}... of other clients")
-        blob = Blob(path, request.digest, path.stat().st_size)
+        with report_disk_errors(path.parent):
+            return self._publish(agent, Blob(path, request.digest, path.stat().st_size), request)
+
+    def _publish(self, agent: str, blob: Blob, request: DataRequest) -> bool:
         headers = blob.headers(min(self._chunk, self._transport.max_payload))
         chosen = headers[request.first : request.first + request.count]
         self._count(agent, request.digest, len(chosen), len(headers))
         publish_chunks(self._transport, blob, chosen, lambda _: self._topics.data(agent))
         self.bytes_sent += sum(header.length for header in chosen)
+        return bool(chosen)
 
     def _count(self, agent: str, digest: str, chunks: int, total: int) -> None:
         """Count what an agent receives, so that a broken one cannot use up the link."""

@@ -52,8 +52,8 @@ class Board:
         self.downloads.start()
 
     def answer(self, most: int = 1000, lose: frozenset[int] = frozenset()) -> int:
-        """Answer requests as the coordinator does, up to ``most`` chunks; returns how many files are complete."""
-        complete = 0
+        """Answer requests as the coordinator does, up to ``most`` chunks; returns how many files have ended."""
+        ended = 0
         while self.requests and most:
             request = self.requests.pop(0)
             data = next(data for data in CONTENT.values() if digest(data) == request.digest)
@@ -64,8 +64,8 @@ class Board:
                 self.sent += len(part)
                 most -= 1
                 if header.index not in lose:
-                    complete += self.downloads.take(header.encode(), part)
-        return complete
+                    ended += self.downloads.take(header.encode(), part)
+        return ended
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_coordinator_that_does_not_answer_is_asked_less_and_less_often(board: 
 
 def test_samples_with_another_digest_are_not_used(board: Board) -> None:
     board.damaged = {digest(CONTENT["two"])}
-    assert board.answer() == 1  # the other file arrives
+    assert board.answer() == ATTEMPTS + 1  # the other file arrives
     assert not board.downloads.has(1)
     assert f"arrived {ATTEMPTS} times with another SHA-256" in board.downloads.problem(1)
     board.damaged.clear()
@@ -150,6 +150,14 @@ def test_a_full_disk_is_a_problem_before_anything_is_requested(board: Board) -> 
     assert board.requests == []
     assert "samples of 405 bytes do not fit into" in board.downloads.problem(1)
     assert "Free disk space" in board.downloads.problem(1)
+
+
+def test_what_has_arrived_needs_no_more_room(board: Board) -> None:
+    board.answer(most=WINDOW)
+    (part,) = board.folder.glob("*.part")
+    board.free = DISK_RESERVE + 405 - part.stat().st_size
+    board.start()
+    assert board.requests[0].first == WINDOW
 
 
 def test_samples_of_other_runs_give_way_when_the_disk_is_short(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:

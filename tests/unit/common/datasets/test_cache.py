@@ -229,3 +229,11 @@ def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.cache_folder() == Path("/var/cache/fedquilt")
     monkeypatch.setenv(cache.CACHE_VARIABLE, "/c")
     assert cache.cache_folder() == Path("/c")
+
+
+def test_a_published_file_that_cannot_be_read_is_named(folder: Path) -> None:
+    def load() -> Dataset:
+        raise PermissionError(13, "Permission denied", str(folder / "file.txt"))
+
+    with pytest.raises(DataUnavailableError, match=r"file.txt: Permission denied; make the file readable"):
+        load_prepared("made", folder, load)

@@ -124,7 +124,15 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
         read_own_samples(str(tmp_path / "a.npz"), FORM)
 
 
-@pytest.mark.parametrize(("source", "reason"), [("none.csv", "there is no such file"), ("a.txt", "is neither")])
+@pytest.mark.parametrize(("source", "reason"), [("none.csv", "No such file"), ("a.txt", "is neither")])
 def test_a_source_that_is_none(source: str, reason: str) -> None:
     with pytest.raises(DataUnavailableError, match=reason):
         read_own_samples(source, FORM)
+
+
+def test_a_file_is_read_again_only_after_a_change(tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "own")
+    first = read_own_samples(source, FORM)
+    assert read_own_samples(source, FORM) is first
+    Path(source).write_text(CSV + "7,8,0\n")
+    assert len(read_own_samples(source, FORM)) == 4

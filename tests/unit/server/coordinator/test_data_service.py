@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
-from fedquilt_common.errors import PayloadError
+from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.data_messages import DataMessage, DataRequest
 from fedquilt_common.wire.topics import Topics
@@ -112,4 +112,10 @@ def test_an_agent_that_asks_again_and_again_is_refused(lab: Lab) -> None:
             times += 1
     assert MOST_TIMES <= times < 15
     with pytest.raises(PayloadError, match=f"received its samples {MOST_TIMES} times"):
+        lab.ask("pi", "one")
+
+
+def test_a_file_that_is_gone_is_an_error_of_the_run_folder(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "one").unlink()
+    with pytest.raises(RunFolderError, match="one cannot be used"):
         lab.ask("pi", "one")
