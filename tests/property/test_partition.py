@@ -194,6 +194,12 @@ def test_clients_that_overlap_need_no_more_samples_than_one() -> None:
     assert len({share.tobytes() for share in shares}) == 4
 
 
+def test_clients_that_overlap_can_have_more_samples_than_there_are() -> None:
+    labels = np.arange(500) % 10
+    scheme = Scheme("per-class", per_class=10, overlap=True, min_samples=100)
+    assert [len(share) for share in partition_by(scheme, labels, 10, 0)] == [100] * 10
+
+
 def test_the_usual_least_size_gives_way_to_an_equal_share() -> None:
     """An experiment that sets no least size runs with any number of clients; one that sets it is refused."""
     labels = np.arange(30) % 3

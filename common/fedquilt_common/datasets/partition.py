@@ -72,7 +72,7 @@ def partition_by(scheme: Scheme, labels: NDArray[np.integer], clients: int, seed
         ExperimentError: the scheme does not suit the data set or the number of clients, or a client has too few
             samples.
     """
-    _check(labels, clients, scheme.min_samples or 1)
+    _check(labels, clients, 1 if scheme.overlap else scheme.min_samples or 1)
     shares = _partition_by(scheme, labels, clients, seed)
     check_smallest(shares, scheme.min_samples)
     return shares

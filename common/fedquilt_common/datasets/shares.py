@@ -51,7 +51,8 @@ def shares(
     Args:
         experiment: gives the seed, the partition scheme and the number of clients.
         dataset: the samples to share out, without those that are public.
-        holdout: the part of each share, in [0, 1), that the client keeps for testing.
+        holdout: the part of each share, in [0, 1), that the client keeps for testing; with ``overlap``, the part of all
+            samples.
         allowed: packages from which a user's feature extractor may come.
 
     Returns:
@@ -62,13 +63,20 @@ def shares(
         DataUnavailableError: the file of a manual partition is missing or wrong.
     """
     cut = _cut(experiment, dataset, allowed)
+    if experiment.data.partition.overlap:
+        return _split_overlapping(cut, _count_samples(experiment, dataset), holdout, experiment.seed)
     return [_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut)]
+
+
+def _count_samples(experiment: Experiment, dataset: Dataset) -> int:
+    return len(dataset.train) + (len(dataset.test) if experiment.data.mixed else 0)
 
 
 def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> list[SampleIndices]:
     """Return the indices of each client's samples, ascending."""
     data, part, labels, subjects = experiment.data, experiment.data.partition, dataset.train.y, dataset.subjects
     if data.mixed:
+        _check_mixed(part.scheme, subjects)
         labels, subjects = np.concatenate([labels, dataset.test.y]), None
     free = np.setdiff1d(np.arange(len(labels)), own_public(experiment, dataset))
     count, seed = part.shares or data.clients, derive_seed(experiment.seed, "partition")
@@ -88,6 +96,14 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
         None if subjects is None else subjects[free],
     )  # fmt: skip
     return [free[index] for index in partition_by(scheme, classes, count, seed)[: data.clients]]
+
+
+def _check_mixed(scheme: str, subjects: SampleIndices | None) -> None:
+    if scheme in ("natural", "subject") and subjects is not None:
+        raise ExperimentError(
+            "data.mixed = True: the data set does not list the persons of its official test samples, which "
+            f"data.partition.scheme = {scheme} needs; set data.mixed to false, or choose another scheme"
+        )
 
 
 def split_samples(samples: Examples, holdout: float, seed: int, client: int) -> Shard:
@@ -111,6 +127,26 @@ def _split(index: SampleIndices, holdout: float, seed: int, client: int) -> Shar
     kept = max(1, math.floor(round((1 - holdout) * len(index), 9)))
     mixed = rng.permutation(index)
     return Share(np.sort(mixed[:kept]), np.sort(mixed[kept:]))
+
+
+def _split_overlapping(cut: Sequence[SampleIndices], samples: int, holdout: float, seed: int) -> list[Share]:
+    """Split by one draw over all samples, so that no client trains on a sample that another one tests on.
+
+    A client whose samples are all drawn for testing trains on the first of them, and nobody tests on it.
+
+    Args:
+        cut: for each client the indices of its samples, ascending.
+        samples: number of samples of the data set.
+        holdout: the part, in [0, 1), that is kept for testing.
+        seed: of the experiment.
+    """
+    mixed = np.random.Generator(np.random.PCG64(derive_seed(seed, "holdout"))).permutation(samples)
+    is_test = np.zeros(samples, dtype=bool)
+    is_test[mixed[max(1, math.floor(round((1 - holdout) * samples, 9))) :]] = True
+    for index in cut:
+        if is_test[index].all():
+            is_test[index[:1]] = False
+    return [Share(index[~is_test[index]], index[is_test[index]]) for index in cut]
 
 
 def holdout_of(experiment: Experiment, algorithm: Algorithm) -> float:

@@ -65,6 +65,33 @@ def test_a_client_with_one_sample_trains_on_it() -> None:
     assert [(len(s.train), len(s.test)) for s in shares(experiment(3), tiny, 0.5)] == [(1, 0)] * 3
 
 
+@given(st.floats(0.0, 0.99), st.integers(1, 30), st.integers(1, 15), st.integers(0, 9))
+def test_nobody_trains_on_a_sample_that_another_client_tests_on(
+    holdout: float, clients: int, each: int, seed: int
+) -> None:
+    part = {"scheme": "per-class", "per_class": each, "overlap": True}
+    asked = experiment(clients, partition=part).model_copy(update={"seed": seed})
+    cut = shares(asked, DATA, holdout)
+    trained, tested = ({i for s in cut for i in getattr(s, kind).tolist()} for kind in ("train", "test"))
+    assert not trained & tested
+    assert holdout > 0 or not tested
+    assert all(len(s.train) >= 1 and len(s.train) + len(s.test) == 5 * each for s in cut)
+    assert digest_shares(cut) == digest_shares(shares(asked, DATA, holdout))
+
+
+def test_clients_that_overlap_keep_about_their_part() -> None:
+    part = {"scheme": "per-class", "per_class": 10, "overlap": True}
+    cut = shares(experiment(20, mixed=True, partition=part), DATA, 0.25)
+    assert 0.15 < np.mean([len(share.test) / 50 for share in cut]) < 0.35
+
+
+def test_persons_of_mixed_samples_are_not_known() -> None:
+    natural = experiment(2, mixed=True, partition={"scheme": "natural"})
+    known = Dataset("made", examples(100), examples(40, 100), 5, np.arange(100) % 9)
+    with pytest.raises(ExperimentError, match=r"data\.mixed = True: .*scheme = natural"):
+        shares(natural, known, 0.25)
+
+
 def test_the_first_of_more_shares_than_clients() -> None:
     twenty = shares(experiment(20), DATA, 0.25)
     four = shares(experiment(4, partition={"shares": 20}), DATA, 0.25)
