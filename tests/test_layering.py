@@ -120,7 +120,7 @@ COMMON = {
     "algorithm_api": "learning_tasks submodels types",
     "models": "errors types user_imports",
     "tracing": "errors experiment models submodels",
-    "training": "algorithm_api augment errors experiment learning_tasks seeds submodels tracing types",
+    "training": "algorithm_api augment errors experiment learning_tasks models seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks submodels types wire",
     "datasets": "algorithm_api errors experiment files seeds stored_samples types user_imports wire",
     "algorithms": "aggregation algorithm_api augment errors learning_tasks seeds submodels training types user_imports",

@@ -16,7 +16,11 @@ class StaticBatchNorm(nn.Module):
 
     In training it always normalises by the batch. In evaluation it uses the collected statistics if there are any
     (``num_batches_tracked`` > 0), else those of the batch. While ``collecting`` is set, each forward pass adds its
-    batch to the statistics as a cumulative average. HeteroFL makes such a pass after training.
+    batch to the statistics. HeteroFL makes such a pass after training.
+
+    The collected mean and variance are the means of the batches' own, each weighted by its number of samples. The mean
+    is therefore that of all samples. The variance lacks what the batches' means differ by. For batches of one size,
+    both are the cumulative averages of HeteroFL's code (torch's ``momentum=None``), but with the biased variance.
     """
 
     running_mean: Tensor
@@ -28,11 +32,20 @@ class StaticBatchNorm(nn.Module):
         self.num_features = num_features
         self.eps = eps
         self.collecting = False
+        self._collected = 0
         self.weight = nn.Parameter(torch.ones(num_features))
         self.bias = nn.Parameter(torch.zeros(num_features))
         self.register_buffer("running_mean", torch.zeros(num_features))
         self.register_buffer("running_var", torch.ones(num_features))
         self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def start_collecting(self) -> None:
+        """Discard the statistics, and collect new ones in the forward passes that follow, as in training."""
+        self.collecting = self.training = True
+        self._collected = 0
+        self.num_batches_tracked.zero_()
+        self.running_mean.zero_()
+        self.running_var.fill_(1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise a batch of shape (n, num_features, ...); the shape stays."""
@@ -51,7 +64,8 @@ class StaticBatchNorm(nn.Module):
     def _collect(self, x: Tensor) -> None:
         self.num_batches_tracked += 1
         over = [0, *range(2, x.dim())]
-        part = 1.0 / float(self.num_batches_tracked)
+        self._collected += len(x)
+        part = len(x) / self._collected
         self.running_mean += (x.mean(over) - self.running_mean) * part
         self.running_var += (x.var(over, unbiased=False) - self.running_var) * part
 

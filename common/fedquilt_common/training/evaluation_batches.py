@@ -12,7 +12,7 @@ EVALUATION_BATCH: Final = 64
 MOST_NUMBERS: Final = 1 << 22
 """Numbers of a batch of evaluation: of large images it has fewer samples, so that a board's memory suffices."""
 STATISTICS_BATCH: Final = 512
-"""Samples in a batch of ``Learner.statistics``, where all batches count alike."""
+"""Samples in a batch of ``Learner.statistics``; it is part of the results, so boards must not choose it."""
 
 
 def evaluation_batches(data: Examples) -> list[slice]:

@@ -21,6 +21,7 @@ from torch import Tensor, fx, nn
 from fedquilt_common.algorithm_api import Loss, OutputViews, Penalty, TrainingPhase, TrainingResult, deepest_exit
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
+from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.heads import Head, TwoHeads
 from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watch_features
 from fedquilt_common.tracing.resize import cut_module
@@ -307,7 +308,8 @@ class TorchLearner:
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
         """Measure the static batch norms' means and variances in one pass over ``data`` (HeteroFL, section 3).
 
-        The statistics in ``arrays`` do not matter. Raises as ``evaluate``.
+        Each batch counts by its size (``StaticBatchNorm``). The statistics in ``arrays`` do not matter. Raises as
+        ``evaluate``.
 
         Returns:
             ``running_mean`` and ``running_var`` of each such norm by name, float32 of shape (channels,). Empty for a
@@ -315,9 +317,9 @@ class TorchLearner:
         """
         self._check_samples(data)
         module = self._load(arrays, 0, part)
-        norms = {name: norm for name, norm in module.named_modules() if _collects_statistics(norm)}
+        norms = {name: norm for name, norm in module.named_modules() if isinstance(norm, StaticBatchNorm)}
         for norm in norms.values():
-            _start_collecting(norm)
+            norm.start_collecting()
         with torch.inference_mode():
             for batch in batch_slices(len(data), STATISTICS_BATCH) if norms else []:
                 module(to_tensor(data.x[batch]))
@@ -368,17 +370,6 @@ class TorchLearner:
                 f"{len(data.x)} samples have {len(data.y)} labels; each sample needs one, so repair the data set"
             )
         self.task.check(data.y)
-
-
-def _collects_statistics(module: nn.Module) -> bool:
-    return hasattr(module, "collecting") and isinstance(getattr(module, "running_mean", None), Tensor)
-
-
-def _start_collecting(norm: Any) -> None:
-    norm.collecting = norm.training = True
-    norm.num_batches_tracked.zero_()
-    norm.running_mean.zero_()
-    norm.running_var.fill_(1.0)
 
 
 def _to_arrays_fp32(output: Any) -> list[NDArray[np.float32]]:

@@ -53,6 +53,19 @@ def test_collected_statistics_are_cumulative_averages(shape: tuple[int, ...]) ->
     torch.testing.assert_close(norm.running_var, twin.running_var * (values - 1) / values)
 
 
+def test_collecting_equal_batches_keeps_the_bits_of_equal_weights() -> None:
+    norm = StaticBatchNorm(3)
+    norm.start_collecting()
+    mean, variance = torch.zeros(3), torch.ones(3)
+    for seed in range(7):
+        x = batch(6, 3, seed=seed)
+        norm(x)
+        mean += (x.mean(0) - mean) * (1.0 / (seed + 1))
+        variance += (x.var(0, unbiased=False) - variance) * (1.0 / (seed + 1))
+    assert torch.equal(norm.running_mean, mean)
+    assert torch.equal(norm.running_var, variance)
+
+
 def test_evaluation_uses_what_was_collected_and_training_does_not() -> None:
     norm, x = StaticBatchNorm(3), batch(6, 3, 4, 5)
     norm.running_mean.fill_(1.0)
