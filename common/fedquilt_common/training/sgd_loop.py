@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedquilt_common.algorithm_api import Loss, TrainingPhase
 from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.training.evaluation_batches import evaluation_batches
 from fedquilt_common.training.optimisers import Optimiser
 from fedquilt_common.training.precision import Arithmetic, LossScale, explain_unsupported, widen_halves
 from fedquilt_common.types import Examples, Progress
@@ -155,12 +156,16 @@ class _RunningPhase:
         return self.epochs_without_gain >= self.phase.patience
 
     def _watched_loss(self, data: Examples) -> float:
-        """Mean loss on samples that are not trained on."""
+        """Mean loss on samples that are not trained on: of the batches, weighted by their sizes."""
         module, arithmetic = self.loop.module.eval(), self.loop.arithmetic
-        with torch.inference_mode(), arithmetic.autocast():
-            output = _outputs(module(arithmetic.inputs(to_tensor(data.x))))
-        loss = self.phase.loss or self.loop.loss
-        return float(loss(output, self.loop.targets(data.y).to(arithmetic.device)))
+        loss, mean = self.phase.loss or self.loop.loss, 0.0
+        for index in evaluation_batches(data):
+            batch = Examples(data.x[index], data.y[index])
+            with torch.inference_mode(), arithmetic.autocast():
+                output = _outputs(module(arithmetic.inputs(to_tensor(batch.x))))
+            value = float(loss(output, self.loop.targets(batch.y).to(arithmetic.device)))
+            mean += value * (len(batch) / len(data))
+        return mean
 
     def load_best(self) -> None:
         """Load the numbers with the lowest loss on ``phase.watch`` into the module."""

@@ -15,6 +15,8 @@ from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.precision import Arithmetic
+from fedquilt_common.training.sgd_loop import SgdLoop
 from fedquilt_common.types import Examples
 
 
@@ -156,6 +158,33 @@ def test_the_rate_falls_along_half_a_cosine() -> None:
         schedule.step()
     for name, expected in module.state_dict().items():
         np.testing.assert_allclose(found[name], expected.numpy(), atol=1e-6)
+
+
+class RecordsBatches(nn.Module):
+    """Records how many samples each forward pass of evaluation has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.seen = list[int]()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if not self.training:
+            self.seen.append(len(x))
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(("count", "batches"), [(64, [64]), (150, [64, 64, 22])])
+def test_what_is_watched_is_evaluated_in_batches(count: int, batches: list[int]) -> None:
+    """The loss is the mean over the samples; that of a single batch keeps the bits of its forward pass."""
+    module, watched = RecordsBatches(), data(5, count)
+    loop = SgdLoop(module, Arithmetic("cpu", "fp32"), Training(epochs=1), functional.cross_entropy, torch.from_numpy)
+    phase = TrainingPhase(data(0), watch=watched, patience=9)
+    found = loop._start_phase(0, phase, 1, dict(module.named_parameters()), {}, 1)._watched_loss(watched)
+    assert module.seen == batches
+    with torch.inference_mode():
+        expected = float(functional.cross_entropy(module(torch.tensor(watched.x)), torch.tensor(watched.y)))
+    assert found == (expected if len(batches) == 1 else pytest.approx(expected, rel=1e-6))
 
 
 @pytest.mark.parametrize("patience", [1, 3])
