@@ -189,12 +189,12 @@ def _failure(error: Exception) -> dict[str, str]:
     """Return the event that reports an error to the agent."""
     if isinstance(error, _DamagedInputError):
         return {"event": "damaged", "path": str(error)}
+    if is_out_of_memory(error):
+        return {"event": "memory"}
     if isinstance(error, OSError):
         return {"event": "failed", "reason": str(error), "cause": DISK_FAILURE}
     if isinstance(error, FedquiltError):
         return {"event": "failed", "reason": str(error)}
-    if is_out_of_memory(error):
-        return {"event": "memory"}
     traceback.print_exception(error)  # a bug: the traceback goes into the agent's log
     return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
 

@@ -199,8 +199,9 @@ def test_without_an_estimate_nothing_can_be_made_smaller(drive: Any, kit: Kit) -
 
 @pytest.mark.parametrize(
     "error", ["MemoryError", "RuntimeError('DefaultCPUAllocator: can\\'t allocate memory: you tried 9 bytes')",
-              "RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')"],
-    ids=["python", "torch", "cuda"],
+              "RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')",
+              "OSError(12, 'Cannot allocate memory')"],
+    ids=["python", "torch", "cuda", "system"],
 )  # fmt: skip
 def test_an_error_of_memory_is_the_same_as_being_killed(drive: Any, kit: Kit, error: str) -> None:
     driver = drive(lambda: 0)

@@ -21,13 +21,27 @@ class OutOfMemoryError(RuntimeError):
         OutOfMemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
         RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":1016'),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("could not create a memory object"),
+        OSError(12, "Cannot allocate memory"),
     ],
 )
 def test_errors_that_mean_out_of_memory(error: Exception) -> None:
     assert is_out_of_memory(error)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("mat1 and mat2 shapes"), ValueError("out of memory"), OSError(12, "x")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+        ValueError("out of memory"),
+        OSError(28, "No space left on device"),
+    ],
+)
 def test_other_errors(error: Exception) -> None:
     assert not is_out_of_memory(error)
 
