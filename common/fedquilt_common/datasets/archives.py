@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from fedquilt_common.datasets.blocks import MOST_BYTES, read_up_to, read_whole
 from fedquilt_common.datasets.files import open_packed
-from fedquilt_common.datasets.tables import MOST_BYTES
 from fedquilt_common.errors import DataUnavailableError
 
 _TAR = re.compile(r"\.(tar(\.(gz|xz|bz2))?|tgz|txz)$")
@@ -62,7 +62,7 @@ def _read_path(path: Path, is_wanted: Callable[[str], object]) -> Iterator[Publi
         yield from _read_archive(path, _open_zip_members(path), is_wanted)
     elif is_wanted(name := re.sub(r"\.(gz|xz)$", "", path.name)):
         with open_packed(path) as stream:
-            yield PublishedFile(name, str(path), _read_all(stream, str(path)))
+            yield PublishedFile(name, str(path), read_whole(stream, str(path)))
 
 
 _ArchiveMember = tuple[str, Callable[[], IO[bytes]]]
@@ -76,7 +76,7 @@ def _read_archive(
             name = PurePosixPath(member).name
             if is_wanted(name):
                 with open_member() as stream:
-                    yield PublishedFile(name, f"{path}, {member}", _read_all(stream, f"{path}, {member}"))
+                    yield PublishedFile(name, f"{path}, {member}", read_whole(stream, f"{path}, {member}"))
 
 
 def _open_tar_members(path: Path) -> Iterator[_ArchiveMember]:
@@ -91,15 +91,6 @@ def _open_zip_members(path: Path) -> Iterator[_ArchiveMember]:
         for info in sorted(archive.infolist(), key=lambda info: info.filename):
             if not info.is_dir():
                 yield info.filename, lambda info=info: archive.open(info)  # type: ignore[misc]
-
-
-def _read_all(stream: IO[bytes], where: str) -> bytes:
-    data = stream.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise DataUnavailableError(
-            f"{where}: has more than {MOST_BYTES} bytes, so it is not this data set's file; fetch it again"
-        )
-    return data
 
 
 @dataclass(frozen=True)
@@ -159,7 +150,7 @@ def read_listed(files: Iterable[ListedFile], most: int = MOST_BYTES) -> Iterator
             archive = stack.enter_context(zipfile.ZipFile(path)) if path.suffix == ".zip" else None
             for file in members:
                 with archive.open(file.member) if archive else path.open("rb") as stream:
-                    data = stream.read(most)
+                    data = read_up_to(stream, most)
                 yield PublishedFile(PurePosixPath(file.member or path.name).name, file.where, data)
 
 

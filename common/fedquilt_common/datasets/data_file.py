@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.datasets import FOLDER_VARIABLE, data_folder
+from fedquilt_common.datasets.blocks import read_up_to
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.data_section import LabelNoise, Partition
 from fedquilt_common.experiment.experiment import Experiment
@@ -53,7 +54,7 @@ def read_data_file(name: str, sha256: str | None, key: str) -> tuple[Path, bytes
     path = find_data_file(name, key)
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = read_up_to(file, MOST_BYTES + 1)
     except OSError as error:
         raise DataUnavailableError(f"{path}: cannot be read ({error.strerror}); {key} names it") from None
     if len(content) > MOST_BYTES:

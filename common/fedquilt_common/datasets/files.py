@@ -14,6 +14,7 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.datasets.blocks import read_up_to
 from fedquilt_common.errors import DataUnavailableError
 
 WHITE = 255.0
@@ -108,14 +109,10 @@ def read_exactly(stream: IO[bytes], size: int, path: Path) -> bytes:
     Raises:
         DataUnavailableError: the file ends before them.
     """
-    parts: list[bytes] = []
-    missing = size
-    while missing and (part := stream.read(missing)):
-        parts.append(part)
-        missing -= len(part)
-    if missing:
-        raise DataUnavailableError(f"{path}: ends {missing} bytes too early; fetch the file again")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    data = read_up_to(stream, size)
+    if len(data) < size:
+        raise DataUnavailableError(f"{path}: ends {size - len(data)} bytes too early; fetch the file again")
+    return data
 
 
 def check_end(stream: IO[bytes], path: Path) -> None:
@@ -143,10 +140,7 @@ def read_records(stream: IO[bytes], size: int, most: int, path: Path) -> NDArray
     Raises:
         DataUnavailableError: there is no record, there are more than ``most``, or the last one is incomplete.
     """
-    parts: list[bytes] = []
-    while part := stream.read(size * most + 1 - sum(map(len, parts))):
-        parts.append(part)
-    data = b"".join(parts)
+    data = read_up_to(stream, size * most + 1)
     count, rest = divmod(len(data), size)
     if rest or not 1 <= count <= most:
         raise DataUnavailableError(

@@ -8,13 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.datasets.blocks import read_whole
 from fedquilt_common.datasets.files import open_packed
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
-
-MOST_BYTES = 2 << 30
-"""Greatest size of a text file, unpacked, so that a small archive cannot fill a board's memory."""
-_READ = 1 << 20
 
 
 def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArray[np.float32]:
@@ -32,11 +29,7 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArra
         DataUnavailableError: the file is damaged or empty, does not hold finite numbers, or has other columns.
     """
     with open_packed(path) as stream:
-        data = stream.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise DataUnavailableError(
-            f"{path}: has more than {MOST_BYTES} bytes, so it is not this data set's file; fetch it again"
-        )
+        data = read_whole(stream, str(path))
     if not data.strip():
         raise DataUnavailableError(f"{path}: is empty, but should have {columns} columns; fetch it again")
     try:
