@@ -50,7 +50,8 @@ def load_dataset(name: str, folder: Path | None = None, allowed: Collection[str]
     Raises:
         UnknownNameError: there is no data set of this name.
         ForbiddenImportError: the factory's package is not allowed.
-        DataUnavailableError: files are missing or damaged.
+        DataUnavailableError: files are missing or damaged; or a user's own factory raises an error, or returns no data
+            set that its learning task accepts.
     """
     return _load(name, folder or data_folder(), tuple(sorted(allowed)))
 
@@ -63,8 +64,13 @@ def data_folder() -> Path | None:
 
 @functools.lru_cache(maxsize=3)
 def _load(name: str, folder: Path | None, allowed: tuple[str, ...]) -> Dataset:
-    read = functools.partial(resolve(name, DATASETS, "data set", allowed), folder)
-    if name in UNPREPARED or name not in DATASETS:
+    factory = resolve(name, DATASETS, "data set", allowed)
+    read = functools.partial(factory, folder)
+    if name not in DATASETS:
+        from fedquilt_common.datasets.own_dataset import load_own
+
+        return _make_read_only(load_own(name, factory, folder))
+    if name in UNPREPARED:
         return _make_read_only(read())
     from fedquilt_common.datasets.cache import load_prepared
     from fedquilt_common.datasets.files import dataset_folder

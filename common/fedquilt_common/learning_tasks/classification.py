@@ -43,7 +43,13 @@ class Classification(LearningTask):
         return {"classes": (3, self.classes), "loss": ()}
 
     def check(self, y: NDArray[Any]) -> None:
-        if y.ndim == 1 and not (y.min() >= 0 and y.max() < self.classes):
+        if y.ndim != 1:
+            return
+        if y.dtype.kind not in "biu" and len(broken := y[y != np.rint(y)]):
+            raise DataUnavailableError(
+                f"a label is {broken[0]}, which is no class; classes are whole numbers from 0 to {self.classes - 1}"
+            )
+        if not (y.min() >= 0 and y.max() < self.classes):
             raise DataUnavailableError(
                 f"labels are from {y.min()} to {y.max()}, but there are {self.classes} classes; "
                 f"number them from 0 to {self.classes - 1}"
