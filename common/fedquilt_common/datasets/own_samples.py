@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.shard_files import DatasetForm, check_form
-from fedquilt_common.errors import DataUnavailableError, PayloadError
+from fedquilt_common.errors import DataUnavailableError, FedquiltError, PayloadError
 from fedquilt_common.types import Examples
 from fedquilt_common.user_imports import resolve
 from fedquilt_common.wire.codec import FileArrays
@@ -54,7 +53,8 @@ def read_own_samples(source: str, form: DatasetForm, allowed: Collection[str] = 
         allowed: packages from which a factory may come.
 
     Raises:
-        DataUnavailableError: the file is missing or damaged, or its samples have another form.
+        DataUnavailableError: the file is missing or damaged, the factory raises an error, or the samples have another
+            form or numbers that the form's types cannot hold.
         ForbiddenImportError: the factory's package is not allowed.
     """
     if Path(source).suffix in _READERS:
@@ -87,24 +87,52 @@ def _read_once(source: str, form: DatasetForm, _state: tuple[int, int]) -> Examp
 
 
 def _check(own: _OwnArrays, form: DatasetForm, source: str) -> Examples:
-    x, y = own.x, own.y
-    if len(x) != len(y) or not len(x):
-        raise DataUnavailableError(f"{source}: has {len(x)} samples and {len(y)} labels; each sample needs one label")
-    for name, array, dtype in (("x", x, form.dtype), ("y", y, form.label_dtype)):
-        if array.dtype.kind not in "biuf":
-            raise DataUnavailableError(f"{source}: {name} holds {array.dtype}, not numbers; convert it")
-        _check_each(own, source, np.isfinite(array), f"a value of {name} is not finite; repair or remove the sample")
-        if np.dtype(dtype).kind in "iu":
-            reason = f"a value of {name} is no whole number, but the experiment needs {dtype}; correct it"
-            _check_each(own, source, array == np.rint(array), reason)
+    if not own.x.ndim or not own.y.ndim:
+        raise DataUnavailableError(f"{source}: x or y is a single value; make them arrays with one row for each sample")
+    if len(own.x) != len(own.y) or not len(own.x):
+        raise DataUnavailableError(
+            f"{source}: has {len(own.x)} samples and {len(own.y)} labels; each sample needs one label"
+        )
+    x, y = _cast(own, "x", form.dtype, source), _cast(own, "y", form.label_dtype, source)
     if y.shape[1:] != form.label_shape and y.size == len(y) * prod(form.label_shape):
         y = y.reshape(len(y), *form.label_shape)
     if form.classes and not form.label_shape:
         reason = f"the label is not one of the experiment's classes, 0 to {form.classes - 1}; correct it"
         _check_each(own, source, (y >= 0) & (y < form.classes), reason)
-    samples = Examples(x.astype(form.dtype, copy=False), y.astype(form.label_dtype, copy=False))
+    samples = Examples(x, y)
     check_form(samples, form, source)
     return samples
+
+
+def _cast(own: _OwnArrays, name: str, dtype: str, source: str) -> NDArray[Any]:
+    """Return ``x`` or ``y`` as the experiment's type, after a check that the type can hold its values."""
+    array: NDArray[Any] = getattr(own, name)
+    if array.dtype.kind not in "biuf":
+        raise DataUnavailableError(f"{source}: {name} holds {array.dtype}, not numbers; convert it")
+    _check_each(own, source, np.isfinite(array), f"a value of {name} is not finite; repair or remove the sample")
+    if np.dtype(dtype).kind in "iu" and array.dtype.kind == "f":
+        reason = f"a value of {name} is no whole number, but the experiment needs {dtype}; correct it"
+        _check_each(own, source, array == np.rint(array), reason)
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(dtype, copy=False)
+    reason = f"a value of {name} is too large or too small for {dtype}; correct or scale it"
+    _check_each(own, source, _is_held(array, cast), reason)
+    return cast
+
+
+def _is_held(array: NDArray[Any], cast: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return for each number whether it survived the conversion to another type.
+
+    Processors differ in what they make of a float beyond an integer's range, so floats are compared with the range.
+    """
+    if cast.dtype.kind not in "iu":
+        return np.isfinite(cast)
+    if array.dtype.kind == "f":
+        limits, exact = np.iinfo(cast.dtype), array.astype(np.float64)
+        held: NDArray[np.bool_] = (exact >= float(limits.min)) & (exact < float(limits.max + 1))
+    else:
+        held = (cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))
+    return held
 
 
 def _check_each(own: _OwnArrays, source: str, is_right: NDArray[np.bool_], reason: str) -> None:
@@ -186,9 +214,10 @@ def _read_npz(path: Path, _: DatasetForm) -> _OwnArrays:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return _OwnArrays(arrays["x"], arrays["y"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:
+        # zipfile, zlib and numpy raise many kinds of errors for a file that is damaged or of another kind.
         raise DataUnavailableError(
-            f"{path}: must hold the arrays x and y ({error}); save them with numpy.savez"
+            f"{path}: must hold the arrays x and y ({type(error).__name__}: {error}); save them with numpy.savez"
         ) from None
 
 
@@ -201,8 +230,17 @@ def _read_safetensors(path: Path, _: DatasetForm) -> _OwnArrays:
 
 
 def _call_factory(source: str, allowed: Collection[str]) -> _OwnArrays:
-    x, y = resolve(source, {}, "own samples", allowed)()
-    return _OwnArrays(np.asarray(x), np.asarray(y))
+    factory = resolve(source, {}, "own samples", allowed)
+    try:
+        x, y = factory()
+        return _OwnArrays(np.asarray(x), np.asarray(y))
+    except FedquiltError:
+        raise
+    except Exception as error:
+        # A user's factory can raise any error, and return anything.
+        raise DataUnavailableError(
+            f"{source}: gives no arrays (x, y): {type(error).__name__}: {error}; correct the function"
+        ) from error
 
 
 _READERS: Final[dict[str, Callable[[Path, DatasetForm], _OwnArrays]]] = {

@@ -103,6 +103,9 @@ def test_a_wrong_table_is_named(tmp_path: Path, text: str, reason: str) -> None:
         (X, Y[:2], "has 3 samples and 2 labels"),
         (X.astype(str), Y, "x holds <U32, not numbers"),
         (np.where(X == 6, np.inf, X), Y, "a.npz, sample 3: a value of x is not finite"),
+        (np.where(X == 6, 1e39, X), Y, "a.npz, sample 3: a value of x is too large or too small for float32"),
+        (np.array(1.0), Y, "a.npz: x or y is a single value"),
+        (X, np.array(1), "a.npz: x or y is a single value"),
     ],
 )
 def test_wrong_arrays_are_named(tmp_path: Path, x: np.ndarray, y: np.ndarray, reason: str) -> None:
@@ -116,6 +119,60 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\xff\xfenot such a file")
     with pytest.raises(DataUnavailableError, match=name):
         read_own_samples(str(tmp_path / name), FORM)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "x"),
+    [
+        ("int64", np.array([[0.0, 1e300]])),
+        ("int64", np.array([[0.0, 2.0**63]])),
+        ("int64", np.array([[0, 2**63]], np.uint64)),
+        ("uint8", np.array([[300, 2]])),
+        ("uint8", np.array([[3, -2]])),
+        ("uint8", np.array([[256.0, 2]])),
+        ("uint64", np.array([[3, -2]])),
+    ],
+)
+def test_whole_numbers_that_the_form_cannot_hold(tmp_path: Path, dtype: str, x: np.ndarray) -> None:
+    np.savez(tmp_path / "a.npz", x=np.concatenate([x * 0, x]), y=Y[:2])
+    with pytest.raises(DataUnavailableError, match=f"a.npz, sample 2: a value of x is too large .* for {dtype}"):
+        read_own_samples(str(tmp_path / "a.npz"), DatasetForm("own", (2,), dtype, 3))
+
+
+def test_the_largest_whole_numbers_stay_exact(tmp_path: Path) -> None:
+    limits = np.iinfo(np.int64)
+    np.savez(tmp_path / "a.npz", x=np.array([[limits.min, limits.max]]), y=Y[:1])
+    found = read_own_samples(str(tmp_path / "a.npz"), DatasetForm("own", (2,), "int64", 3))
+    assert found.x.tolist() == [[limits.min, limits.max]]
+
+
+def test_a_compressed_file_with_damaged_contents_is_named(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=(50, 2)), y=np.zeros(50, int))
+    whole = bytearray((tmp_path / "a.npz").read_bytes())
+    names = int.from_bytes(whole[26:28], "little") + int.from_bytes(whole[28:30], "little")
+    whole[30 + names] = 0xFF  # a kind of block that DEFLATE does not have, in the first member
+    (tmp_path / "a.npz").write_bytes(whole)
+    with pytest.raises(DataUnavailableError, match=r"a\.npz: must hold the arrays x and y"):
+        read_own_samples(str(tmp_path / "a.npz"), FORM)
+
+
+def test_a_single_array_in_a_file_for_several_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", X)
+    (tmp_path / "a.npy").rename(tmp_path / "a.npz")
+    with pytest.raises(DataUnavailableError, match=r"a\.npz: must hold the arrays x and y .*numpy\.savez"):
+        read_own_samples(str(tmp_path / "a.npz"), FORM)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_function_that_gives_no_samples_is_named(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = ["return 5", "return [[1, 2], [3]], [0, 1]", "return {}['x']", "raise OSError('gone')"]
+    reasons = ["TypeError", "ValueError", "KeyError: 'x'", "OSError: gone"]
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"odd{number}.py").write_text(f"def load():\n    {bodies[number]}\n")
+    with pytest.raises(DataUnavailableError, match=f"odd{number}:load: gives no arrays .*{reasons[number]}"):
+        read_own_samples(f"odd{number}:load", FORM, (f"odd{number}",))
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
