@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+_BLOCK: Final = 1 << 18
+"""Numbers that are converted to float64 at a time."""
 HeldOutGroup = TypeVar("HeldOutGroup", int, str)
 
 
@@ -40,10 +43,18 @@ def standardise_channels(train: NDArray[np.float32], test: NDArray[np.float32]) 
     """
     for channel in range(train.shape[1]):
         mean = train[:, channel].mean(dtype=np.float64)
-        spread = train[:, channel].std(dtype=np.float64)
+        spread = _deviation(train[:, channel], mean)
         for part in (train, test):
             part[:, channel] -= np.float32(mean)
             part[:, channel] /= np.float32(spread if spread > 1e-9 else 1)
+
+
+def _deviation(values: NDArray[np.float32], mean: np.float64) -> float:
+    """Standard deviation of values of shape (n, ...) in float64; ``values.std`` would first copy all of them to it."""
+    step = max(1, _BLOCK // math.prod(values.shape[1:]))
+    blocks = (values[start : start + step] for start in range(0, len(values), step))
+    squares = (np.square(np.subtract(block, mean, dtype=np.float64)).sum() for block in blocks)
+    return math.sqrt(math.fsum(squares) / values.size)
 
 
 def hold_out(groups: Iterable[HeldOutGroup], share: float) -> set[HeldOutGroup]:

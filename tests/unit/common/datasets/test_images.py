@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 from tests.support.published import idx_files
 
 from fedquilt_common.datasets import cifar100, femnist, mnist
+from fedquilt_common.datasets.cache import load_prepared
 from fedquilt_common.datasets.parts import join_parts
 from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.stored_samples import StoredSamples
 
 
 def test_mnist_as_it_is_published(tmp_path: Path) -> None:
@@ -87,7 +91,7 @@ def test_femnist_as_leaf_writes_it(tmp_path: Path) -> None:
     write_femnist(tmp_path, "train", "0", shard(f0002_1=3, f0001_2=2))
     write_femnist(tmp_path, "train", "1", shard(f0000_3=1, f0009_4=0))
     write_femnist(tmp_path, "test", "0", shard(f0002_1=1))
-    found = femnist.load(tmp_path)
+    found = join_parts(femnist.load(tmp_path))
     assert (found.classes, found.train.x.shape, found.test.x.shape) == (62, (6, 1, 28, 28), (1, 1, 28, 28))
     assert found.train.x.dtype == np.float32
     assert found.subjects is not None
@@ -95,6 +99,41 @@ def test_femnist_as_leaf_writes_it(tmp_path: Path) -> None:
     assert found.train.y.tolist() == [0, 0, 1, 0, 1, 2]
     assert found.train.x[5, 0, 27, 27] == np.float32(0.02)
     assert found.note == "femnist: left out 1 writers without samples"
+
+
+def write_femnist_pixels(folder: Path, pixels: dict[str, Any]) -> None:
+    """Write a file of LEAF with one writer for each entry."""
+    for number, (user, x) in enumerate(pixels.items()):
+        entry = {"users": [user], "num_samples": [len(x)], "user_data": {user: {"x": x, "y": [0] * len(x)}}}
+        write_femnist(folder, "train" if number else "test", str(number), entry)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_femnist_keeps_the_bits_of_its_pixels(whole: bool, tmp_path: Path) -> None:
+    """Bytes where that keeps them; a single other number makes all samples float32."""
+    pixels = (np.arange(784 * 2).reshape(2, 784) % 256 / 255).tolist()
+    other = [[*pixels[0][:-1], pixels[0][-1] if whole else 0.3]]
+    write_femnist_pixels(tmp_path, {"a": pixels, "b": other, "c": pixels})
+    found = join_parts(femnist.load(tmp_path))
+    assert isinstance(found.train.x, StoredSamples) == whole
+    expected = np.array(other + pixels, np.float32).reshape(-1, 1, 28, 28)
+    np.testing.assert_array_equal(found.train.x, expected)
+    np.testing.assert_array_equal(found.test.x, expected[1:])
+
+
+def test_femnist_takes_the_memory_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDQUILT_CACHE", str(tmp_path / "cache"))
+    peaks = []
+    for count in (2, 12):
+        folder = tmp_path / str(count)
+        write_femnist_pixels(folder, {f"{n}": [[n % 256 / 255] * 784] * 60 for n in range(count)})
+        tracemalloc.start()
+        try:
+            load_prepared("femnist", folder / "femnist", functools.partial(femnist.load, folder))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
