@@ -109,9 +109,9 @@ def _inspect_experiment(
 def _inspect_shards(folder: Path) -> Inspection:
     """Count the samples of each client in a folder that ``fedquilt data partition`` has written."""
     manifest = read_manifest(folder)
-    form = manifest.dataset_form
+    form = manifest.form
     names = [shard_name(client) for client in range(manifest.clients)]
-    shards = [read_shard(folder / name, form) for name in names if name in manifest.files]
+    shards = [read_shard(folder / name, form) for name in names if name in manifest.files]  # none if boards have them
     groups = [(str(client), shard.train.y) for client, shard in enumerate(shards)]
     clients = count_targets(groups, form.classes, [len(shard.test) for shard in shards])
     return Inspection((), clients=clients, what="client", title=f"{manifest.experiment}: {form.name}")

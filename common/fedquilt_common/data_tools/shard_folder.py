@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.shard_files import DatasetForm, form_of, shard_name, write_samples, write_shard
@@ -24,14 +26,22 @@ from fedquilt_common.files.durable import replace_durably, write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.types import Examples
 from fedquilt_common.wire.chunks import Blob, digest_file
+from fedquilt_common.wire.data_messages import Address
+from fedquilt_common.wire.message_base import MAX_CLIENTS, Big, Digest
 
 MANIFEST: Final = "manifest.json"
 PUBLIC_FILE, TEST_FILE = "public.safetensors", "test.safetensors"
 _PROGRESS: Final = ".progress"
 _LOCK: Final = ".lock"
 _FORMAT: Final = 1
+_CLIENT_PREFIX: Final = "client-"
 OnShard = Callable[[int, int], None]
 """Receives the number of finished files and that of all files."""
+
+
+def _check_address(url: str) -> str:
+    urlsplit(url)
+    return url
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,10 @@ class ShardFile:
         url: its address; "" if it lies beside the manifest.
     """
 
-    digest: str
-    size: int
-    url: str = ""
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    digest: Digest
+    size: Big
+    url: Annotated[Address, AfterValidator(_check_address)] = ""
 
 
 @dataclass(frozen=True)
@@ -59,34 +70,32 @@ class ShardManifest:
         partition: what determines the files: the digests of partition, noise and public samples.
         form: of the samples.
         files: by name.
+        format: version of the manifest's form.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     experiment: str
-    clients: int
+    clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)]
     partition: str
-    form: Mapping[str, Any]
+    form: DatasetForm
     files: Mapping[str, ShardFile]
+    format: Literal[1] = _FORMAT
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files.values())
 
-    @property
-    def dataset_form(self) -> DatasetForm:
-        """Return ``form`` as the form of a data set."""
-        facts: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in self.form.items()
-        }
-        return DatasetForm(**facts)
-
     def encode(self) -> str:
         """Return the manifest's text; the same samples give the same text on every machine."""
-        content = {"format": _FORMAT, **asdict(self)}
+        content = asdict(self)
         for file in content["files"].values():
             if not file["url"]:
                 del file["url"]
         return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+_MANIFEST: Final = TypeAdapter(ShardManifest)
 
 
 def write_shard_folder(
@@ -112,7 +121,7 @@ def write_shard_folder(
         finished = _find_finished(folder, key)
         _write_missing(folder, key, writers, finished, on_shard)
         manifest = ShardManifest(
-            tools.experiment.name, tools.experiment.data.clients, key, _describe_form(form_of(tools.dataset)),
+            tools.experiment.name, tools.experiment.data.clients, key, form_of(tools.dataset),
             {name: finished[name] for name in writers},
         )  # fmt: skip
         write_durably(folder / MANIFEST, manifest.encode())
@@ -152,19 +161,31 @@ def parse_manifest(text: str, source: str) -> ShardManifest:
         source: its path or address, for messages.
 
     Raises:
-        DataUnavailableError: it is no manifest of this version, or names files outside its folder.
+        DataUnavailableError: it is no manifest of this version, lacks the file of a client, or names files outside its
+            folder.
     """
     try:
-        content = json.loads(text)
-        if content.pop("format") != _FORMAT:
-            raise ValueError("its format is that of another version of fedquilt")
-        files = {name: ShardFile(**fields) for name, fields in content.pop("files").items()}
-        manifest = ShardManifest(**content, files=files)
-        if outside := [name for name in files if Path(name).name != name]:
-            raise ValueError(f"{outside[0][:200]!r} lies in another folder")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        manifest = _MANIFEST.validate_json(text, strict=True)
+        _check_names(manifest)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        problem = f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
+        raise DataUnavailableError(f"{source}: is damaged ({problem}); write it again") from None
+    except ValueError as error:
         raise DataUnavailableError(f"{source}: is damaged ({error}); write it again") from None
     return manifest
+
+
+def _check_names(manifest: ShardManifest) -> None:
+    """Raise ValueError unless the files lie beside the manifest, with one for each client or none for any."""
+    if outside := [name for name in manifest.files if Path(name).name != name]:
+        raise ValueError(f"{outside[0][:200]!r} lies in another folder")
+    found = {name for name in manifest.files if name.startswith(_CLIENT_PREFIX)}
+    expected = {shard_name(client) for client in range(manifest.clients)}
+    if found and (lacking := expected - found):
+        raise ValueError(f"it lacks {min(lacking)}, one of its {manifest.clients} clients")
+    if strange := found - expected:
+        raise ValueError(f"{min(strange)[:200]} is of no client; it has {manifest.clients}")
 
 
 def describe_partition(tools: ExperimentTools) -> str:
@@ -177,10 +198,6 @@ def describe_partition(tools: ExperimentTools) -> str:
 def _has_own_samples(tools: ExperimentTools) -> bool:
     """Whether the boards have the clients' samples themselves."""
     return tools.experiment.data.delivery == "own"
-
-
-def _describe_form(form: DatasetForm) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(form).items()}
 
 
 def _list_writers(tools: ExperimentTools) -> Iterator[tuple[str, Callable[[Path], Blob]]]:

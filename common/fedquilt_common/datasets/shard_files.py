@@ -9,16 +9,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 
 from fedquilt_common.errors import DataUnavailableError, PayloadError
 from fedquilt_common.stored_samples import as_samples, as_stored
 from fedquilt_common.types import Dataset, Examples
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.data_messages import NumberType
+from fedquilt_common.wire.message_base import Number, Word
 
 _KEY: Final = "fedquilt-shard"
 _FORMAT: Final = 1
@@ -38,13 +41,14 @@ class DatasetForm:
         label_dtype: of the labels.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    classes: int
-    task: str = ""
-    label_shape: tuple[int, ...] = ()
-    label_dtype: str = "int64"
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    name: Annotated[str, Field(max_length=200)]
+    shape: Annotated[tuple[Number, ...], Field(max_length=8)]
+    dtype: NumberType
+    classes: Number
+    task: Word = ""
+    label_shape: Annotated[tuple[Number, ...], Field(max_length=8)] = ()
+    label_dtype: NumberType = "int64"
 
     def without_samples(self) -> Dataset:
         """Return a data set of this form that has no samples."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +159,54 @@ def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(content))
     with pytest.raises(DataUnavailableError, match=r"'\.\./secret' lies in another folder"):
         read_manifest(folder)
+
+
+def damage(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads((folder / MANIFEST).read_text())
+    change(content)
+    (folder / MANIFEST).write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("clients", "2", "clients: Input should be a valid integer"),
+        ("clients", 10**5, "it lacks client-00008.safetensors, one of its 100000 clients"),
+        ("clients", 10**6, "clients: Input should be less than"),
+        ("clients", 7, "client-00007.safetensors is of no client; it has 7"),
+        ("partition", None, "partition: Input should be a valid string"),
+        ("form", [], "form: "),
+        ("form", {"name": "digits", "shape": "8", "dtype": "float32", "classes": 10}, "form.shape: "),
+        ("form", {"name": "digits", "shape": [8], "dtype": "object", "classes": 10}, "form.dtype: "),
+        ("files", [], "files: "),
+        ("stranger", 1, "stranger: Unexpected keyword"),
+    ],
+)
+def test_a_manifest_with_a_wrong_value_is_named_with_its_key(key: str, value: Any, words: str, tmp_path: Path) -> None:
+    damage(write(tmp_path), lambda content: content.update({key: value}))
+    with pytest.raises(DataUnavailableError, match=re.escape(f"{MANIFEST}: is damaged ({words}")):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("digest", "abc"), ("size", -1), ("size", "1"), ("url", "http://[x"), ("url", "https://a/" + "b" * 2000)],
+)
+def test_a_manifest_with_a_wrong_file_is_named_with_its_key(key: str, value: Any, tmp_path: Path) -> None:
+    damage(write(tmp_path), lambda content: content["files"][shard_name(3)].update({key: value}))
+    with pytest.raises(DataUnavailableError, match=rf"is damaged \(files\.client-00003\.safetensors\.{key}: "):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_without_one_client_is_refused_because_later_clients_would_train_on_others_samples(
+    tmp_path: Path,
+) -> None:
+    damage(write(tmp_path / "out"), lambda content: content["files"].pop(shard_name(1)))
+    words = "it lacks client-00001.safetensors, one of its 8 clients"
+    with pytest.raises(DataUnavailableError, match=words):
+        publish_bundle(tmp_path / "out", tmp_path / "bundle")
+    with pytest.raises(DataUnavailableError, match=words):
+        inspect_target(str(tmp_path / "out"), (), (), None)
 
 
 def open_bundle(bundle: Path) -> dict[str, bytes]:
