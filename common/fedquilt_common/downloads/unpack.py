@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Literal
@@ -112,7 +112,7 @@ def unpack(
     """
     fresh = _begin(folder)
     so_far = _UnpackCount(archive, limits or UnpackLimits(), on_progress)
-    with report_disk_errors(folder.parent):
+    with report_disk_errors(folder.parent), _remove_on_error(fresh):
         with _report_damage(archive):
             for member in _read_members(archive):
                 so_far.count_file()
@@ -141,10 +141,29 @@ def unpack_file(
     """
     fresh = target.with_name(f".{target.name}.unpacking")
     so_far = _UnpackCount(packed, limits or UnpackLimits(), on_progress)
-    with report_disk_errors(target.parent), _report_damage(packed):
+    with report_disk_errors(target.parent), _remove_on_error(fresh), _report_damage(packed):
         with _PACKED[packed.suffix](packed, "rb") as source:
             _copy(source, fresh, so_far)
         replace_durably(fresh, target)
+
+
+def remove(path: Path) -> None:
+    """Delete a file, or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _remove_on_error(fresh: Path) -> Iterator[None]:
+    """Delete what was unpacked so far, which may fill the disk, if the rest is refused or interrupted."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            remove(fresh)
+        raise
 
 
 @contextmanager
@@ -163,8 +182,7 @@ def _begin(folder: Path) -> Path:
     if folder.exists():
         raise DataUnavailableError(f"{folder}: exists already; delete it to unpack it again")
     fresh = folder.with_name(f".{folder.name}.unpacking")
-    if fresh.exists():
-        shutil.rmtree(fresh)
+    remove(fresh)
     fresh.mkdir(parents=True)
     return fresh
 

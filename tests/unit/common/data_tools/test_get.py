@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from fedquilt_common.data_tools import get_data
 from fedquilt_common.data_tools.published import PUBLISHED, find_folder
 from fedquilt_common.data_tools.sources import SOURCES, STEPS, PublishedFileSource, Unpacking
 from fedquilt_common.datasets import DATASETS, UNPREPARED, load_dataset
+from fedquilt_common.downloads.unpack import unpack
 
 
 @pytest.fixture
@@ -73,6 +75,10 @@ def publish(
     monkeypatch.setattr(get_data, "SOURCES", {**SOURCES, name: (source,)})
 
 
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
 def cifar_files(top: str) -> dict[str, bytes]:
     rng = np.random.default_rng(0)
     records = [np.concatenate([[label], rng.integers(0, 256, 3072)]).astype(np.uint8) for label in range(10)]
@@ -89,7 +95,7 @@ def test_cifar10_is_downloaded_unpacked_and_loaded(
     assert cli.run(["data", "get", "cifar10"]) == 0
     assert f"{archive}: downloaded" in (first := capsys.readouterr().out)
     assert f"SHA-256 as published; unpacked to {top}" in first
-    assert sorted(path.name for path in (tmp_path / "cifar10").iterdir()) == ["SOURCES.json", top]
+    assert visible(tmp_path / "cifar10") == ["SOURCES.json", top]
     assert not list(PUBLISHED["cifar10"].find_missing(tmp_path / "cifar10"))
     dataset = load_dataset("cifar10", tmp_path)
     assert (len(dataset.train), len(dataset.test)) == (50, 10)
@@ -105,7 +111,7 @@ def test_an_archive_in_an_archive_is_unpacked(
     outer = make_zip({"UCI HAR Dataset.zip": make_zip({**inner, "__MACOSX/x": b""}), "UCI HAR Dataset.names": b"x"})
     publish(server, monkeypatch, "uci-har", "uci-har.zip", outer, SOURCES["uci-har"][0].unpack)
     assert cli.run(["data", "get", "uci-har"]) == 0
-    assert sorted(path.name for path in (tmp_path / "uci-har").iterdir()) == ["SOURCES.json", "UCI HAR Dataset"]
+    assert visible(tmp_path / "uci-har") == ["SOURCES.json", "UCI HAR Dataset"]
     assert (tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / "y_train.txt").read_bytes() == b"1\n"
 
 
@@ -199,23 +205,65 @@ def test_what_a_package_holds_is_not_downloaded(capsys: pytest.CaptureFixture[st
     assert "nothing to download" in capsys.readouterr().out
 
 
-def test_killed_after_unpacking_it_only_finishes(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("killed_in", ["add_record", "replace_durably"])
+def test_killed_after_unpacking_it_unpacks_again(
+    killed_in: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder got its name, but the process died before the record was written."""
     top = "cifar-10-batches-bin"
     publish(server, monkeypatch, "cifar10", "a.tar.gz", make_tar(cifar_files(top), "gz"), Unpacking(top))
     with monkeypatch.context() as patch:
-        patch.setattr(get_data, "add_record", _die)
+        patch.setattr(get_data, killed_in, _die)
         assert cli.run(["data", "get", "cifar10"]) == 130
-    assert sorted(path.name for path in (tmp_path / "cifar10").iterdir()) == ["a.tar.gz", top]
+    assert not (tmp_path / "cifar10" / top).exists()
     assert cli.run(["data", "get", "cifar10"]) == 0
-    assert sorted(path.name for path in (tmp_path / "cifar10").iterdir()) == ["SOURCES.json", top]
+    assert visible(tmp_path / "cifar10") == ["SOURCES.json", top]
+    assert not list((tmp_path / "cifar10").glob(".*.ready"))
     assert len(server.requests) == 1
 
 
 def _die(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_folder_that_another_has_unpacked_is_not_taken_for_the_archive(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    top = "cifar-10-batches-bin"
+    publish(server, monkeypatch, "cifar10", "a.tar.gz", make_tar(cifar_files(top), "gz"), Unpacking(top))
+    (tmp_path / "cifar10" / top).mkdir(parents=True)
+    assert cli.run(["data", "get", "cifar10"]) == 5
+    assert f"{tmp_path}/cifar10/{top}: exists, but was not unpacked by this command" in capsys.readouterr().err
+    assert (visible(tmp_path / "cifar10"), server.requests) == ([top], [])
+
+
+def test_two_at_once_unpack_one_after_the_other(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wisdm-p and wisdm-w share the folder and the archive."""
+    inner = make_zip({f"raw/{number}": b"x" for number in range(50)})
+    server.files["/mirror.zip"] = make_zip({"wisdm-dataset.zip": inner})
+    busy = threading.Lock()
+
+    def unpack_alone(*arguments: Any, **options: Any) -> None:
+        assert busy.acquire(blocking=False), "two unpack at once"
+        time.sleep(0.1)
+        unpack(*arguments, **options)
+        busy.release()
+
+    monkeypatch.setattr(get_data, "unpack", unpack_alone)
+    found = list[get_data.ReceivedFile]()
+
+    def get(name: str) -> None:
+        found.extend(get_data.get_set(name, tmp_path, server.url("/mirror.zip"), lambda _: lambda *_: None))
+
+    threads = [threading.Thread(target=get, args=(name,)) for name in ("wisdm-p", "wisdm-w", "wisdm-p")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(file.was_there for file in found) == [False, True, True]
+    assert visible(tmp_path / "wisdm2019") == ["SOURCES.json", "published"]
+    assert len(server.requests) == 1
 
 
 def test_a_hostile_archive_is_refused_and_never_looks_finished(
