@@ -76,6 +76,10 @@ class DownloadError(DataUnavailableError):
     """A server refuses a file or does not answer, or the downloaded file is not the expected one."""
 
 
+class DownloadTooLargeError(DownloadError):
+    """A server's file is larger than any that is expected; the rest of it is not downloaded."""
+
+
 class FolderInUseError(FedquiltError):
     """Another process uses the folder."""
 

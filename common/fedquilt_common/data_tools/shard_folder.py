@@ -26,7 +26,7 @@ from fedquilt_common.files.durable import replace_durably, write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.types import Examples
 from fedquilt_common.wire.chunks import Blob, digest_file
-from fedquilt_common.wire.data_messages import Address
+from fedquilt_common.wire.data_messages import FileAddress
 from fedquilt_common.wire.message_base import MAX_CLIENTS, Big, Digest
 
 MANIFEST: Final = "manifest.json"
@@ -57,7 +57,7 @@ class ShardFile:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     digest: Digest
     size: Big
-    url: Annotated[Address, AfterValidator(_check_address)] = ""
+    url: Annotated[FileAddress, AfterValidator(_check_address)] = ""
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,11 @@ def _check_names(manifest: ShardManifest) -> None:
         raise ValueError(f"it lacks {min(lacking)}, one of its {manifest.clients} clients")
     if strange := found - expected:
         raise ValueError(f"{min(strange)[:200]} is of no client; it has {manifest.clients}")
+
+
+def name_files(tools: ExperimentTools) -> list[str]:
+    """Return the names of the files that an experiment's folder has."""
+    return [name for name, _ in _list_writers(tools)]
 
 
 def describe_partition(tools: ExperimentTools) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from fedquilt_common.downloads.partial import OnBytes
 from fedquilt_common.downloads.retries import Retries
-from fedquilt_common.errors import DownloadError, PackageMissingError
+from fedquilt_common.errors import DownloadError, DownloadTooLargeError, PackageMissingError
 
 _HOSTS: Final = frozenset({"drive.google.com", "docs.google.com"})
 _TIMEOUT: Final = 30.0
@@ -43,6 +43,9 @@ def fetch_from_drive(url: str, target: Path, on_progress: OnBytes | None, retrie
     complete = target.with_name(f".{target.name}.drive")
     try:
         _download(url, complete, on_progress, retries)
+    except DownloadTooLargeError:
+        _discard(complete)
+        raise
     except DownloadError as error:
         if _CHANGED not in str(error):
             raise

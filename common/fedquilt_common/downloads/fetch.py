@@ -12,7 +12,7 @@ from typing import Final
 from fedquilt_common.downloads.drive import fetch_from_drive, is_drive_url
 from fedquilt_common.downloads.partial import OnBytes, PartialFile
 from fedquilt_common.downloads.retries import Retries
-from fedquilt_common.errors import DownloadError, PackageMissingError
+from fedquilt_common.errors import DownloadError, DownloadTooLargeError, PackageMissingError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.files.locking import lock_folder
@@ -44,6 +44,7 @@ def fetch(
     size: int | None = None,
     on_progress: OnBytes | None = None,
     retries: Retries | None = None,
+    largest: int | None = None,
 ) -> FetchedFile:
     """Download a file from a web server or from Google Drive, unless it is there already.
 
@@ -57,12 +58,14 @@ def fetch(
         size: the bytes that the file must have; None: any.
         on_progress: called after each block with the bytes so far, and with all bytes if they are known.
         retries: how often a lost connection is repeated; None: as usual.
+        largest: bytes after which the download stops and what has arrived is deleted; None: any number.
 
     Returns:
         The complete file, with its digest.
 
     Raises:
         DownloadError: the server refuses the file or does not answer, or the file is another one than expected.
+        DownloadTooLargeError: the file has more than ``largest`` bytes.
         PackageMissingError: httpx, or gdown for Google Drive, is not installed.
         RunFolderError: the disk is full, or the folder is not writable.
         FolderInUseError: another process has been downloading the same file for 10 s.
@@ -70,14 +73,32 @@ def fetch(
     with report_disk_errors(target.parent), _lock(target):
         if (there := _find_finished(target, sha256, size)) is not None:
             return there
+        watch = on_progress if largest is None else _stop_above(largest, url, on_progress)
         try:
-            return _download(url, target, sha256, size, on_progress, retries or Retries())
+            return _download(url, target, sha256, size, watch, retries or Retries())
         except _ResumedAnotherFileError:
-            return _download(url, target, sha256, size, on_progress, retries or Retries())
+            return _download(url, target, sha256, size, watch, retries or Retries())
+        except DownloadTooLargeError:
+            PartialFile(target).discard()
+            raise
 
 
 class _ResumedAnotherFileError(Exception):
     """A resumed download has the wrong digest, so that only a download from the first byte can have the right one."""
+
+
+def _stop_above(largest: int, url: str, on_progress: OnBytes | None) -> OnBytes:
+    """Return a function that receives the progress and raises DownloadTooLargeError as soon as the limit shows."""
+
+    def check(so_far: int, total: int | None) -> None:
+        if max(so_far, total or 0) > largest:
+            raise DownloadTooLargeError(
+                f"{url}: is larger than {largest} bytes, so it is another file; check the address"
+            )
+        if on_progress:
+            on_progress(so_far, total)
+
+    return check
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from fedquilt_common.wire.message_base import MAX_CLIENTS, Big, Digest, MessageP
 
 NumberType = Annotated[str, Field(pattern=r"^(float32|float64|u?int8|int16|int32|int64|bool)$")]
 """Type of an array's numbers, as numpy names it."""
-Address = Annotated[str, Field(max_length=2000)]
+FileAddress = Annotated[str, Field(max_length=2000)]
 """Where to download a file."""
 
 
@@ -25,7 +25,7 @@ class DataFile(MessagePart):
 
     digest: Digest
     size: Big
-    url: Address | None = None
+    url: FileAddress | None = None
 
 
 class DataMessage(MessagePart):

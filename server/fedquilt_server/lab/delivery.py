@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 from urllib.parse import urljoin
 
 from fedquilt_common.data_tools.shard_folder import (
@@ -13,15 +14,19 @@ from fedquilt_common.data_tools.shard_folder import (
     TEST_FILE,
     ShardManifest,
     describe_partition,
+    name_files,
     parse_manifest,
     write_shard_folder,
 )
 from fedquilt_common.datasets.shard_files import form_of, shard_name
 from fedquilt_common.downloads.fetch import fetch
-from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.errors import DataUnavailableError, DownloadTooLargeError, ExperimentError
 from fedquilt_common.experiment.data_section import Bundle
 from fedquilt_common.wire.data_messages import DataFile, DataMessage
 from fedquilt_server.lab.workbench import Workbench
+
+_LARGEST_MANIFEST: Final = 64 << 20
+"""Bytes; four times those of a manifest with the most clients."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ def prepare_delivery(bench: Workbench, folder: Path) -> Delivery | None:
         RunFolderError: the files cannot be written.
         ExperimentError: the partition does not suit the data set, or the bundle is of another experiment.
         DownloadError: the bundle's manifest cannot be downloaded.
+        DataUnavailableError: the bundle's address is not that of a manifest.
     """
     data = bench.experiment.data
     if data.delivery == "local" or not bench.learns:
@@ -92,19 +98,32 @@ def _describe(bench: Workbench, manifest: ShardManifest, url: str | None = None)
 
 
 def _fetch_manifest(bench: Workbench, bundle: Bundle, folder: Path) -> ShardManifest:
-    path = folder / f"bundle-{hashlib.sha256(bundle.url.encode()).hexdigest()[:16]}.json"
-    path.unlink(missing_ok=True)  # the address may have another one now
-    try:
-        fetch(bundle.url, path, bundle.sha256)
-        manifest = parse_manifest(path.read_text(encoding="utf-8", errors="replace"), bundle.url)
-    except DataUnavailableError as error:
-        raise DataUnavailableError(
-            "data.bundle.url: must be the address of a bundle's manifest.json, not that of its folder or of an "
-            f"archive; unpack an archive on the server first. {error}"
-        ) from error
+    manifest = _download_manifest(bundle, folder)
     if manifest.partition != describe_partition(bench) or manifest.clients != bench.experiment.data.clients:
         raise ExperimentError(
             f"data.bundle.url = {bundle.url}: this bundle is of another experiment ({manifest.experiment}): its data "
             "set, seed, partition or noise differs; make it again with `fedquilt data partition` from this experiment"
         )
+    if lacking := [name for name in name_files(bench) if name not in manifest.files]:
+        raise ExperimentError(
+            f"data.bundle.url = {bundle.url}: this bundle lacks {lacking[0]}, which boards need; make it again with "
+            "`fedquilt data partition` from this experiment"
+        )
     return manifest
+
+
+def _download_manifest(bundle: Bundle, folder: Path) -> ShardManifest:
+    path = folder / f"bundle-{hashlib.sha256(bundle.url.encode()).hexdigest()[:16]}.json"
+    path.unlink(missing_ok=True)  # the address may have another one now
+    advice = (
+        "data.bundle.url: must be the address of a bundle's manifest.json, not that of its folder or of an archive; "
+        "unpack an archive on the server first"
+    )
+    try:
+        fetch(bundle.url, path, bundle.sha256, largest=_LARGEST_MANIFEST)
+    except DownloadTooLargeError as error:
+        raise DataUnavailableError(f"{advice}. {error}") from error
+    try:
+        return parse_manifest(path.read_text(encoding="utf-8", errors="replace"), bundle.url)
+    except DataUnavailableError as error:
+        raise DataUnavailableError(f"{advice}. {error}") from error

@@ -15,7 +15,7 @@ from tests.support.file_server import FileServer, answer_page, answer_status, ch
 from fedquilt_common.downloads.drive import is_drive_url
 from fedquilt_common.downloads.fetch import fetch
 from fedquilt_common.downloads.retries import Retries
-from fedquilt_common.errors import DownloadError, PackageMissingError
+from fedquilt_common.errors import DownloadError, DownloadTooLargeError, PackageMissingError
 
 CONTENT = random.Random(2).randbytes(1_500_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -120,3 +120,9 @@ def test_without_gdown_the_message_names_the_extra(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "gdown", None)
     with pytest.raises(PackageMissingError, match=r"Google Drive require gdown: run `pip install 'fedquilt\[data\]'`"):
         fetch(URL, tmp_path / "a.zip")
+
+
+def test_a_file_above_the_limit_is_not_kept(drive: FileServer, tmp_path: Path) -> None:
+    with pytest.raises(DownloadTooLargeError, match="larger than 100000 bytes"):
+        fetch(URL, tmp_path / "new" / "a.zip", largest=100_000)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".a.zip.lock"]

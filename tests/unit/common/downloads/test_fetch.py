@@ -25,7 +25,13 @@ from tests.support.file_server import (
 
 from fedquilt_common.downloads.fetch import FetchedFile, fetch
 from fedquilt_common.downloads.retries import Retries
-from fedquilt_common.errors import DownloadError, FolderInUseError, PackageMissingError, RunFolderError
+from fedquilt_common.errors import (
+    DownloadError,
+    DownloadTooLargeError,
+    FolderInUseError,
+    PackageMissingError,
+    RunFolderError,
+)
 
 CONTENT = random.Random(0).randbytes(1_000_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -300,3 +306,16 @@ def test_a_folder_that_is_a_file_is_named(server: FileServer, tmp_path: Path) ->
     (tmp_path / "new").write_text("a file")
     with pytest.raises(FolderInUseError, match="is a file, not a folder"):
         get(server, tmp_path)
+
+
+def test_a_file_above_the_limit_is_not_downloaded_whole(server: FileServer, tmp_path: Path) -> None:
+    seen: list[int] = []
+    with pytest.raises(DownloadTooLargeError, match="larger than 100000 bytes"):
+        fetch(
+            server.url("/a.bin"),
+            tmp_path / "new" / "a.bin",
+            on_progress=lambda done, _: seen.append(done),
+            largest=10**5,
+        )
+    assert (names(tmp_path), seen) == ([".a.bin.lock"], [])
+    assert fetch(server.url("/a.bin"), tmp_path / "new" / "a.bin", DIGEST, largest=len(CONTENT)).size == len(CONTENT)
