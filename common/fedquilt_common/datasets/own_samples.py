@@ -126,10 +126,10 @@ def _is_held(array: NDArray[Any], cast: NDArray[Any]) -> NDArray[np.bool_]:
     Processors differ in what they make of a float beyond an integer's range, so floats are compared with the range.
     """
     if cast.dtype.kind not in "iu":
-        return np.isfinite(cast)
-    if array.dtype.kind == "f":
+        held: NDArray[np.bool_] = np.isfinite(cast)
+    elif array.dtype.kind == "f":
         limits, exact = np.iinfo(cast.dtype), array.astype(np.float64)
-        held: NDArray[np.bool_] = (exact >= float(limits.min)) & (exact < float(limits.max + 1))
+        held = (exact >= float(limits.min)) & (exact < float(limits.max + 1))
     else:
         held = (cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))
     return held

@@ -61,12 +61,21 @@ class Classification(LearningTask):
     def loss(self, outputs: Any, targets: Any) -> Any:
         from torch.nn import functional
 
+        self._check_outputs(outputs, targets)
         return functional.cross_entropy(outputs, targets)
 
     def count(self, outputs: NDArray[np.float32], targets: NDArray[Any]) -> ScoreCounts:
         """Return ``classes``, shape (3, classes) as ``count_classes`` returns them, and the sum ``loss``."""
+        self._check_outputs(outputs, targets)
         classes = count_classes(targets, outputs.argmax(axis=1), self.classes)
         return {"classes": classes, "loss": np.array(sum_cross_entropy(outputs, targets))}
+
+    def _check_outputs(self, outputs: Any, targets: Any) -> None:
+        if tuple(outputs.shape) != (len(targets), self.classes):
+            raise DataUnavailableError(
+                f"the model's outputs have the shape {tuple(outputs.shape)}, but classification needs a logit for each "
+                f"sample and class, shape ({len(targets)}, {self.classes}); choose a model with as many outputs"
+            )
 
     def scores(self, counts: ScoreCounts) -> dict[str, float]:
         """Return the metrics, and ``class_accuracy_<number>`` of each class that has samples."""

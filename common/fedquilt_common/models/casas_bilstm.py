@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models.shapes import check_size
+from fedquilt_common.models.words import embed_words
 
 
 class BiLstm(nn.Module):
@@ -20,7 +21,7 @@ class BiLstm(nn.Module):
 
     def __init__(self, vocabulary: int, classes: int, units: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, units, padding_idx=0)
+        self.embedding = embed_words(vocabulary, units, padding=0)
         self.lstm = nn.LSTM(units, units, batch_first=True, bidirectional=True)
         self.fc = nn.Linear(2 * units, max(classes, 1))
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models.attention import Attention
 from fedquilt_common.models.shapes import check_size
+from fedquilt_common.models.words import embed_words
 
 LogitPlaces = Literal["last", "each"]
 
@@ -64,7 +65,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.outputs = outputs
-        self.embedding = nn.Embedding(words, embed)
+        self.embedding = embed_words(words, embed)
         self.positions = Positions(length, embed)
         self.layers = nn.Sequential(*(Layer(embed, *parts) for _ in range(layers)))
         self.decoder = nn.Linear(embed, words)

@@ -147,6 +147,23 @@ def test_targets_that_are_not_finite_are_refused() -> None:
         Regression().check(np.array([1.0, np.nan]))
 
 
+@pytest.mark.parametrize("shape", [(4, 2), (4, 4), (4,), (3, 3), (4, 1, 3)])
+def test_outputs_that_are_no_logits_of_the_classes_are_refused(shape: tuple[int, ...]) -> None:
+    import torch
+
+    y = np.array([0, 1, 2, 1])
+    with pytest.raises(DataUnavailableError, match=r"classification needs a logit .* shape \(4, 3\)"):
+        Classification(3).count(np.zeros(shape, np.float32), y)
+    with pytest.raises(DataUnavailableError, match="choose a model with as many outputs"):
+        Classification(3).loss(torch.zeros(shape), torch.tensor(y))
+
+
+def test_labels_that_are_no_classes_are_refused() -> None:
+    with pytest.raises(DataUnavailableError, match=r"a label is 1\.7, which is no class"):
+        Classification(3).check(np.array([0.0, 1.7]))
+    Classification(3).check(np.array([0.0, 2.0]))
+
+
 def test_the_main_metrics_of_all_tasks_are_listed_and_more_is_better() -> None:
     assert {task.metrics[0] for task in LEARNING_TASKS.values()} == set(MAIN_METRICS)
     assert all(metric.best == "max" for metric in MAIN_METRICS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt_common.errors import ExperimentError, UnsupportedPrecisionError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError, UnsupportedPrecisionError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification, Regression
 from fedquilt_common.models import build_model
@@ -142,6 +142,15 @@ def test_padding_is_not_trained() -> None:
     trained = one.train(one.init(0), data, seed=3).arrays["embedding.weight"]
     assert not trained[0].any()
     assert trained[1].any()
+
+
+@pytest.mark.parametrize(("name", "params"), [("casas-bilstm", {"vocabulary": 12}), ("transformer", {})])
+@pytest.mark.parametrize("number", [-1, 12])
+def test_a_number_beyond_the_vocabulary_is_reported(name: str, params: dict[str, Any], number: int) -> None:
+    model = build_model(name, params, (5,), 12)()
+    assert model(torch.tensor([[0, 1, 11, 2, 3]])).shape == (1, 12)
+    with pytest.raises(DataUnavailableError, match=rf"numbers from .*{number}.*the model's vocabulary has 12"):
+        model(torch.tensor([[0, 1, number, 2, 3]]))
 
 
 @pytest.mark.parametrize(
