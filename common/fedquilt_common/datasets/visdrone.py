@@ -4,7 +4,7 @@ Zhu et al., "Detection and Tracking Meet Drones Challenge", IEEE TPAMI 44(11), 2
 Reads the folders or zip archives ``VisDrone2019-DET-train`` and ``VisDrone2019-DET-test-dev`` in
 ``<FEDQUILT_DATA>/visdrone``. Each has ``images``, JPEG files, and ``annotations``, with a line for each object: left,
 top, width, height, score, category, truncation and occlusion, with commas. Lines in YOLO's form are read too: category,
-centre and size as parts of the image, with blanks. Needs Pillow.
+centre and size as parts of the image, with blanks; the categories are VisDrone's own numbers, too. Needs Pillow.
 
 As in FedAIoT (Alam et al., journal paper, section 3.1), the classes are the twelve categories, so ignored regions (0)
 and other objects (11) count as objects. The size is that of FedAIoT's code; the paper's Table 2 has 224 x 224. An image
@@ -49,6 +49,8 @@ MOST_BOXES = 1024
 """Boxes of an image; of more, the largest are kept."""
 NO_BOX = -1.0
 """Class of the places after an image's last box."""
+_LAST_OF_TEN = 9
+"""Greatest category of the usual conversion to YOLO's form, whose 0 is a pedestrian."""
 _BATCH = 32
 """Images that one reader decodes: 39 MB."""
 _MOST_PIXELS = 1 << 25
@@ -58,6 +60,23 @@ _SPLIT = re.compile(r"(?:^|[-/\\])(train|val|test-dev|test)(?:\.zip)?(?=[/\\]|$)
 _LABEL_FOLDERS = ("annotations", "labels")
 _COLUMNS = {",": 8, " ": 5}
 """Numbers in a line by what is between them: VisDrone's own form, and YOLO's."""
+
+
+class _Repairs(Counter[str]):
+    """Counts of repairs, and the categories that labels in YOLO's form name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.yolo = set[int]()
+
+    def list_notes(self) -> list[str]:
+        notes = [f"{count} {what}" for what, count in sorted(self.items()) if count]
+        if self.yolo and max(self.yolo) <= _LAST_OF_TEN:
+            notes.append(
+                f"no label in YOLO's form has a category above {_LAST_OF_TEN}; the numbers must be VisDrone's own, "
+                "1 for a pedestrian to 10 for a motor, not those of a conversion that starts with 0 for a pedestrian"
+            )
+        return notes
 
 
 @dataclass(frozen=True)
@@ -85,17 +104,17 @@ def load(folder: Path | None = None) -> PartedDataset:
         DataUnavailableError: files are missing or damaged, the error names file and line; or Pillow is not installed.
     """
     _import_pillow()
-    place, repairs = dataset_folder(folder, NAME), Counter[str]()
+    place, repairs = dataset_folder(folder, NAME), _Repairs()
     images = _list_images(place)
     train, test, notes = _split_images(images, place)
     labels = _find_labels(place, images, repairs)
     readers = [*_make_readers("train", train, labels, repairs), *_make_readers("test", test, labels, repairs)]
-    notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    notes += repairs.list_notes()
     return PartedDataset(NAME, len(CLASSES), readers, f"{NAME}: {'; '.join(notes)}" if notes else "", "detection")
 
 
 def _make_readers(
-    split: Split, images: Sequence[ListedFile], labels: dict[str, ListedFile], repairs: Counter[str]
+    split: Split, images: Sequence[ListedFile], labels: dict[str, ListedFile], repairs: _Repairs
 ) -> Iterator[functools.partial[DatasetPart]]:
     for start in range(0, len(images), _BATCH):
         batch = images[start : start + _BATCH]
@@ -147,10 +166,23 @@ def _split_images(images: Sequence[ListedFile], place: Path) -> tuple[list[Liste
         return parts["train"], parts["val"], ["the validation images are the test set, because test-dev is missing"]
     if len(images) < 2:
         raise DataUnavailableError(f"{place}: has one image only; put more there, so that one can be for testing")
-    chosen = hold_out([PurePath(image.member or image.path).stem for image in images], 0.2)
-    test = [image for image in images if PurePath(image.member or image.path).stem in chosen]
-    train = [image for image in images if image not in test]
-    return train, test, [f"{len(test)} of {len(images)} images are the test set, which is not an official one"]
+    return _hold_out_sequences(images)
+
+
+def _hold_out_sequences(images: Sequence[ListedFile]) -> tuple[list[ListedFile], list[ListedFile], list[str]]:
+    """Split by whole sequences, because neighbouring images of a video are almost the same."""
+    named = [(PurePath(image.member or image.path).stem, image) for image in images]
+    note = "{} of {} images are the test set, which is not an official one"
+    sequences = {stem.split("_")[0] for stem, _ in named}
+    if len(sequences) > 1:
+        chosen = hold_out(sequences, 0.2)
+        is_test = [stem.split("_")[0] in chosen for stem, _ in named]
+    else:
+        chosen = hold_out([stem for stem, _ in named], 0.2)
+        is_test = [stem in chosen for stem, _ in named]
+        note += "; all images are of one sequence, so they resemble the training images"
+    train, test = ([image for image, of in zip(images, is_test, strict=True) if of == part] for part in (False, True))
+    return train, test, [note.format(len(test), len(images))]
 
 
 def _find_labels(place: Path, images: Sequence[ListedFile], repairs: Counter[str]) -> dict[str, ListedFile]:
@@ -172,21 +204,21 @@ def _is_label_file(path: str) -> bool:
     return path.endswith(".txt") and PurePath(path).parent.name in _LABEL_FOLDERS
 
 
-def _read_labels(
-    images: Sequence[ListedFile], labels: Sequence[ListedFile], repairs: Counter[str]
-) -> Iterator[_Labelled]:
+def _read_labels(images: Sequence[ListedFile], labels: Sequence[ListedFile], repairs: _Repairs) -> Iterator[_Labelled]:
     """Read the annotations of some images, and the images' headers."""
     for image, header, file in zip(images, read_listed(images, _HEADER), read_listed(labels), strict=True):
         size = _read_size(header)
         yield _Labelled(image, _choose_boxes(place_boxes(_parse_boxes(file, size, repairs), size, repairs), repairs))
 
 
-def _parse_boxes(file: PublishedFile, size: tuple[int, int], repairs: Counter[str]) -> NDArray[np.float64]:
+def _parse_boxes(file: PublishedFile, size: tuple[int, int], repairs: _Repairs) -> NDArray[np.float64]:
     """Return category, left, top, width and height in pixels of each object, of shape (objects, 5)."""
     boxes = list[list[float]]()
     for line, words in enumerate(file.data.decode("utf-8", errors="replace").splitlines(), 1):
         if words.strip():
             boxes.append(_parse_box(words.strip(), size, f"{file.where}, line {line}"))
+            if "," not in words:
+                repairs.yolo.add(int(boxes[-1][0]))
     return np.array(boxes, dtype=np.float64).reshape(-1, 5)
 
 

@@ -186,6 +186,32 @@ def test_a_folder_without_images(tmp_path: Path) -> None:
         visdrone.load(tmp_path)
 
 
+def test_an_unofficial_split_holds_whole_sequences_out(tmp_path: Path) -> None:
+    for sequence in range(10):
+        for frame in range(3):
+            write(tmp_path, "frames", f"{sequence:07}_{frame:05}_d_{frame:07}")
+    train, test, notes = visdrone._split_images(visdrone._list_images(tmp_path / "visdrone"), tmp_path / "visdrone")
+    assert (len(train), len(test)) == (24, 6)
+    assert not {image.path.name[:7] for image in train} & {image.path.name[:7] for image in test}
+    assert notes == ["6 of 30 images are the test set, which is not an official one"]
+
+
+def test_images_of_one_sequence_are_split_with_a_note(tmp_path: Path) -> None:
+    for frame in range(5):
+        write(tmp_path, "frames", f"0000001_{frame:05}")
+    train, test, notes = visdrone._split_images(visdrone._list_images(tmp_path / "visdrone"), tmp_path / "visdrone")
+    assert (len(train), len(test)) == (4, 1)
+    assert notes[0].endswith("all images are of one sequence, so they resemble the training images")
+
+
+def test_labels_that_may_be_numbered_without_ignored_regions_are_noted(tmp_path: Path) -> None:
+    write(tmp_path, "train", "a", "0 0.5 0.5 0.1 0.1\n9 0.5 0.5 0.1 0.1\n")
+    write(tmp_path, "test-dev", "b", "3 0.5 0.5 0.1 0.1\n")
+    assert "no label in YOLO's form has a category above 9" in visdrone.load(tmp_path).note
+    write(tmp_path, "train", "c", "10 0.5 0.5 0.1 0.1\n")
+    assert visdrone.load(tmp_path).note == ""
+
+
 def test_the_real_images() -> None:
     found = read(real_data("visdrone"))
     assert (len(found.train), len(found.test)) == (12, 3)
