@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
-from fedquilt_common.datasets.windows import cut_windows, hold_out, standardise_channels
+from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, hold_out, standardise_channels
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -121,6 +121,7 @@ def _load_trials(place: Path) -> Dataset:
     is_test = np.array([trial.name in test_trials for trial in trials for _ in trial.labels])
     train, test = (Examples(x[chosen], y[chosen]) for chosen in (~is_test, is_test))
     notes = [f"{len(test_trials)} of {len(trials)} trials are the test set, which is not an official one"]
+    notes.append(HALF_SHARED)
     notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
     return _finish(train, test, person[~is_test], f"{NAME}: {'; '.join(notes)}")
 

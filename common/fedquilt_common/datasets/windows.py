@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 
 _BLOCK: Final = 1 << 18
 """Numbers that are converted to float64 at a time."""
+HALF_SHARED: Final = (
+    "neighbouring windows share half their rows, so samples that clients keep for testing (data.holdout) share rows "
+    "with training samples"
+)
+"""Note of data sets whose windows overlap by half."""
 HeldOutGroup = TypeVar("HeldOutGroup", int, str)
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
-from fedquilt_common.datasets.windows import cut_windows, hold_out, standardise_channels
+from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, hold_out, standardise_channels
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -90,7 +90,7 @@ def load_device(folder: Path | None, name: str, device: str) -> Dataset:
 
 
 def _describe(name: str, persons: set[int], test: set[int], labels: set[int], repairs: Counter[str]) -> str:
-    notes = [f"persons {', '.join(map(str, sorted(test)))} are the test set"]
+    notes = [f"persons {', '.join(map(str, sorted(test)))} are the test set", HALF_SHARED]
     if len(persons) < PERSONS:
         notes.append(f"only {len(persons)} of {PERSONS} persons have windows")
     if missing := [activity for number, activity in enumerate(CLASSES) if number not in labels]:

@@ -48,6 +48,7 @@ def test_trials_as_they_are_published(early: bool, tmp_path: Path) -> None:
     np.testing.assert_allclose(found.train.x.mean(axis=(0, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(found.train.x.std(axis=(0, 3)), 1, atol=1e-5)
     assert "2 of 4 trials are the test set" in found.note
+    assert "neighbouring windows share half their rows" in found.note
     assert "8 windows without an activity left out" in found.note
 
 

@@ -56,6 +56,7 @@ def test_the_files_as_they_are_published(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.train.x.std(axis=(0, 2)), 1, atol=1e-5)
     np.testing.assert_array_equal(found.train.x[0, 0, 100:], found.train.x[1, 0, :100])
     assert "only 3 of 51 persons" in found.note
+    assert "neighbouring windows share half their rows" in found.note
     assert "no windows of jogging, stairs, sitting" in found.note
 
 
