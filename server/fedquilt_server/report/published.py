@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
-from fedquilt_server.library.quantities import QUANTITIES, best_value, last_value
+from fedquilt_server.library.quantities import COSTS, QUANTITIES, accumulate, best_value, last_value
 from fedquilt_server.library.recorded_run import RecordedRun
 from fedquilt_server.library.scales import CellKind
 from fedquilt_server.library.settings import MISSING, Settings, same_value
@@ -31,6 +31,7 @@ GAIN: Final = "gain_"
 """Prefix of a score that is measured against the baseline of its table."""
 _EARLY: Final = re.compile(r"(?P<score>best_\w+)_at_(?P<percent>[1-9][0-9]?)")
 """A best score over the first part of the rounds, such as ``best_accuracy_at_50``."""
+_COSTS: Final = frozenset(cost.name for cost in COSTS)
 _FORM = "write a list of `source`, `note` and `figures`, each figure with `case` and `scores`; see docs/reports.md"
 
 
@@ -38,14 +39,24 @@ def read_published(path: Path) -> list[PublishedTable]:
     """Read published figures from a YAML file.
 
     Raises:
-        ExperimentError: the file cannot be read, or its form is another.
+        ExperimentError: the file cannot be read, its form is another, or a share is above 1.
     """
     raw = load_yaml(read_text(path), str(path))
     try:
-        return _TABLES.validate_python([raw] if isinstance(raw, dict) else raw)
+        tables = _TABLES.validate_python([raw] if isinstance(raw, dict) else raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ExperimentError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_FORM}") from None
+    if problem := next((problem for table in tables for problem in _find_percentages(table)), None):
+        raise ExperimentError(f"{path}: {problem}")
+    return tables
+
+
+def _find_percentages(table: PublishedTable) -> Iterator[str]:
+    for figure in table.figures:
+        for score, value in figure.scores.items():
+            if _kind_of(score) == "share" and value > 1:
+                yield f"{score}: {value:g} is no share; write a number from 0 to 1, such as 0.8308 for 83.08 %"
 
 
 def figure_of(run: RecordedRun, name: str) -> float | None:
@@ -53,13 +64,17 @@ def figure_of(run: RecordedRun, name: str) -> float | None:
 
     Args:
         run: a finished run.
-        name: a key of ``final`` in result.json, the name of a score (its last value) with or without "best_", or
+        name: a key of ``final`` in result.json, the name of a score (its last value) with or without "best_", a cost
+            (the sum over the rounds; None if a round lacks it), or
             ``client_accuracy``: the mean over the clients of their last accuracy, ``best_client_accuracy``: the best
             such mean over the rounds, or ``waste_rate``: the mean over the rounds. ``best_accuracy_at_50`` is the best
             over the first 50 % of the rounds.
     """
     if early := _EARLY.fullmatch(name):
         run, name = _first_part(run, int(early["percent"])), early["score"]
+    if name in _COSTS:
+        sums = accumulate(run.rounds, name)
+        return sums[-1] if sums else None
     if name in QUANTITIES:
         return last_value(run.rounds, name)
     if name.removeprefix("best_") in QUANTITIES:
@@ -117,7 +132,26 @@ def _beside(table: PublishedTable, groups: Sequence[RunGroup], name: str) -> Rep
     baselines = [run for group in groups for run in group.runs if table.baseline and matches(group, table.baseline)]
     rows = [_row(figure, group, names, baselines) for figure in table.figures for group in _matching(figure, groups)]
     meaning = "Published figures beside ours: mean \N{PLUS-MINUS SIGN} sample standard deviation over our runs."
-    return ReportTable(name, f"Published: {table.source}", f"{meaning} {table.note}".strip(), columns, tuple(rows))
+    text = " ".join([meaning, table.note, *_find_problems(table, groups, baselines)]).strip()
+    return ReportTable(name, f"Published: {table.source}", text, columns, tuple(rows))
+
+
+def _find_problems(
+    table: PublishedTable, groups: Sequence[RunGroup], baselines: Sequence[RecordedRun]
+) -> Iterator[str]:
+    """Yield a sentence for each key and score that no run has, and for each percentage in the place of a share."""
+    known = {key for group in groups for key in group.settings}
+    for key in sorted({key for figure in table.figures for key in figure.case} - known):
+        yield f"No run has the setting '{key}': check its spelling."
+    compared: dict[str, list[float | None]] = {}
+    for figure in table.figures:
+        runs = [run for group in groups if matches(group, figure.case) for run in group.runs]
+        for score in figure.scores if runs else ():
+            compared.setdefault(score, []).extend(_own_figure(run, score, baselines) for run in runs)
+    for score, values in compared.items():
+        if all(value is None for value in values):
+            yield f"No run has the score '{score}': check its spelling."
+    yield from (f"{problem[0].upper()}{problem[1:]}." for problem in _find_percentages(table))
 
 
 def _matching(figure: PublishedFigure, groups: Sequence[RunGroup]) -> Sequence[RunGroup | None]:
@@ -129,13 +163,17 @@ def _own_figure(run: RecordedRun, name: str, baselines: Sequence[RecordedRun]) -
     return gain_of(run, name[len(GAIN) :], baselines) if name.startswith(GAIN) else figure_of(run, name)
 
 
-def _columns(score: str) -> tuple[Column, Column, Column]:
+def _kind_of(score: str) -> CellKind:
     early = _EARLY.fullmatch(score)
     plain = (early["score"] if early else score).removeprefix(GAIN).removeprefix("best_")
     quantity = QUANTITIES.get(plain)
     share = plain in ("client_accuracy", "waste_rate") or plain.startswith(_LEVELS)
     size = plain.endswith("memory_peak")
-    kind: CellKind = quantity.unit if quantity else "share" if share else "bytes" if size else "number"
+    return quantity.unit if quantity else "share" if share else "bytes" if size else "number"
+
+
+def _columns(score: str) -> tuple[Column, Column, Column]:
+    kind, early = _kind_of(score), _EARLY.fullmatch(score)
     heading = (f"{early['score']} after {early['percent']} % of the rounds" if early else score).replace("_", " ")
     return (
         Column(f"{score}_published", f"{heading}, published", kind),

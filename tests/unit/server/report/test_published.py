@@ -69,6 +69,7 @@ def test_one_table_needs_no_list(tmp_path: Path) -> None:
         ("- {source: x, figures: [{case: {a: 1}, scores: {accuracy: high}}]}", "scores.accuracy"),
         ("- {source: x, figures: [], colour: red}", "colour"),
         ("- [", "paper.yaml:1"),
+        ("- {source: x, figures: [{case: {a: 1}, scores: {best_accuracy: 97.5}}]}", "best_accuracy: 97.5 is no share"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_named_with_its_place(text: str, words: str, tmp_path: Path) -> None:
@@ -92,6 +93,7 @@ ROUNDS: list[dict[str, Any]] = [
         ("accuracy", 0.5), ("best_accuracy", 0.6), ("best_personal_accuracy", 0.9), ("client_accuracy", 0.4),
         ("best_client_accuracy", 0.6), ("waste_rate", 0.3), ("bytes_down", 123.0), ("global_sha256", None),
         ("nothing", None), ("average_accuracy", None),
+        ("seconds", 4.0), ("bytes", 6000.0),
     ],
 )  # fmt: skip
 def test_scores_of_the_published_benchmarks(name: str, value: float | None, tmp_path: Path) -> None:
@@ -128,3 +130,17 @@ def test_a_gain_is_measured_against_the_most_similar_run_with_the_same_seed(tmp_
         MeanDeviation(near(0.2), near(math.sqrt(0.02)), 2), MeanDeviation(near(0.05), None, 1),
     ]  # fmt: skip
     assert [column.kind for column in found.columns[3:]] == ["share"] * 3
+
+
+def test_what_no_run_has_is_named_because_it_may_be_misspelt(tmp_path: Path) -> None:
+    figures = [
+        {"case": {"data.set": "digits"}, "scores": {"accuracy": 97.5, "acuracy": 0.5}},
+        {"case": {"data.sett": "digits"}, "scores": {"best_r2": 0.9}},
+    ]
+    table = PublishedTable.model_validate({"source": "x", "note": "One run.", "figures": figures})
+    text = published_tables([table], group_runs(runs(tmp_path)))[0].meaning
+    assert "One run. No run has the setting 'data.sett'" in text
+    assert "No run has the score 'acuracy': check its spelling." in text
+    assert "Accuracy: 97.5 is no share" in text
+    assert "'best_r2'" not in text
+    assert "'accuracy'" not in text
