@@ -186,7 +186,7 @@ class DataDownloads:
         if assembly.add(header, payload):
             self._finish(assembly, self._target)
             return True
-        missing = min(assembly.missing)
+        missing = assembly.find_first_missing()
         if missing >= self._requested:
             self._note_progress(assembly, self._target, missing)
             self._request(missing)
@@ -252,7 +252,7 @@ class DataDownloads:
         if self._target is None or self._target.url is not None or time.monotonic() - self._asked_at < self._pause:
             return
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        self._request(min(self._assembly.missing) if self._assembly is not None else 0)
+        self._request(self._assembly.find_first_missing() if self._assembly is not None else 0)
 
     def close(self) -> None:
         """Stop the transfer; its chunks stay on disk."""

@@ -75,6 +75,7 @@ def test_any_order_with_duplicates_gives_the_same_bytes(payload: bytes, chunk: i
         lacking = set(range(len(headers)))
         for header in arrivals:
             assert assembly.missing == lacking
+            assert assembly.find_first_missing() == min(lacking, default=assembly.count)
             lacking.discard(header.index)
             assert assembly.add(ChunkHeader.decode(header.encode()), parts[header.index]) is (not lacking)
         finished = assembly.finish(place / "out" / "whole", durable=True)

@@ -196,6 +196,7 @@ class Assembly:
         self._arrived = bytearray(first.count)
         self._arrived[:kept] = b"\x01" * kept
         self._missing_count = first.count - kept
+        self._complete_up_to = kept
         self._hash = hashlib.sha256()
         self._hashed = 0
         self._head = b""
@@ -242,6 +243,12 @@ class Assembly:
     def missing(self) -> set[int]:
         """Indices of the chunks that have not arrived."""
         return {index for index, arrived in enumerate(self._arrived) if not arrived}
+
+    def find_first_missing(self) -> int:
+        """Return the first chunk that has not arrived; ``count`` if all have. All calls together look at each once."""
+        found = self._arrived.find(0, self._complete_up_to)
+        self._complete_up_to = self.count if found < 0 else found
+        return self._complete_up_to
 
     def finish(self, target: Path, *, durable: bool = False) -> Blob:
         """Verify the digest and move the file to ``target``.
