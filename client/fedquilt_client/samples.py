@@ -76,20 +76,20 @@ class DeliveredSamples:
     @property
     def train(self) -> Examples:
         """Return the file's training samples, with sensor noise if the experiment has it."""
-        return self.tools.add_sensor_noise(self.client, self._shard.train)
+        return self.tools.add_sensor_noise(self.client, self.tools.normalise(self._shard.train))
 
     @property
     def test(self) -> Examples:
         """Return the file's test samples; the official ones if clients test without keeping any."""
         if self.tools.tests_on_official_samples and self.data.test is not None:
-            return read_shard(self.data.test.path, self._form).train
-        return self._shard.test
+            return self.tools.normalise(read_shard(self.data.test.path, self._form).train)
+        return self.tools.normalise(self._shard.test)
 
     @property
     def public(self) -> NDArray[Any]:
         """Return the delivered public samples."""
         if self.data.public is None:
             raise DataUnavailableError("the public samples were not delivered; start the coordinator again")
-        public = np.asarray(read_shard(self.data.public.path, self._form).train.x)
+        public = np.asarray(self.tools.normalise(read_shard(self.data.public.path, self._form).train).x)
         public.setflags(write=False)
         return public

@@ -18,6 +18,7 @@ from fedquilt_common.algorithm_api import Algorithm
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.label_noise import ChangedLabels
+from fedquilt_common.datasets.normalise import normalise_dataset, normalise_samples
 from fedquilt_common.datasets.public import public_set
 from fedquilt_common.datasets.sensor_noise import add_sensor_noise
 from fedquilt_common.datasets.shard_files import DatasetForm, Shard
@@ -82,7 +83,13 @@ class ExperimentTools:
 
         Raises:
             DataUnavailableError: its files are missing or damaged.
+            ExperimentError: ``data.normalise`` does not suit the samples.
         """
+        return normalise_dataset(self.raw_dataset, self.experiment.data.normalise)
+
+    @cached_property
+    def raw_dataset(self) -> Dataset:
+        """The data set before ``data.normalise``, as partitions and deliveries take it. Raises as ``dataset``."""
         form = self.form or _read_form(self.experiment.data)
         if form is not None:
             return form.without_samples()
@@ -130,7 +137,7 @@ class ExperimentTools:
                 "data.delivery = own: the clients' samples never leave their boards, so they are not here; choose "
                 "another experiment, or another delivery"
             )
-        return shares(self.experiment, self.dataset, self.holdout, self.allowed_imports)
+        return shares(self.experiment, self.raw_dataset, self.holdout, self.allowed_imports)
 
     @cached_property
     def changed_labels(self) -> ChangedLabels:
@@ -143,8 +150,12 @@ class ExperimentTools:
         return changed_labels(self.experiment, self.dataset, self.shares)
 
     def samples_digest(self) -> str:
-        """Return the SHA-256, in hex, of the partition and of the labels that noise changes."""
-        return digest_shares(self.shares, self.changed_labels)
+        """Return the SHA-256, in hex, of the partition, of the labels that noise changes, and of ``data.normalise``."""
+        return digest_shares(self.shares, self.changed_labels, self.experiment.data.normalise)
+
+    def normalise(self, examples: Examples) -> Examples:
+        """Return samples with ``data.normalise``, as ``dataset`` has them. Raises ``ExperimentError`` as it."""
+        return Examples(normalise_samples(examples.x, self.experiment.data.normalise), examples.y)
 
     def training_samples(self, client: ClientId) -> Examples:
         """Return the samples that a client trains on, with the noise of ``data.label_noise`` and ``data.sensor_noise``.
@@ -186,7 +197,14 @@ class ExperimentTools:
             ExperimentError: the experiment has no public set, or it does not fit the data set.
             DataUnavailableError: its files are missing or damaged.
         """
-        return public_set(self.experiment, self.dataset, self.allowed_imports)
+        public = np.asarray(normalise_samples(self.raw_public, self.experiment.data.normalise))
+        public.setflags(write=False)
+        return public
+
+    @cached_property
+    def raw_public(self) -> NDArray[Any]:
+        """The public set before ``data.normalise``, as it is delivered. Raises as ``public``."""
+        return public_set(self.experiment, self.raw_dataset, self.allowed_imports)
 
     def model_builder(self, model: Model) -> Callable[[], Any]:
         """Return a function that builds ``model`` for the data set, a new ``torch.nn.Module`` at each call.

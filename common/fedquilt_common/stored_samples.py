@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -121,6 +121,26 @@ class FileRows:
             target, offset = target[count:], offset + count
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """The scale of samples: (sample - mean) / std.
+
+    Attributes:
+        mean: one number, or one for each channel.
+        std: one number above 0, or one for each channel.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def apply(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Scale floating-point samples of shape (n, channels, ...); shape and dtype stay."""
+        shape = (-1, *[1] * (samples.ndim - 2))
+        mean, std = (np.array(numbers, samples.dtype).reshape(shape) for numbers in (self.mean, self.std))
+        scaled: NDArray[Any] = (samples - mean) / std
+        return scaled
+
+
 @dataclass(frozen=True, eq=False)
 class StoredSamples(NDArrayOperatorsMixin):
     """Samples of shape (n, *input_shape) that are converted when they are read.
@@ -131,10 +151,12 @@ class StoredSamples(NDArrayOperatorsMixin):
     Args:
         rows: the samples as stored.
         divisor: what stored numbers are divided by; the samples are float32 then. None: the samples are as stored.
+        scaling: applied to the divided numbers, which are floating-point numbers then; None: none.
     """
 
     rows: Rows
     divisor: float | None = None
+    scaling: Scaling | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -174,13 +196,13 @@ class StoredSamples(NDArrayOperatorsMixin):
             index: positions of shape (m,), in the order in which the samples are returned.
         """
         rows = self.rows.select(index) if isinstance(self.rows, FileRows) else self.rows[index]
-        return StoredSamples(rows, self.divisor)
+        return StoredSamples(rows, self.divisor, self.scaling)
 
     def _convert(self, stored: NDArray[Any]) -> NDArray[Any]:
-        if self.divisor is None:
-            return stored
-        converted: NDArray[np.float32] = np.divide(stored, np.float32(self.divisor), dtype=np.float32)
-        return converted
+        samples = stored
+        if self.divisor is not None:
+            samples = np.divide(stored, np.float32(self.divisor), dtype=np.float32)
+        return samples if self.scaling is None else self.scaling.apply(samples)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Convert all samples."""
@@ -211,12 +233,18 @@ def as_stored(samples: NDArray[Any]) -> StoredSamples:
     return samples if isinstance(samples, StoredSamples) else StoredSamples(samples)
 
 
+def scale_samples(samples: NDArray[Any], scaling: Scaling) -> NDArray[Any]:
+    """Return floating-point samples of shape (n, channels, ...) that are scaled when they are read."""
+    return cast("NDArray[Any]", replace(as_stored(samples), scaling=scaling))
+
+
 def join_samples(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Join samples along the first axis; they stay as stored if all parts are stored alike."""
     if len(parts) == 1:
         return parts[0]
     stored = [as_stored(part) for part in parts]
-    if len({part.divisor for part in stored}) == 1:
+    kinds = {(part.divisor, part.scaling) for part in stored}
+    if len(kinds) == 1:
         joined = np.concatenate([part.rows[:] for part in stored])
-        return joined if stored[0].divisor is None else as_samples(joined, stored[0].divisor)
+        return joined if kinds == {(None, None)} else cast("NDArray[Any]", replace(stored[0], rows=joined))
     return np.concatenate([np.asarray(part) for part in parts])

@@ -51,7 +51,8 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def experiment(delivery: str, **more: Any) -> Experiment:
-    data = {"set": "fashion-mnist", "clients": 2, "delivery": delivery, **more}
+    scale = {"mean": 0.5, "std": [0.5]}
+    data = {"set": "fashion-mnist", "clients": 2, "delivery": delivery, "normalise": scale, **more}
     raw: dict[str, Any] = {
         "name": f"run-{delivery}", "seed": 3, "rounds": 1, "data": {k: v for k, v in data.items() if v is not None},
         "model": {"name": "mlp"}, "algorithm": {"name": "fedavg"},

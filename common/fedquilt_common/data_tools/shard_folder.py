@@ -221,7 +221,7 @@ def _write_client(tools: ExperimentTools, client: int, path: Path) -> Blob:
 def _take_public(tools: ExperimentTools) -> Examples:
     """Return the public samples. Their labels are not used and not handed out: all are 0."""
     form = form_of(tools.dataset)
-    return Examples(tools.public, np.zeros((len(tools.public), *form.label_shape), form.label_dtype))
+    return Examples(tools.raw_public, np.zeros((len(tools.raw_public), *form.label_shape), form.label_dtype))
 
 
 def _write_missing(

@@ -68,7 +68,7 @@ class Shard:
     """The samples of one client.
 
     Attributes:
-        train: those that it trains on, without sensor noise.
+        train: those that it trains on, without sensor noise; as read from a file, without ``data.normalise``.
         test: those that it keeps for testing; there may be none.
     """
 
@@ -77,7 +77,7 @@ class Shard:
 
 
 def write_shard(path: Path, shard: Shard) -> Blob:
-    """Write a client's samples.
+    """Write a client's samples, without ``data.normalise``: who reads them applies it.
 
     Returns:
         The file with its digest.

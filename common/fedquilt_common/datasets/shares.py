@@ -22,6 +22,7 @@ from fedquilt_common.datasets.pseudo_classes import classes_for
 from fedquilt_common.datasets.public import own_public
 from fedquilt_common.datasets.shard_files import Shard
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.data_section import Normalise
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.stored_samples import join_samples
@@ -220,12 +221,16 @@ def changed_labels(experiment: Experiment, dataset: Dataset, shares: Sequence[Sh
     return change_labels(noise, labels, index, dataset.classes, derive_seed(experiment.seed, "label noise"))
 
 
-def digest_shares(shares: Sequence[Share], changed: ChangedLabels | None = None) -> str:
-    """Return the SHA-256, in hex, of all clients' indices, and of the labels that noise changes."""
+def digest_shares(
+    shares: Sequence[Share], changed: ChangedLabels | None = None, normalise: Normalise | None = None
+) -> str:
+    """Return the SHA-256, in hex, of all clients' indices, the labels that noise changes, and the inputs' scale."""
     total = hashlib.sha256()
     for share in shares:
         for index in (share.train, share.test):
             total.update(len(index).to_bytes(8, "little") + index.astype("<i8").tobytes())
     if changed is not None and len(changed):
         total.update(changed.index.astype("<i8").tobytes() + changed.labels.astype("<i8").tobytes())
+    if normalise is not None:
+        total.update(f"normalise {normalise.mean} {normalise.std}".encode())
     return total.hexdigest()

@@ -6,9 +6,9 @@ Importing this module is cheap (no numpy, no torch), because an idle agent impor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedquilt_common.experiment.sections import Positive, Problem, Section, validation_error
 
@@ -170,6 +170,32 @@ class SensorNoise(Section):
     channels: Literal["first", "last"] = "first"
 
 
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+_EachChannel = BeforeValidator(_as_list)
+"""A number stands for a list with this number alone."""
+
+
+class Normalise(Section):
+    """The scale of the inputs: (sample - mean) / std, in training, tests and public samples alike.
+
+    Give one number, or one for each channel, which is the first axis of a sample.
+
+    Args:
+        mean: what is subtracted, such as 0.5 for images from 0 to 1.
+        std: what the difference is divided by.
+    """
+
+    mean: Annotated[tuple[float, ...], Field(strict=False, min_length=1, max_length=10_000), _EachChannel]
+    std: Annotated[
+        tuple[Annotated[float, Field(ge=1e-6)], ...],
+        Field(strict=False, min_length=1, max_length=10_000),
+        _EachChannel,
+    ]
+
+
 OWN: Final = "own"
 """Stands for the boards' own samples where a data set is named."""
 
@@ -216,6 +242,8 @@ class Data(Section):
         mixed: divide the official test samples among the clients, too; needs a `holdout` (FedReb thesis, section 5.3).
         public: the public set, for algorithms that exchange soft labels: `samples`; or `set` or `file`, each with or
             without `samples`.
+        normalise: the scale of the inputs, for samples of floating-point numbers, such as `{mean: 0.5, std: 0.5}` for
+            images; null: that of the data set. Sensor noise comes after it, features of a partition do not have it.
         label_noise: wrong labels in the training samples; null: none.
         sensor_noise: noise and lost readings in the inputs of the training samples; null: none.
         delivery: how a board gets its clients' samples. `local`: it has the data set. `broker`: the coordinator
@@ -230,6 +258,7 @@ class Data(Section):
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
     mixed: bool = False
     public: Public | None = None
+    normalise: Normalise | None = None
     label_noise: LabelNoise | None = None
     sensor_noise: SensorNoise | None = None
     delivery: Literal["local", "broker", "url", "own"] = "local"

@@ -102,7 +102,8 @@ def _fetch_manifest(bench: Workbench, bundle: Bundle, folder: Path) -> ShardMani
     if manifest.partition != describe_partition(bench) or manifest.clients != bench.experiment.data.clients:
         raise ExperimentError(
             f"data.bundle.url = {bundle.url}: this bundle is of another experiment ({manifest.experiment}): its data "
-            "set, seed, partition or noise differs; make it again with `fedquilt data partition` from this experiment"
+            "set, seed, partition, noise or scale (data.normalise) differs; make it again with `fedquilt data "
+            "partition` from this experiment"
         )
     if lacking := [name for name in name_files(bench) if name not in manifest.files]:
         raise ExperimentError(
