@@ -36,6 +36,10 @@ class FileServer:
         """Address of a file."""
         return f"http://127.0.0.1:{self.port}{path}"
 
+    def etag(self, path: str) -> str:
+        """Validator of a file's present version."""
+        return f'"{hashlib.sha256(self.files[path]).hexdigest()[:16]}"'
+
     @property
     def ranges(self) -> list[str]:
         """The ``Range`` of each request; "" where it has none."""
@@ -69,6 +73,20 @@ def answer_status(status: int, **headers: str) -> Fault:
         for name, value in {"Content_Length": "0", **headers}.items():
             answer.send_header(name.replace("_", "-"), value)
         answer.end_headers()
+        return True
+
+    return do
+
+
+def answer_bytes(status: int, body: bytes, **headers: str) -> Fault:
+    """Answer with bytes that end where the connection ends, without their number."""
+
+    def do(server: FileServer, answer: Answer) -> bool:
+        answer.send_response(status)
+        for name, value in {"Connection": "close", **headers}.items():
+            answer.send_header(name.replace("_", "-"), value)
+        answer.end_headers()
+        answer.wfile.write(body)
         return True
 
     return do
@@ -141,7 +159,7 @@ def _handler(state: FileServer) -> type[BaseHTTPRequestHandler]:
 
 def _send_head(state: FileServer, answer: Answer, body: bytes) -> int:
     """Send status and headers; returns the first byte that the client gets."""
-    etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+    etag = state.etag(answer.path)
     wanted = answer.headers.get("Range", "").removeprefix("bytes=").removesuffix("-")
     fits = answer.headers.get("If-Range", etag) == etag and state.has_ranges
     start = int(wanted) if wanted and fits else 0

@@ -83,7 +83,7 @@ def fetch(
             raise
 
 
-class _ResumedAnotherFileError(Exception):
+class _ResumedAnotherFileError(DownloadError):
     """A resumed download has the wrong digest, so that only a download from the first byte can have the right one."""
 
 
@@ -120,16 +120,19 @@ def _find_finished(target: Path, sha256: str | None, size: int | None) -> Fetche
 def _download(
     url: str, target: Path, sha256: str | None, size: int | None, on_progress: OnBytes | None, retries: Retries
 ) -> FetchedFile:
+    part = PartialFile(target)
     if is_drive_url(url):
-        complete = fetch_from_drive(url, target, on_progress, retries)
-        file = _check(url, complete, sha256, size, resumed=False)
-        replace_durably(complete, target)
+        complete, resumed = fetch_from_drive(url, target, on_progress, retries), False
     else:
-        part = PartialFile(target)
-        resumed = _transfer(url, part, sha256, size, on_progress, retries)
-        file = _check(url, part.path, sha256, size, resumed=resumed)
-        replace_durably(part.path, target)
+        complete, resumed = part.path, _transfer(url, part, sha256, size, on_progress, retries)
+    try:
+        file = _check(url, complete, sha256, size, resumed=resumed)
+    except DownloadError:
+        complete.unlink()
         part.forget_origin()
+        raise
+    replace_durably(complete, target)
+    part.forget_origin()
     return FetchedFile(target, file.size, file.sha256)
 
 
@@ -144,19 +147,16 @@ def _transfer(
 
 
 def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resumed: bool) -> FetchedFile:
-    """Compare a complete download with what is expected; delete it if it differs."""
+    """Compare a complete download with what is expected."""
     file = FetchedFile(path, path.stat().st_size, digest_file(path))
     if size in (None, file.size) and sha256 in (None, file.sha256):
         return file
-    path.unlink()
-    if resumed:
-        raise _ResumedAnotherFileError
     found, wanted = (
         (f"{file.size} bytes", f"{size} bytes")
         if size not in (None, file.size)
         else (f"the SHA-256 {file.sha256}", str(sha256))
     )
-    raise DownloadError(
+    raise (_ResumedAnotherFileError if resumed else DownloadError)(
         f"{url}: the downloaded file has {found} instead of {wanted}, so it is another one and was deleted. Run the "
         "command again; if the error stays, the publisher has changed the file, or the address is not his"
     )

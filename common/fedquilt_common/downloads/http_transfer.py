@@ -1,4 +1,4 @@
-"""HttpDownload a file over HTTP into its part: resume with ranges, retry, and explain what a server refuses."""
+"""Download a file over HTTP into its part: resume with ranges, retry, and explain what a server refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 import httpx
 
@@ -20,7 +20,9 @@ from fedquilt_common.errors import DownloadError
 _TIMEOUT: Final = 30.0
 """Seconds without a byte after which a connection counts as lost."""
 _TEMPORARY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
+_LONGEST_NUMBER: Final = 18
+"""Digits of a number in a header."""
 _ADVICE: Final = {
     401: "it requires an account: download it in a browser, and put it there yourself",
     403: "it refuses access: download it in a browser, and put it there yourself, or use a mirror",
@@ -66,9 +68,8 @@ class HttpDownload:
         Raises:
             DownloadError: the server refuses the file, does not answer, or has another one.
         """
-        agent = {"User-Agent": f"fedquilt/{__version__}"}
         try:
-            with httpx.Client(follow_redirects=True, timeout=_TIMEOUT, headers=agent) as client:
+            with _open_client() as client:
                 return self._repeat(client)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
             raise DownloadError(f"{self.url}: cannot be opened: {error}; correct the address") from error
@@ -124,16 +125,28 @@ class HttpDownload:
         with self.part.path.open("ab") as file:
             self._check_space(total, file.tell())
             for block in response.iter_raw():  # as they arrive, so that a lost connection costs none
+                if total is not None and file.tell() + len(block) > total:
+                    self._refuse_more(total)
                 file.write(block)
                 if self.on_progress:
                     self.on_progress(file.tell(), total)
+            if total is not None and file.tell() < total:
+                raise _LostConnectionError(f"the answer ended after {file.tell()} of {total} bytes")
+
+    def _refuse_more(self, total: int) -> NoReturn:
+        """End a transfer that would fill the disk."""
+        self.part.discard()
+        raise DownloadError(
+            f"{self.url}: the server sends more than the {total} bytes of the file, so it is another one; look at the "
+            "publisher's page for the right one"
+        )
 
     def _check(self, response: httpx.Response) -> None:
         """Check that the answer is the file, not an error or a page for people."""
         status = response.status_code
         if status in _TEMPORARY:
             wait = response.headers.get("Retry-After", "")
-            raise _LostConnectionError(f"the server answers {status}", float(wait) if wait.isdigit() else 0.0)
+            raise _LostConnectionError(f"the server answers {status}", _read_number(wait) or 0)
         if status not in (200, 206):
             advice = _ADVICE.get(status, "look at the publisher's page for its address")
             raise DownloadError(f"{self.url}: the server answers {status}, so {advice}")
@@ -151,12 +164,16 @@ class HttpDownload:
         if found is None or int(found[1]) != self.part.count_bytes():
             self.part.discard()
             raise _LostConnectionError("the server sent other bytes than the missing ones")
-        return self._agree(None if found[2] == "*" else int(found[2]))
+        return self._agree(int(found[3])) if found[3] != "*" else self._guess_total(int(found[2]) + 1)
+
+    def _guess_total(self, end: int) -> int:
+        """Return the bytes of a file of which the server reports only the end of the range that it sends."""
+        origin = self.part.read_origin()
+        return self.size or (origin.total if origin else None) or end
 
     def _restart(self, response: httpx.Response) -> int | None:
         """Begin at the first byte: there is no part, the file has changed, or the server does not know ranges."""
-        length = response.headers.get("Content-Length", "")
-        total = self._agree(int(length) if length.isdigit() else None)
+        total = self._agree(_read_number(response.headers.get("Content-Length", "")))
         self.part.restart(Origin(self.url, _find_validator(response), total))
         return total
 
@@ -172,6 +189,28 @@ class HttpDownload:
         """Fail before the transfer, not after hours of it."""
         if total is not None and shutil.disk_usage(self.part.path.parent).free < total - offset:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.part.path))
+
+
+def _open_client() -> httpx.Client:
+    """Open a client with the proxy that the environment names."""
+    agent = {"User-Agent": f"fedquilt/{__version__}"}
+    try:
+        return httpx.Client(follow_redirects=True, timeout=_TIMEOUT, headers=agent)
+    except ImportError as error:
+        raise DownloadError(
+            "the environment names a SOCKS proxy (ALL_PROXY, HTTP_PROXY or HTTPS_PROXY), which requires the package "
+            "socksio: run `pip install socksio`, or name an HTTP proxy"
+        ) from error
+    except (ValueError, httpx.InvalidURL) as error:
+        raise DownloadError(
+            f"the environment names a proxy that cannot be used (ALL_PROXY, HTTP_PROXY or HTTPS_PROXY): {error}. "
+            "Correct the variable"
+        ) from error
+
+
+def _read_number(text: str) -> int | None:
+    """Return the number that a header has; None if it is none, or too long to be meant."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 def _find_validator(response: httpx.Response) -> str:

@@ -51,7 +51,8 @@ class PartialFile:
         """Return what the bytes belong to; None if that is not known, so that they are of no use."""
         try:
             fields = json.loads(self._note.read_text(encoding="utf-8"))
-            return Origin(str(fields["url"]), str(fields["validator"]), fields["total"])
+            total = fields["total"] if isinstance(fields["total"], int) else None
+            return Origin(str(fields["url"]), str(fields["validator"]), total)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
