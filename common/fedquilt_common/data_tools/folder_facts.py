@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.data_tools.published import PUBLISHED, find_folder
-from fedquilt_common.datasets.files import open_packed
+from fedquilt_common.datasets.files import find_files, open_packed
 from fedquilt_common.errors import DataUnavailableError
 
 _TABLES: Final = frozenset({".csv", ".txt", ".json", ".tsv"})
@@ -65,11 +65,9 @@ def describe_folder(folder: Path) -> list[FileFacts]:
         DataUnavailableError: the folder has no files.
     """
     groups = defaultdict[tuple[Path, str], list[Path]](list)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
-            groups[path.parent, "".join(path.suffixes[-2:]) if path.suffix in (".xz", ".gz") else path.suffix].append(
-                path
-            )
+    for path in find_files(folder):
+        kind = "".join(path.suffixes[-2:]) if path.suffix in (".xz", ".gz") else path.suffix
+        groups[path.parent, kind].append(path)
     if not groups:
         raise DataUnavailableError(f"{folder}: has no files; fetch them, for example with `fedquilt data get`")
     return [facts for paths in groups.values() for facts in _describe_group(folder, paths)]

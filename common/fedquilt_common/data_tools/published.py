@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedquilt_common.datasets.files import FOLDERS, SUFFIXES
+from fedquilt_common.datasets.files import FOLDERS, SUFFIXES, is_finished
 
 _ARCHIVES: Final = ("**/*.zip", "**/*.tar", "**/*.tar.gz", "**/*.tgz", "**/*.tar.xz", "**/*.txz", "**/*.tar.bz2")
 _UNSTATED: Final = "none stated; see the publisher's page"
@@ -28,7 +28,7 @@ class NeededFile:
     def is_in(self, folder: Path) -> bool:
         """Whether the folder has such a file."""
         found = (path for pattern in self.patterns for path in folder.glob(pattern))
-        return any(path.is_file() and path.suffix != ".part" and not path.name.startswith(".") for path in found)
+        return any(path.is_file() and is_finished(path, folder) for path in found)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from fedquilt_common.datasets.blocks import MOST_BYTES, read_up_to, read_whole
-from fedquilt_common.datasets.files import open_packed
+from fedquilt_common.datasets.files import find_files, open_packed
 from fedquilt_common.errors import DataUnavailableError
 
 _TAR = re.compile(r"\.(tar(\.(gz|xz|bz2))?|tgz|txz)$")
@@ -50,9 +50,8 @@ def read_files(place: Path, is_wanted: Callable[[str], object]) -> Iterator[Publ
     Raises:
         DataUnavailableError: a file is damaged, cannot be read, or is larger than ``MOST_BYTES``.
     """
-    for path in sorted(place.rglob("*")):
-        if path.is_file():
-            yield from _read_path(path, is_wanted)
+    for path in find_files(place):
+        yield from _read_path(path, is_wanted)
 
 
 def _read_path(path: Path, is_wanted: Callable[[str], object]) -> Iterator[PublishedFile]:
@@ -122,10 +121,10 @@ def list_files(place: Path, is_wanted: Callable[[str], object]) -> list[ListedFi
         DataUnavailableError: an archive is damaged or cannot be read.
     """
     found = list[ListedFile]()
-    for path in sorted(place.rglob("*")):
-        if path.is_file() and path.suffix == ".zip":
+    for path in find_files(place):
+        if path.suffix == ".zip":
             found += [ListedFile(path, member) for member in _list_zip_members(path) if is_wanted(member)]
-        elif path.is_file() and is_wanted(str(path.relative_to(place))):
+        elif is_wanted(str(path.relative_to(place))):
             found.append(ListedFile(path))
     return found
 

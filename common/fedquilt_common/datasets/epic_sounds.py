@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.files import dataset_folder, find_file, open_packed
+from fedquilt_common.datasets.files import dataset_folder, find_file, find_files, open_packed
 from fedquilt_common.datasets.log_mel import log_mel, mel_filters
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.errors import DataUnavailableError
@@ -168,7 +168,7 @@ def _find_sounds(place: Path) -> dict[str, Sound]:
         with _open_hdf5(place / HDF5) as file:
             return {video: Sound(place / HDF5, video) for video in file}
     sounds = dict[str, Sound]()
-    for path in sorted(path for path in place.rglob("P*_*.*") if path.suffix.lower() in SOUND_FILES):
+    for path in (path for path in find_files(place, "P*_*.*") if path.suffix.lower() in SOUND_FILES):
         if path.stem in sounds:
             raise DataUnavailableError(f"{path}: is also {sounds[path.stem].path}; remove one of the two")
         sounds[path.stem] = Sound(path)

@@ -63,6 +63,20 @@ def find_file(folder: Path, name: str) -> Path:
     )
 
 
+def is_finished(path: Path, place: Path) -> bool:
+    """Whether a file below ``place`` is complete: not hidden, in no hidden folder, and no unfinished download.
+
+    Unfinished files are hidden (``.published.unpacking/a.txt``) or named ``a.zip.part`` and ``a.zip.part.json``.
+    """
+    hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
+    return not hidden and not path.name.endswith((".part", ".part.json"))
+
+
+def find_files(place: Path, pattern: str = "*") -> list[Path]:
+    """List the finished files below ``place`` whose names match a pattern, in the order of their paths."""
+    return [path for path in sorted(place.rglob(pattern)) if path.is_file() and is_finished(path, place)]
+
+
 @contextlib.contextmanager
 def open_packed(path: Path) -> Iterator[IO[bytes]]:
     """Open a file, plain or packed, as a stream of its unpacked bytes, which are unpacked as they are read.
