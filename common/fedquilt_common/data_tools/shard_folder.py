@@ -6,6 +6,7 @@ and the same command resumes after them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -228,10 +229,9 @@ def _write_missing(
     folder: Path, key: str, writers: Mapping[str, Callable[[Path], Blob]], finished: dict[str, ShardFile],
     on_shard: OnShard,
 ) -> None:  # fmt: skip
-    with (folder / _PROGRESS).open("w", encoding="utf-8") as progress:
-        _log(progress, {"partition": key})
-        for name, file in finished.items():
-            _log(progress, {"name": name, **asdict(file)})
+    known = [{"partition": key}, *({"name": name, **asdict(file)} for name, file in finished.items())]
+    write_durably(folder / _PROGRESS, "".join(map(_as_line, known)))
+    with (folder / _PROGRESS).open("a", encoding="utf-8") as progress:
         if not writers.keys() <= finished.keys():
             (folder / MANIFEST).unlink(missing_ok=True)
         for number, (name, write) in enumerate(writers.items(), 1):
@@ -240,13 +240,13 @@ def _write_missing(
                 blob = write(draft)
                 replace_durably(draft, folder / name)
                 finished[name] = ShardFile(blob.digest, blob.size)
-                _log(progress, {"name": name, **asdict(finished[name])})
+                progress.write(_as_line({"name": name, **asdict(finished[name])}))
+                progress.flush()
             on_shard(number, len(writers))
 
 
-def _log(file: Any, line: Mapping[str, Any]) -> None:
-    file.write(json.dumps(line) + "\n")
-    file.flush()
+def _as_line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry) + "\n"
 
 
 def _find_finished(folder: Path, key: str) -> dict[str, ShardFile]:
@@ -278,15 +278,17 @@ def _read_listed(folder: Path) -> tuple[str, dict[str, ShardFile]] | None:
 
 
 def _read_progress(folder: Path) -> tuple[str, dict[str, ShardFile]] | None:
+    """Return the key and the files of the list; its end may be torn, and the files from there on are written again."""
     try:
-        first, *lines = (folder / _PROGRESS).read_text(encoding="utf-8").splitlines()
+        first, *lines = (folder / _PROGRESS).read_text(encoding="utf-8", errors="replace").splitlines()
         key, files = str(json.loads(first)["partition"]), dict[str, ShardFile]()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         for line in lines:
             fields = json.loads(line)
             name = fields.pop("name")
             files[name] = ShardFile(**fields)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
     return key, files
 
 

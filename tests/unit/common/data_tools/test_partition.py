@@ -110,6 +110,48 @@ def test_an_interrupted_partition_resumes(after: int, tmp_path: Path, monkeypatc
     assert visible(tmp_path / "out") == visible(write(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize(
+    "torn", [b'{"name": "client-000', b"\0" * 100, b"\xff\xfe\n", b'"a"\n', b"[]\n", b'{"name": 1}\n']
+)
+def test_a_torn_list_of_finished_files_is_used_up_to_its_damage(
+    torn: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut leaves any bytes at the end of a file that grows."""
+    folder, names = tmp_path / "out", list[str]()
+
+    def write_four(path: Path, shard: Shard) -> Blob:
+        if len(names) == 4:
+            raise KeyboardInterrupt
+        names.append(path.name)
+        return write_shard(path, shard)
+
+    monkeypatch.setattr(shard_folder, "write_shard", write_four)
+    with pytest.raises(KeyboardInterrupt):
+        write(folder)
+    lines = (folder / ".progress").read_bytes().splitlines(keepends=True)
+    (folder / ".progress").write_bytes(b"".join(lines[:3]) + torn)
+    again = list[str]()
+    monkeypatch.setattr(shard_folder, "write_shard", recording(again))
+    write(folder)
+    assert len(again) == 6
+    assert visible(folder) == visible(write(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("after", ["write_durably", "_as_line"])
+def test_a_list_of_finished_files_is_never_empty(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second interruption, while the list is written again, does not lose the first one's files."""
+    folder = write(tmp_path / "out")
+    key = json.loads((folder / MANIFEST).read_text())["partition"]
+    (folder / MANIFEST).unlink()
+    (folder / ".progress").write_text(json.dumps({"partition": key}) + "\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_folder, after, _die)
+        with pytest.raises(KeyboardInterrupt):
+            write(folder)
+    write(folder)
+    assert read_manifest(folder).partition == key
+
+
 def test_a_finished_folder_is_not_written_again_and_a_damaged_file_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
