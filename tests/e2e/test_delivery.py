@@ -79,10 +79,21 @@ class Session:
             self.message = run.message
             self.has_loaded.set()
             coordinator = Coordinator(run, FEDERATION, connection(self.port, "coordinator"), self.status)
+            self._count_samples(coordinator)
             coordinator.execute(should_stop)
-            self.delivered = coordinator._samples.bytes_sent
         finally:
             run.folder.release()
+
+    def _count_samples(self, coordinator: Coordinator) -> None:
+        """Count the bytes of the chunks of samples that the coordinator publishes."""
+        transport = coordinator._samples._transport
+        publish = transport.publish
+
+        def count(topic: str, payload: bytes, **options: Any) -> bool:
+            self.delivered += len(payload) if topic.endswith("/data") else 0
+            return publish(topic, payload, **options)
+
+        transport.publish = count  # type: ignore[method-assign]
 
     @property
     def result(self) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def test_headers_tile_the_payload(payload: bytes, chunk: int) -> None:
     assert all(1 <= h.length <= chunk for h in headers)
     assert [h.index for h in headers] == list(range(len(headers)))
     assert {(h.count, h.size, h.digest) for h in headers} == {(len(headers), len(payload), DIGEST)}
+    assert Blob(Path("x"), DIGEST, len(payload)).headers(chunk, 1, 2) == headers[1:3]
 
 
 @given(size=st.integers(1, 2**30), chunk=st.integers(2**21, 2**28))

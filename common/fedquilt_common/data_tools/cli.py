@@ -17,7 +17,7 @@ from fedquilt_common.aggregation.rebalance import ThresholdRule
 from fedquilt_common.cli import add_parts
 from fedquilt_common.data_tools.figures import FigureKind, write_figure
 from fedquilt_common.data_tools.folder_facts import FileFacts
-from fedquilt_common.data_tools.get_data import ReceivedFile, get_set
+from fedquilt_common.data_tools.get_data import ReceivedFile, check_name, get_set
 from fedquilt_common.data_tools.inspect_data import Inspection, inspect_target
 from fedquilt_common.data_tools.list_data import list_sets
 from fedquilt_common.data_tools.progress import describe_file, draw_sets, show_bytes, show_files
@@ -71,11 +71,12 @@ def get(
 
     Interrupted, the same command resumes. Exit code 12: a person has to do something; the message has the steps.
     """
+    check_name(name)
+    if name in UNPREPARED:
+        return typer.echo("[]" if json_ else f"{name}: comes with a Python package, so there is nothing to download")
     root = data or data_folder()
     if root is None:
         raise DataUnavailableError(f"data get {name}: set {FOLDER_VARIABLE} to a folder for data sets, or give --data")
-    if name in UNPREPARED:
-        return typer.echo("[]" if json_ else f"{name}: comes with a Python package, so there is nothing to download")
     files = list[ReceivedFile]()
     try:
         with show_bytes(visible=not json_) as on_file:

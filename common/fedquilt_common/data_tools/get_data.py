@@ -75,8 +75,7 @@ def get_set(name: str, root: Path, url: str | None, on_file: OnFile) -> Iterator
         FolderInUseError: another process has been downloading into the same folder for 10 s.
         ExperimentError: the mirror does not fit.
     """
-    if name not in DATASETS:
-        raise UnknownNameError(f"data set '{name}' is unknown; {suggest(name, DATASETS)}")
+    check_name(name)
     folder = root / find_folder(name)
     sources = SOURCES.get(name, ())
     for source in sources:
@@ -84,6 +83,12 @@ def get_set(name: str, root: Path, url: str | None, on_file: OnFile) -> Iterator
     if name in STEPS:
         folder.mkdir(parents=True, exist_ok=True)
         raise ManualStepsError(f"{name}: {STEPS[name].format(folder=folder)} Then check it with `fedquilt data list`")
+
+
+def check_name(name: str) -> None:
+    """Raise UnknownNameError unless there is such a data set."""
+    if name not in DATASETS:
+        raise UnknownNameError(f"data set '{name}' is unknown; {suggest(name, DATASETS)}")
 
 
 def _choose_url(source: PublishedFileSource, mirror: str | None, files: int) -> str:

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from fedquilt_common.data_tools.shard_folder import MANIFEST, ShardManifest, read_manifest
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, sync, write_durably
+from fedquilt_common.files.targets import refuse_folder
 from fedquilt_common.files.yaml_text import read_text
 from fedquilt_common.wire.chunks import digest_file
 
@@ -25,6 +27,9 @@ _MODE: Final = 0o644
 _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold."""
 _BLOCK: Final = 1 << 20
+_LARGEST_IN_USTAR: Final = (8 << 30) - 1
+"""Bytes of a file in an archive of the portable form; archives with larger ones have GNU's."""
+_LONGEST_ADDRESS: Final = 2000
 _OTHER_ARCHIVES: Final = frozenset({".tgz", ".gz", ".bz2", ".xz", ".txz", ".7z", ".rar", ".zst"})
 
 
@@ -61,13 +66,13 @@ def publish_bundle(folder: Path, bundle: Path) -> PublishedBundle:
         ExperimentError: the name is that of another kind of archive.
         RunFolderError: the bundle exists already, the disk is full, or the place is not writable.
     """
-    if bundle.suffix in _OTHER_ARCHIVES:
+    if bundle.suffix.lower() in _OTHER_ARCHIVES:
         raise ExperimentError(f"--out {bundle}: name a folder, or a file that ends in .tar or .zip")
     manifest = read_manifest(folder)
     if bundle.exists():
         raise RunFolderError(f"{bundle}: exists already; choose another name, or delete it")
     names = [MANIFEST, *sorted(manifest.files)]
-    write = {".tar": _write_tar, ".zip": _write_zip}.get(bundle.suffix, _copy_folder)
+    write = {".tar": _write_tar, ".zip": _write_zip}.get(bundle.suffix.lower(), _copy_folder)
     draft = bundle.with_name(f".{bundle.name}.new")
     with report_disk_errors(bundle.parent):
         bundle.parent.mkdir(parents=True, exist_ok=True)
@@ -91,12 +96,15 @@ def publish_manifest(folder: Path, addresses: Path, out: Path) -> PublishedBundl
 
     Raises:
         DataUnavailableError: the folder is unfinished or damaged.
-        ExperimentError: a file lacks its address, or a line is wrong.
+        ExperimentError: a file lacks its address or has two, a line is wrong, or ``out`` is a folder.
         RunFolderError: the disk is full, or the place is not writable.
     """
+    refuse_folder(out, "--out")
     manifest, links = read_manifest(folder), _read_addresses(addresses)
     if missing := [name for name in manifest.files if name not in links]:
         raise ExperimentError(f"{addresses}: has no address of {missing[0]}; add a line '{missing[0]},ADDRESS'")
+    if strange := [name for name in links if name not in manifest.files]:
+        raise ExperimentError(f"{addresses}: {folder} has no file {strange[0]}; correct the name, or delete the line")
     files = {name: replace(file, url=links[name]) for name, file in manifest.files.items()}
     text = replace(manifest, files=files).encode()
     with report_disk_errors(out.parent):
@@ -111,12 +119,21 @@ def _read_addresses(path: Path) -> dict[str, str]:
         name, comma, address = (part.strip() for part in line.partition(","))
         if not line.strip():
             continue
-        if not comma or not address.startswith(("https://", "http://")):
+        if not comma or not _is_address(address):
             raise ExperimentError(
                 f"{path}:{number}: '{line[:80]}' is not name,address; write the name, a comma, the link"
             )
+        if name in links:
+            raise ExperimentError(f"{path}:{number}: {name} has an address already; delete one of the two lines")
         links[name] = address
     return links
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return urlsplit(text).scheme in ("https", "http") and len(text) <= _LONGEST_ADDRESS
+    except ValueError:
+        return False
 
 
 def explain_next_steps(bundle: PublishedBundle) -> str:
@@ -145,7 +162,7 @@ def _describe(bundle: Path, folder: Path, manifest: ShardManifest) -> PublishedB
     is_folder = bundle.is_dir()
     return PublishedBundle(
         bundle,
-        "folder" if is_folder else bundle.suffix[1:],
+        "folder" if is_folder else bundle.suffix[1:].lower(),
         manifest.size + len(content) if is_folder else bundle.stat().st_size,
         len(manifest.files) + 1,
         hashlib.sha256(content).hexdigest(),
@@ -168,7 +185,9 @@ def _copy_folder(draft: Path, files: Mapping[str, Path]) -> None:
 
 
 def _write_tar(draft: Path, files: Mapping[str, Path]) -> None:
-    with tarfile.open(draft, "w", format=tarfile.USTAR_FORMAT) as archive:
+    largest = max(source.stat().st_size for source in files.values())
+    form = tarfile.USTAR_FORMAT if largest <= _LARGEST_IN_USTAR else tarfile.GNU_FORMAT
+    with tarfile.open(draft, "w", format=form) as archive:
         for name, source in files.items():
             info = tarfile.TarInfo(name)
             info.size, info.mode = source.stat().st_size, _MODE

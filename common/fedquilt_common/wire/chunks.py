@@ -117,15 +117,20 @@ class Blob:
     size: int
     head: int = 0
 
-    def headers(self, chunk: int) -> list[ChunkHeader]:
-        """Headers of all chunks, each of at most ``chunk`` bytes."""
-        size, head = self.size - self.head, b""
+    def count_chunks(self, chunk: int) -> int:
+        """Return the number of chunks of at most ``chunk`` bytes."""
+        size = self.size - self.head
+        step = -(-size // max(1, -(-size // chunk))) or 1
+        return max(1, -(-size // step))  # equal steps can need fewer chunks than size / chunk suggests
+
+    def headers(self, chunk: int, first: int = 0, most: int | None = None) -> list[ChunkHeader]:
+        """Return the headers of chunks of at most ``chunk`` bytes: from the number ``first`` on, at most ``most``."""
+        size, head, count = self.size - self.head, b"", self.count_chunks(chunk)
         if self.head:
             with self.path.open("rb") as file:
                 head = file.read(self.head)
-        step = -(-size // max(1, -(-size // chunk))) or 1
-        count = max(1, -(-size // step))  # equal steps can need fewer chunks than size / chunk suggests
-        return [ChunkHeader(self.digest, index, count, size, b"" if index else head) for index in range(count)]
+        end = count if most is None else min(count, first + most)
+        return [ChunkHeader(self.digest, index, count, size, b"" if index else head) for index in range(first, end)]
 
 
 def digest_file(path: Path) -> str:

@@ -194,7 +194,7 @@ class CentralRun:
         data, seed = self._data, derive_seed(source.seed, CENTRAL, number)
         has_peak = reset_peak()
         reset_gpu_peak()
-        passes = self.plan.passes[number - 1]
+        passes = self.plan.count_passes(number)
         found = replace(learner, lasting=optimiser).train(state.arrays, data, seed=seed, epochs=passes)
         peaks = {"memory_peak": peak_bytes() if has_peak else None, "gpu_memory_peak": gpu_peak_bytes()}
         measured = {name: float(peak) for name, peak in peaks.items() if peak is not None}

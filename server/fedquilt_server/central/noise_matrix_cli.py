@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.files.targets import refuse_folder
 from fedquilt_server.central.options import Epochs, Overrides, Threads
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def noise_matrix(
     """
     from fedquilt_server.central.noise_matrix import measure_confusions, read_trained, write_matrix
 
+    refuse_folder(out, "--out")
     if source.is_dir():
         _refuse_for_folder(set_, epochs, run_folder)
         experiment, model = read_trained(source)

@@ -18,12 +18,17 @@ class CentralPlan:
     Attributes:
         source: the experiment; its algorithm decides which samples the clients keep for testing.
         recorded: the same with the algorithm ``central``, as the run folder records it.
-        passes: passes over the samples in each round.
+        epochs: passes over the samples in all rounds.
     """
 
     source: Experiment
     recorded: Experiment
-    passes: tuple[int, ...]
+    epochs: int
+
+    def count_passes(self, round: int) -> int:
+        """Return the passes over the samples in a round: ``training.epochs``, in the last one what is left."""
+        a_round = self.source.training.epochs
+        return min(a_round, self.epochs - (round - 1) * a_round)
 
 
 def plan_central(experiment: Experiment, holdout: float, epochs: int | None) -> CentralPlan:
@@ -40,10 +45,8 @@ def plan_central(experiment: Experiment, holdout: float, epochs: int | None) -> 
     """
     a_round = experiment.training.epochs
     total = experiment.rounds * a_round if epochs is None else epochs
-    full, left = divmod(total, a_round)
-    passes = (a_round,) * full + ((left,) if left else ())
     raw = experiment.model_dump(mode="json")
-    raw |= {"algorithm": {"name": CENTRAL, "epochs": total}, "rounds": len(passes)}
+    raw |= {"algorithm": {"name": CENTRAL, "epochs": total}, "rounds": -(-total // a_round)}
     raw["data"] |= {"holdout": holdout}
     raw["budget"] = {}  # it limits a federation
-    return CentralPlan(experiment, Experiment.model_validate(raw), passes)
+    return CentralPlan(experiment, Experiment.model_validate(raw), total)

@@ -50,8 +50,6 @@ class DataService:
         self._chunk = chunk
         self._machine = machine
         self._sent: Counter[tuple[str, str]] = Counter()
-        self.bytes_sent = 0
-        """Bytes of samples that were published, also repeated ones."""
 
     def take(self, agent: str, request: DataRequest) -> bool:
         """Publish the chunks that an agent requests; a request of another run is ignored.
@@ -76,11 +74,10 @@ class DataService:
             return self._publish(agent, Blob(path, request.digest, path.stat().st_size), request)
 
     def _publish(self, agent: str, blob: Blob, request: DataRequest) -> bool:
-        headers = blob.headers(min(self._chunk, self._transport.max_payload))
-        chosen = headers[request.first : request.first + request.count]
-        self._count(agent, request.digest, len(chosen), len(headers))
+        chunk = min(self._chunk, self._transport.max_payload)
+        chosen, total = blob.headers(chunk, request.first, request.count), blob.count_chunks(chunk)
+        self._count(agent, request.digest, len(chosen), total)
         publish_chunks(self._transport, blob, chosen, lambda _: self._topics.data(agent))
-        self.bytes_sent += sum(header.length for header in chosen)
         return bool(chosen)
 
     def _count(self, agent: str, digest: str, chunks: int, total: int) -> None:

@@ -14,7 +14,7 @@ from fedquilt_client import data_downloads as module
 from fedquilt_client.data_downloads import ATTEMPTS, FIRST_PAUSE, WINDOW, DataDownloads
 from fedquilt_client.downloads import DISK_RESERVE
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.chunks import Blob
+from fedquilt_common.wire.chunks import Assembly, Blob
 from fedquilt_common.wire.data_messages import DataFile, DataMessage, DataRequest
 
 CHUNK = 10
@@ -200,3 +200,8 @@ def test_a_file_that_the_disk_damages_arrives_again(board: Board) -> None:
     board.answer()
     assert shard.is_intact()
     assert not board.downloads.fetch_again(board.folder / "other")
+
+
+def test_a_chunk_costs_no_look_at_all_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Assembly, "missing")
+    assert Board(tmp_path, monkeypatch).answer() == 2

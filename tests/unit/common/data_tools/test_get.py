@@ -363,3 +363,15 @@ def test_the_list_works_without_a_folder(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.delenv("FEDQUILT_DATA")
     assert cli.run(["data", "list"]) == 0
     assert "unknown" in capsys.readouterr().out
+
+
+def test_a_set_without_files_and_an_unknown_name_need_no_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FEDQUILT_DATA")
+    assert cli.run(["data", "get", "digits"]) == 0
+    assert "there is nothing to download" in capsys.readouterr().out
+    assert cli.run(["data", "get", "minst"]) == 4
+    assert "data set 'minst' is unknown" in capsys.readouterr().err
+    assert cli.run(["data", "get", "mnist"]) == 5
+    assert "set FEDQUILT_DATA" in capsys.readouterr().err

@@ -290,10 +290,36 @@ def test_files_with_addresses_of_their_own_have_a_manifest_that_names_them(
     for text, words in (
         (f"{names[0]},https://a/b", f"has no address of {names[1]}"),
         ("a;b", ":1: 'a;b' is not name,a"),
+        (f"{names[0]},http://[x", ":1: "),
+        (f"{names[0]},https://a/b\n{names[0]},https://a/c", f":2: {names[0]} has an address already"),
+        ("\n".join(f"{name},https://a/b" for name in [*names, "client-00008"]), "has no file client-00008;"),
     ):
         links.write_text(text)
         assert cli.run(command) == 4
         assert words in capsys.readouterr().err
+
+
+def test_a_manifest_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "out")
+    assert cli.run(["data", "publish", str(folder), "--addresses", str(tmp_path / "a"), "--out", str(tmp_path)]) == 4
+    assert f"--out {tmp_path}: is a folder; name a file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_that_the_portable_form_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "out")
+    portable = publish_bundle(folder, tmp_path / "portable.tar").path.read_bytes()
+    assert portable[257:265] == b"ustar\x0000"
+    monkeypatch.setattr("fedquilt_common.data_tools.publish_data._LARGEST_IN_USTAR", 1000)
+    first, second = (publish_bundle(folder, tmp_path / place / "a.tar").path for place in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes()[257:265] == b"ustar  \x00"
+    assert open_bundle(first) == visible(folder)
+
+
+def test_the_kind_of_a_bundle_is_its_ending_in_small_or_capital_letters(tmp_path: Path) -> None:
+    bundle = publish_bundle(write(tmp_path / "out"), tmp_path / "B.ZIP")
+    assert (bundle.kind, zipfile.is_zipfile(bundle.path)) == ("zip", True)
 
 
 def test_archives_have_no_traces_of_this_machine(tmp_path: Path) -> None:
@@ -342,6 +368,7 @@ def test_the_commands_print_what_to_do_next(tmp_path: Path, capsys: pytest.Captu
     [
         (["publish", "empty", "--out", "b"], 5),
         (["publish", "empty", "--out", "b.tgz"], 4),
+        (["publish", "empty", "--out", "b.TGZ"], 4),
         (["partition", "no.yaml", "--out", "b"], 4),
     ],
 )

@@ -60,11 +60,17 @@ def train(
 )
 def test_the_passes_are_divided_into_rounds(epochs: int | None, passes: tuple[int, ...]) -> None:
     plan = plan_central(experiment(), 0.25, epochs)
-    assert (plan.passes, plan.recorded.rounds) == (passes, len(passes))
+    rounds = range(1, plan.recorded.rounds + 1)
+    assert tuple(plan.count_passes(number) for number in rounds) == passes
     assert plan.recorded.algorithm.name == "central"
     assert plan.recorded.algorithm.fields == {"epochs": sum(passes)}
     assert plan.recorded.data.holdout == 0.25
     assert plan.source == experiment()
+
+
+def test_a_plan_takes_no_memory_for_its_rounds() -> None:
+    plan = plan_central(experiment(), 0.0, 10**12 - 1)
+    assert (plan.recorded.rounds, plan.count_passes(5 * 10**11)) == (5 * 10**11, 1)
 
 
 @pytest.mark.parametrize("training", [{"momentum": 0.9}, {"optimiser": "adam", "lr": 0.01}, {"precision": "amp"}])

@@ -66,6 +66,8 @@ def test_what_gives_no_matrix_is_refused(
     (tmp_path / "empty").mkdir()
     assert fedquilt(["data", "noise-matrix", "empty", "--out", "q.csv"]) == 6
     assert "no round is finished there" in capsys.readouterr().err
+    assert fedquilt(["data", "noise-matrix", "echo.yaml", "--out", "empty"]) == 4
+    assert "--out empty: is a folder" in capsys.readouterr().err
     assert fedquilt(["data", "noise-matrix", "empty", "--out", "q.csv", "--epochs", "3"]) == 4
     assert "--epochs: the run has a trained model already" in capsys.readouterr().err
     Path("echo.yaml").write_text(yaml.safe_dump({**EXPERIMENT, "algorithm": {"name": "echo"}}))
