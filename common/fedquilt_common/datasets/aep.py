@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file, open_packed
+from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file, open_packed, report_csv_errors
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -208,7 +208,7 @@ def _read_rows(path: Path) -> Iterator[_HouseReading]:
 
 def _read_csv(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Read the rows below the header with their line numbers, as mappings from column to text."""
-    with open_packed(path) as stream:
+    with open_packed(path) as stream, report_csv_errors(path):
         reader = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline=""))
         header = [name.strip() for name in next(reader, [])]
         if missing := [name for name in needed if name not in header]:

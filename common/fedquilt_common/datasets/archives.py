@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from fedquilt_common.datasets.blocks import MOST_BYTES, read_up_to, read_whole
-from fedquilt_common.datasets.files import find_files, open_packed
+from fedquilt_common.datasets.files import find_files, open_member, open_packed
 from fedquilt_common.errors import DataUnavailableError
 
 _TAR = re.compile(r"\.(tar(\.(gz|xz|bz2))?|tgz|txz)$")
@@ -71,10 +71,10 @@ def _read_archive(
     path: Path, members: Iterator[_ArchiveMember], is_wanted: Callable[[str], object]
 ) -> Iterator[PublishedFile]:
     with _report_damage(path):
-        for member, open_member in members:
+        for member, opener in members:
             name = PurePosixPath(member).name
             if is_wanted(name):
-                with open_member() as stream:
+                with opener() as stream:
                     yield PublishedFile(name, f"{path}, {member}", read_whole(stream, f"{path}, {member}"))
 
 
@@ -89,7 +89,7 @@ def _open_zip_members(path: Path) -> Iterator[_ArchiveMember]:
     with zipfile.ZipFile(path) as archive:
         for info in sorted(archive.infolist(), key=lambda info: info.filename):
             if not info.is_dir():
-                yield info.filename, lambda info=info: archive.open(info)  # type: ignore[misc]
+                yield info.filename, lambda info=info: open_member(archive, info)  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def read_listed(files: Iterable[ListedFile], most: int = MOST_BYTES) -> Iterator
         with _report_damage(path), contextlib.ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(path)) if path.suffix == ".zip" else None
             for file in members:
-                with archive.open(file.member) if archive else path.open("rb") as stream:
+                with open_member(archive, file.member) if archive else path.open("rb") as stream:
                     data = read_up_to(stream, most)
                 yield PublishedFile(PurePosixPath(file.member or path.name).name, file.where, data)
 

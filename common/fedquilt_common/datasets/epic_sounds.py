@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.files import dataset_folder, find_file, find_files, open_packed
+from fedquilt_common.datasets.files import dataset_folder, find_file, find_files, open_packed, report_csv_errors
 from fedquilt_common.datasets.log_mel import log_mel, mel_filters
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.errors import DataUnavailableError
@@ -127,7 +127,7 @@ def read_video(split: Split, sound: Sound, participant: int, segments: Sequence[
 
 
 def _read_annotations(path: Path) -> _Videos:
-    with open_packed(path) as stream:
+    with open_packed(path) as stream, report_csv_errors(path):
         rows = csv.DictReader(io.TextIOWrapper(stream, "utf-8", errors="replace", newline=""))
         if missing := [column for column in _COLUMNS if column not in (rows.fieldnames or ())]:
             raise DataUnavailableError(f"{path}, line 1: lacks the columns {', '.join(missing)}; fetch the file again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import lzma
 import zipfile
@@ -101,8 +102,38 @@ def _open(path: Path, stack: contextlib.ExitStack) -> IO[bytes]:
         return stack.enter_context(lzma.open(path, "rb"))
     if path.suffix == ".zip":
         archive = stack.enter_context(zipfile.ZipFile(path))
-        return stack.enter_context(archive.open(_member_name(archive, path)))
+        return stack.enter_context(open_member(archive, _member_name(archive, path)))
     return stack.enter_context(path.open("rb"))
+
+
+def open_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> IO[bytes]:
+    """Open a member of a zip archive.
+
+    Raises:
+        DataUnavailableError: it has a password, or a compression that Python does not know.
+    """
+    try:
+        return archive.open(member)
+    except RuntimeError as error:  # NotImplementedError is one
+        name = member if isinstance(member, str) else member.filename
+        raise DataUnavailableError(
+            f"{archive.filename}, {name}: cannot be unpacked ({error}); pack it again without a password, with DEFLATE"
+        ) from None
+
+
+@contextlib.contextmanager
+def report_csv_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the ``csv`` module into those of a file of a data set.
+
+    Raises:
+        DataUnavailableError: the file is no CSV, for example because a stray quotation mark swallows what follows.
+    """
+    try:
+        yield
+    except csv.Error as error:
+        raise DataUnavailableError(
+            f"{path}: is no CSV file ({error}); look for a stray quotation mark, or fetch the file again"
+        ) from None
 
 
 def _member_name(archive: zipfile.ZipFile, path: Path) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.data_file import read_data_file
+from fedquilt_common.datasets.files import report_csv_errors
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.data_section import LabelNoise
 
@@ -113,7 +114,9 @@ def _base_weights(noise: LabelNoise, classes: int) -> NDArray[np.float64]:
 
 def _parse_rows(path: Path, content: bytes, classes: int) -> list[list[float]]:
     rows: list[list[float]] = []
-    for number, words in enumerate(csv.reader(content.decode("utf-8-sig", "replace").splitlines()), 1):
+    with report_csv_errors(path):
+        lines = list(csv.reader(content.decode("utf-8-sig", "replace").splitlines()))
+    for number, words in enumerate(lines, 1):
         if not words:
             continue
         try:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.data_file import read_data_file
+from fedquilt_common.datasets.files import report_csv_errors
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 
 _KEY = "data.partition.file"
@@ -74,11 +75,12 @@ def _collect(
 
 def _csv_rows(path: Path, text: str) -> Iterator[ListedSample]:
     lines = csv.reader(text.splitlines())
-    if [word.strip() for word in next(lines, [])] != _HEADER:
-        raise DataUnavailableError(f"{path}:1: the first line must be {','.join(_HEADER)}")
-    for number, words in enumerate(lines, 2):
-        if words:
-            yield (f"{path}:{number}", *_parse_pair(f"{path}:{number}", words))
+    with report_csv_errors(path):
+        if [word.strip() for word in next(lines, [])] != _HEADER:
+            raise DataUnavailableError(f"{path}:1: the first line must be {','.join(_HEADER)}")
+        for number, words in enumerate(lines, 2):
+            if words:
+                yield (f"{path}:{number}", *_parse_pair(f"{path}:{number}", words))
 
 
 def _parse_pair(place: str, words: list[str]) -> tuple[int, int]:
@@ -91,9 +93,19 @@ def _parse_pair(place: str, words: list[str]) -> tuple[int, int]:
     return client, index
 
 
+def _make_object(path: Path, pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object; of a repeated key, ``json`` alone would keep the last value and drop the others."""
+    found = dict[str, object]()
+    for key, value in pairs:
+        if key in found:
+            raise DataUnavailableError(f"{path}: lists client {key[:20]} twice; join both lists")
+        found[key] = value
+    return found
+
+
 def _json_rows(path: Path, text: str) -> Iterator[ListedSample]:
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=lambda pairs: _make_object(path, pairs))
     except (ValueError, RecursionError) as error:
         raise DataUnavailableError(f"{path}: is not JSON: {error}; correct it") from None
     if not isinstance(content, dict):

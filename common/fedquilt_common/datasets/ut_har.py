@@ -64,7 +64,7 @@ def load(folder: Path | None = None) -> Dataset:
         DataUnavailableError: files are missing or damaged; the error names file and line.
     """
     place = dataset_folder(folder, NAME)
-    arrays = {file.name: _read_array(file) for file in read_files(place, _ARRAY.fullmatch)}
+    arrays = _read_arrays(place)
     if arrays:
         train, test = (_take_part(arrays, part, place) for part in ("train", "test"))
         return _finish(train, test, None, "")
@@ -78,12 +78,21 @@ def _finish(train: Examples, test: Examples, subjects: NDArray[np.int64] | None,
     return Dataset(NAME, next(shaped), next(shaped), len(ACTIVITIES), subjects, note)
 
 
+def _read_arrays(place: Path) -> dict[str, NDArray[Any]]:
+    arrays, found = dict[str, NDArray[Any]](), dict[str, str]()
+    for file in read_files(place, _ARRAY.fullmatch):
+        if file.name in found:
+            raise DataUnavailableError(f"{file.where}: is also {found[file.name]}; remove one of the two")
+        arrays[file.name], found[file.name] = _read_array(file), file.where
+    return arrays
+
+
 def _read_array(file: PublishedFile) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(io.BytesIO(file.data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise DataUnavailableError(f"{file.where}: is no NumPy file ({error}); fetch it again") from None
-    if not np.issubdtype(array.dtype, np.number) or not np.isfinite(array).all():
+    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         raise DataUnavailableError(f"{file.where}: holds values that are not finite numbers; fetch it again")
     return array
 
@@ -93,14 +102,15 @@ def _take_part(arrays: Mapping[str, NDArray[Any]], part: str, place: Path) -> Ex
     if missing := [name for name in names if name not in arrays]:
         raise DataUnavailableError(f"{place}: lacks {' and '.join(missing)}; put the published files there")
     x, y = (arrays[name] for name in names)
-    if x.size != len(x) * LENGTH * _AMPLITUDES or y.shape != (len(x),) or not len(x):
+    if not x.ndim or x.size != len(x) * LENGTH * _AMPLITUDES or y.shape != (len(x),) or not len(x):
         raise DataUnavailableError(
             f"{place}: {names[0]} has the shape {x.shape} and {names[1]} {y.shape} instead of (n, {LENGTH}, "
             f"{_AMPLITUDES}) and (n,); fetch both again"
         )
-    if y.min() < 0 or y.max() >= len(ACTIVITIES):
+    if not np.isin(y, np.arange(len(ACTIVITIES))).all():
         raise DataUnavailableError(
-            f"{place}: {names[1]} has a label that is not from 0 to {len(ACTIVITIES) - 1}; fetch it again"
+            f"{place}: {names[1]} has a label that is not a whole number from 0 to {len(ACTIVITIES) - 1}; fetch it "
+            "again"
         )
     windows = x.reshape(-1, LENGTH, _AMPLITUDES).transpose(0, 2, 1)
     return Examples(np.ascontiguousarray(windows, dtype=np.float32), y.astype(np.int64))

@@ -141,6 +141,14 @@ def test_a_split_of_another_file(tmp_path: Path) -> None:
         aep.load(tmp_path)
 
 
+def test_a_stray_quotation_mark(tmp_path: Path) -> None:
+    lines = [line.replace('"', "") for line in csv_lines(900)]
+    lines[3] = '"' + lines[3]
+    write(tmp_path, lines)
+    with pytest.raises(DataUnavailableError, match=r"energydata_complete\.csv: is no CSV file .*quotation mark"):
+        aep.load(tmp_path)
+
+
 def test_too_few_rows(tmp_path: Path) -> None:
     write(tmp_path, csv_lines(3))
     with pytest.raises(DataUnavailableError, match="has 3 rows, too few"):

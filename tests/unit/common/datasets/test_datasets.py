@@ -17,6 +17,8 @@ from tests.support.data import real_data
 from tests.support.published import SIDE, cifar_records, idx_files, write_cifar10
 
 from fedquilt_common.datasets import cifar10, fashion_mnist, load_dataset
+from fedquilt_common.datasets.archives import list_files, read_files, read_listed
+from fedquilt_common.datasets.files import open_packed
 from fedquilt_common.datasets.parts import join_parts
 from fedquilt_common.errors import DataUnavailableError, UnknownNameError
 from fedquilt_common.types import Dataset
@@ -148,6 +150,24 @@ def test_zip_with_several_files(place: Path) -> None:
         archive.writestr("b", b"")
     with pytest.raises(DataUnavailableError, match="holds 2 files"):
         load_dataset("fashion-mnist", place.parent)
+
+
+@pytest.mark.parametrize(("field", "value", "words"), [(6, 1, "encrypted"), (8, 99, "compression")])
+def test_archives_that_python_cannot_unpack(tmp_path: Path, field: int, value: int, words: str) -> None:
+    """``field`` is the offset of flags or method in a member's own header; the list of members has it 2 bytes later."""
+    path = tmp_path / "numbers.zip"
+    pack_zip(b"1,2", path)
+    data = bytearray(path.read_bytes())
+    for start in (field, data.index(b"PK\1\2") + field + 2):
+        data[start] = value
+    path.write_bytes(data)
+    expected = rf"numbers\.zip, folder/numbers: cannot be unpacked \(.*{words}"
+    with pytest.raises(DataUnavailableError, match=expected), open_packed(path):
+        pass
+    with pytest.raises(DataUnavailableError, match=expected):
+        list(read_files(tmp_path, lambda name: name == "numbers"))
+    with pytest.raises(DataUnavailableError, match=expected):
+        list(read_listed(list_files(tmp_path, lambda name: True)))
 
 
 def test_unknown_data_set() -> None:

@@ -143,6 +143,13 @@ def test_missing_columns(tmp_path: Path) -> None:
         epic_sounds.load(tmp_path)
 
 
+def test_a_stray_quotation_mark(tmp_path: Path) -> None:
+    lines = row("P01_01", 0, 4800, 1).replace('"', "") * 3000
+    write(tmp_path, '"' + lines, row("P01_02", 0, 4800, 2))
+    with pytest.raises(DataUnavailableError, match=r"train\.csv: is no CSV file .*quotation mark"):
+        epic_sounds.load(tmp_path)
+
+
 def test_annotations_without_rows(tmp_path: Path) -> None:
     write(tmp_path, "", "")
     with pytest.raises(DataUnavailableError, match=r"train.csv: has no annotations"):

@@ -63,6 +63,7 @@ def test_every_listed_sample_once(folder: Path, order: list[int], first: int) ->
         ("client,index\n0,1,2\n", r"cut\.csv:2: "),
         ("client,index\n2,1\n", r"cut\.csv:2: client 2: the clients are 0 to 1"),
         ("client,index\n0,6\n", r"cut\.csv:2: index 6 is no sample"),
+        (f'client,index\n0,1\n"{",1" * 70_000}\n', r"cut\.csv: is no CSV file .*stray quotation mark"),
         ("client,index\n0,1\n1,1\n", r"cut\.csv:3: sample 1 has client 0 already"),
     ],
 )
@@ -75,6 +76,11 @@ def test_lines_that_are_wrong(folder: Path, text: str, words: str) -> None:
 def test_objects_that_are_wrong(folder: Path, text: str) -> None:
     with pytest.raises(DataUnavailableError, match=r"cut\.json"):
         cut(text, folder, "cut.json")
+
+
+def test_a_client_that_is_listed_twice(folder: Path) -> None:
+    with pytest.raises(DataUnavailableError, match=r"cut\.json: lists client 0 twice; join both lists"):
+        cut('{"0": [1, 2], "1": [3], "0": [4]}', folder, "cut.json")
 
 
 def test_clients_with_too_few_samples(folder: Path) -> None:

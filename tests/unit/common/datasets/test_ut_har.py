@@ -105,7 +105,10 @@ def test_the_published_windows_with_their_test_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"y_test": np.full(7, 7.0)}, r"y_test.csv has a label that is not from 0 to 6"),
+        ({"y_test": np.full(7, 7.0)}, r"y_test.csv has a label that is not a whole number from 0 to 6"),
+        ({"y_test": np.full(7, 0.5)}, r"y_test.csv has a label that is not a whole number from 0 to 6"),
+        ({"X_test": np.array(1.0)}, r"X_test.csv has the shape \(\) and y_test.csv \(7,\)"),
+        ({"y_test": np.array(1.0)}, r"X_test.csv has the shape .* and y_test.csv \(\)"),
         ({"y_train": np.zeros(13)}, r"X_train.csv has the shape \(14, 250, 90\) and y_train.csv \(13,\)"),
         ({"X_test": np.full((7, 250, 90), np.nan)}, r"X_test.csv: holds values that are not finite"),
     ],
@@ -113,6 +116,14 @@ def test_the_published_windows_with_their_test_labels(tmp_path: Path) -> None:
 def test_damaged_windows(changes: dict[str, NDArray[np.generic]], words: str, tmp_path: Path) -> None:
     write_arrays(tmp_path, **changes)
     with pytest.raises(DataUnavailableError, match=words):
+        ut_har.load(tmp_path)
+
+
+def test_labels_in_two_folders(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    place = tmp_path / "wifi-csi"
+    (place / "y_test.csv").write_bytes((place / "UT_HAR" / "label" / "y_test.csv").read_bytes())
+    with pytest.raises(DataUnavailableError, match=r"y_test\.csv: is also .*y_test\.csv; remove one"):
         ut_har.load(tmp_path)
 
 
