@@ -25,7 +25,7 @@ def build(
     """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
     Args:
-        input_shape: such as (1, 128 mel bands, times), of at least 8 x 8.
+        input_shape: such as (1, 400 times, 128 mel bands) of ``epic-sounds``; at least 8 x 8.
         classes: number of classes; 0 for regression.
         width: factor of ``hidden`` and of the first convolution's 128 channels.
         hidden: channels of the four stages.
