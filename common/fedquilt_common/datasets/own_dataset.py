@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,16 @@ def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dat
         raise DataUnavailableError(
             f"{where}: its factory raised {type(error).__name__}: {error}; correct the factory"
         ) from error
-    _check_dataset(dataset, where)
-    checked: Dataset = dataset
-    return checked
+    dataset = _check_dataset(dataset, where)
+    return replace(dataset, classes=int(dataset.classes))
 
 
-def _check_dataset(dataset: Any, where: str) -> None:
+def _check_dataset(dataset: Any, where: str) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise DataUnavailableError(
             f"{where}: its factory returned a {type(dataset).__name__}; it must return a fedquilt_common.types.Dataset"
         )
-    if type(dataset.classes) is not int or dataset.classes < 0:
+    if not isinstance(dataset.classes, int | np.integer) or dataset.classes < 0:
         raise DataUnavailableError(
             f"{where}: its classes are {dataset.classes!r}; give a whole number, 0 for regression"
         )
@@ -60,6 +60,7 @@ def _check_dataset(dataset: Any, where: str) -> None:
             "training samples; give one subject for each"
         )
     _check_parts(dataset, where)
+    return dataset
 
 
 def _check_arrays(samples: Any, where: str) -> None:

@@ -42,11 +42,14 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Dat
         "return Dataset('own', part(), part(), 3)",
         "return Dataset('own', part(), part(y=(0.0, 1.0, 2.0, 1.0)), 3, subjects=np.arange(4))",
         "return Dataset('own', part(), part(x=0, y=()), 3)",
+        "return Dataset('own', part(), part(), part().y.max() + 1)",
         "return Dataset('own', part(y=(.5, 1, 2, 3)), part(), 0)",
     ],
 )
 def test_sound_data_sets_load_read_only(load: Callable[[str], Dataset], body: str) -> None:
-    assert not load(body).train.x.flags.writeable
+    found = load(body)
+    assert not found.train.x.flags.writeable
+    assert type(found.classes) is int
 
 
 @pytest.mark.parametrize(
