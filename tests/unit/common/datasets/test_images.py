@@ -124,7 +124,7 @@ def test_femnist_keeps_the_bits_of_its_pixels(whole: bool, tmp_path: Path) -> No
 def test_femnist_takes_the_memory_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDQUILT_CACHE", str(tmp_path / "cache"))
     peaks = []
-    for count in (2, 12):
+    for count in (3, 24):
         folder = tmp_path / str(count)
         write_femnist_pixels(folder, {f"{n}": [[n % 256 / 255] * 784] * 60 for n in range(count)})
         tracemalloc.start()
@@ -133,7 +133,7 @@ def test_femnist_takes_the_memory_of_one_file(tmp_path: Path, monkeypatch: pytes
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < 1.3 * peaks[0]
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
