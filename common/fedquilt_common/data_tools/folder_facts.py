@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import re
-import tarfile
-import zipfile
+import warnings
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from fedquilt_common.data_tools.published import PUBLISHED, find_folder
 from fedquilt_common.datasets.files import find_files, open_packed
+from fedquilt_common.downloads.members import DAMAGE, read_tar_members, read_zip_members
 from fedquilt_common.errors import DataUnavailableError
 
 _TABLES: Final = frozenset({".csv", ".txt", ".json", ".tsv"})
@@ -22,6 +22,8 @@ _IMAGES: Final = frozenset({".png", ".jpg", ".jpeg"})
 _ARCHIVE: Final = re.compile(r"\.(zip|tar(\.(gz|xz|bz2))?|tgz|txz)$")
 _LARGEST: Final = 512 << 20
 """Bytes of a packed file up to which its rows or members are counted."""
+_LONGEST_LINE: Final = 4 << 20
+"""Characters of a line up to which the rows of a table are counted; a file without line ends would fill the memory."""
 _MOST_EACH: Final = 8
 """Files of one kind in one folder that are described one by one; more are described together."""
 _CLASS_COLUMNS: Final = ("class", "label", "activity")
@@ -98,16 +100,31 @@ def _describe_file(folder: Path, path: Path) -> FileFacts:
 
 
 def _describe_table(path: Path, delimiter: str | None) -> tuple[str, dict[str, int]]:
-    with open_packed(path) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-        rows = csv.reader(text) if delimiter else (line.split() for line in text)
-        header = next(rows, [])
-        column = next((header.index(name) for name in _CLASS_COLUMNS if name in header), None)
-        counts, total = Counter[str](), 0
-        for row in rows:
-            total += 1
-            if column is not None and column < len(row):
-                counts[row[column]] += 1
+    try:
+        with open_packed(path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+            lines = _read_lines(text)
+            return _count_rows(csv.reader(lines) if delimiter else (line.split() for line in lines), delimiter)
+    except (csv.Error, ValueError) as error:
+        raise DataUnavailableError(f"its rows cannot be counted: {error}") from error
+
+
+def _read_lines(text: IO[str]) -> Iterator[str]:
+    """Read the lines of a file, which may have a single one of gigabytes."""
+    while line := text.readline(_LONGEST_LINE):
+        if len(line) >= _LONGEST_LINE:
+            raise ValueError(f"a line has {_LONGEST_LINE:,} characters or more")
+        yield line
+
+
+def _count_rows(rows: Iterator[list[str]], delimiter: str | None) -> tuple[str, dict[str, int]]:
+    header = next(rows, [])
+    column = next((header.index(name) for name in _CLASS_COLUMNS if name in header), None)
+    counts, total = Counter[str](), 0
+    for row in rows:
+        total += 1
+        if column is not None and column < len(row):
+            counts[row[column]] += 1
     lines = f"{total:,} rows below a header" if delimiter and not _is_number(header) else f"{total + 1:,} rows"
     return f"{lines}, {len(header)} columns", dict(sorted(counts.items()))
 
@@ -117,31 +134,37 @@ def _is_number(row: Sequence[str]) -> bool:
 
 
 def _describe_archive(path: Path) -> str:
+    read_members = read_zip_members if path.suffix == ".zip" else read_tar_members
+    count, first = 0, ""
     try:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as zipped:
-                return _describe_members([info.filename for info in zipped.infolist() if not info.is_dir()])
-        with tarfile.open(path) as archive:
-            return _describe_members([member.name for member in archive if member.isfile()])
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, ValueError) as error:
+        for member in read_members(path):
+            if member.open is not None:
+                count, first = count + 1, min(first or member.name, member.name)
+    except (*DAMAGE, OSError) as error:
         raise DataUnavailableError(f"{path}: is damaged ({error}); fetch it again") from error
-
-
-def _describe_members(names: Sequence[str]) -> str:
-    return f"{len(names):,} files" + (f", such as {sorted(names)[0]}" if names else "")
+    return f"{count:,} files" + (f", such as {first}" if count else "")
 
 
 def _describe_images(paths: Sequence[Path]) -> str:
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL.Image import DecompressionBombError
     except ImportError:
         return "images"
     sizes = set()
     for path in paths:
         try:
-            with Image.open(path) as image:
-                sizes.add(image.size)
-        except (OSError, UnidentifiedImageError, ValueError):
-            return f"images; {path.name} is damaged"
+            sizes.add(_measure_image(path))
+        except (OSError, ValueError, DecompressionBombError):
+            return f"images; {path.name} is damaged, or too large to be opened"
     least, most = min(sizes), max(sizes)
     return f"images of {least[0]} x {least[1]}" + ("" if least == most else f" to {most[0]} x {most[1]}")
+
+
+def _measure_image(path: Path) -> tuple[int, int]:
+    """Return width and height from the image's header; its pixels are not read, however many they are."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with Image.open(path) as image:
+            return int(image.width), int(image.height)

@@ -7,13 +7,20 @@ import contextlib
 import gzip
 import lzma
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
+DAMAGE: Final = (
+    EOFError, NotImplementedError, RecursionError, ValueError, lzma.LZMAError, struct.error, tarfile.TarError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What the standard library raises for a damaged archive; an OSError without ``errno`` is also of the archive."""
 _LONGEST_HEADER: Final = 1 << 20
 """Bytes of a tar header that tarfile reads at once; a hostile one announces gigabytes."""
 _ENCRYPTED: Final = 0x1
@@ -41,7 +48,7 @@ def read_tar_members(path: Path) -> Iterator[PackedMember]:
     """Read the members of a tar archive, plain or packed with gzip, xz or bzip2.
 
     Raises:
-        tarfile.TarError, OSError, EOFError, lzma.LZMAError, zlib.error: the archive is damaged.
+        OSError, ...: one of ``DAMAGE``; the archive is damaged.
     """
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_OPENERS.get(path.suffix, open)(path, "rb"))
@@ -55,7 +62,7 @@ def read_zip_members(path: Path) -> Iterator[PackedMember]:
     """Read the members of a zip archive.
 
     Raises:
-        zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError: the archive is damaged or cannot be read.
+        OSError, ...: one of ``DAMAGE``; the archive is damaged or cannot be read.
     """
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():

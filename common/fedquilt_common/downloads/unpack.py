@@ -7,21 +7,19 @@ leaves no folder under the final name, and the next one begins anew.
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import os
 import re
 import shutil
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Literal
 
-from fedquilt_common.downloads.members import PackedMember, read_tar_members, read_zip_members
+from fedquilt_common.downloads.members import DAMAGE, PackedMember, read_tar_members, read_zip_members
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, sync
@@ -29,7 +27,8 @@ from fedquilt_common.files.durable import replace_durably, sync
 OnUnpacked = Callable[[int], None]
 """Receives the unpacked bytes so far."""
 _BLOCK: Final = 1 << 20
-_DAMAGE: Final = (EOFError, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+_BAD_NAMES: Final = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
+"""Errors of the disk that the name of an archive's member causes."""
 _MAC_FOLDER: Final = "__MACOSX"
 """Folder of metadata that macOS adds to archives; it is left out."""
 _TAR: Final = re.compile(r"\.(tar(\.(gz|xz|bz2))?|tgz|txz|tbz2)$")
@@ -171,7 +170,7 @@ def _report_damage(archive: Path) -> Iterator[None]:
     """Turn what the standard library raises for a damaged archive into an error that names it."""
     try:
         yield
-    except (*_DAMAGE, OSError) as error:
+    except (*DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk, not of the archive
         raise DataUnavailableError(f"{archive}: is damaged ({error}); delete it, then fetch it again") from error
@@ -229,10 +228,17 @@ def _write_member(member: PackedMember, path: Path, so_far: _UnpackCount) -> Non
         with member.open() as source:
             _copy(source, path, so_far, mode="xb")
     except (FileExistsError, IsADirectoryError, NotADirectoryError, UnicodeEncodeError) as error:
-        raise DataUnavailableError(
-            f"{so_far.archive}: its member {member.name[:200]!r} cannot be written: {error}. Fetch the published "
-            "archive"
-        ) from error
+        raise _cannot_write(member, so_far, str(error)) from error
+    except OSError as error:
+        if error.errno not in _BAD_NAMES:
+            raise
+        raise _cannot_write(member, so_far, error.strerror or str(error)) from error
+
+
+def _cannot_write(member: PackedMember, so_far: _UnpackCount, why: str) -> DataUnavailableError:
+    return DataUnavailableError(
+        f"{so_far.archive}: its member {member.name[:200]!r} cannot be written: {why}. Fetch the published archive"
+    )
 
 
 def _copy(source: IO[bytes], target: Path, so_far: _UnpackCount, mode: str = "wb") -> None:

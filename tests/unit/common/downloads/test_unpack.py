@@ -211,6 +211,48 @@ def test_a_tar_header_of_gigabytes_is_not_read_into_memory(tmp_path: Path) -> No
         unpack(tmp_path / "a.tar", tmp_path / "out")
 
 
+def test_a_chain_of_long_names_is_damage(tmp_path: Path) -> None:
+    link = special("././@LongLink", tarfile.GNUTYPE_LONGNAME)
+    link.size = 2
+    block = link.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")
+    (tmp_path / "a.tar").write_bytes(block * 3000 + plain("x").tobuf() + bytes(1024))
+    with pytest.raises(DataUnavailableError, match=r"is damaged .*recursion"):
+        unpack(tmp_path / "a.tar", tmp_path / "out")
+
+
+@pytest.mark.parametrize("fields", [{"GNU.sparse.map": "1,x"}, {"GNU.sparse.size": "x", "GNU.sparse.map": "1,2"}])
+def test_a_tar_with_wrong_numbers_is_damaged(tmp_path: Path, fields: dict[str, str]) -> None:
+    info = plain("a")
+    info.pax_headers = fields
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        info.size = 1
+        archive.addfile(info, io.BytesIO(b"x"))
+    with pytest.raises(DataUnavailableError, match="is damaged"):
+        unpack(tmp_path / "a.tar", tmp_path / "out")
+
+
+def test_a_zip_whose_names_are_no_text_is_damaged(tmp_path: Path) -> None:
+    data = make_zip(tmp_path / "a.zip", {"a\u00e9.txt": b"x"}).read_bytes()
+    (tmp_path / "a.zip").write_bytes(data.replace("\u00e9".encode(), b"\xff\xfe"))
+    with pytest.raises(DataUnavailableError, match="is damaged"):
+        unpack(tmp_path / "a.zip", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("name", ["a" * 300, "b/" * 2500 + "c"], ids=["long", "deep"])
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+    archive = tmp_path / f"a.{kind}"
+    if kind == "zip":
+        make_zip(archive, {name: b"x"})
+    else:
+        make_tar(archive, (plain(name), b"x"))
+    with pytest.raises(
+        DataUnavailableError, match=r"cannot be written: File name too long\. Fetch|is damaged .*recursion"
+    ):
+        unpack(archive, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+
+
 @pytest.mark.parametrize("suffix", [".zip", ".tar", ".tar.gz", ".tar.xz", ".tar.bz2"])
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
 def test_a_truncated_archive_leaves_nothing_that_looks_finished(tmp_path: Path, suffix: str, keep: float) -> None:
