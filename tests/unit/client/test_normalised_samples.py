@@ -50,8 +50,8 @@ def tools_of(given: Experiment) -> ExperimentTools:
 def delivered(given: Experiment, folder: Path) -> DeliveredSamples:
     """Return a client's samples on a board that receives files."""
     write_shard_folder(tools_of(given), folder)
-    files = [CheckedFile(folder / name, None) for name in (shard_name(1), PUBLIC_FILE, TEST_FILE)]
-    data = JobData(**dict(zip(("shard", "public", "test"), files, strict=True)))
+    shard, public, test = (CheckedFile(folder / name, None) for name in (shard_name(1), PUBLIC_FILE, TEST_FILE))
+    data = JobData(shard=shard, public=public, test=test)
     return DeliveredSamples(ExperimentTools(given, (), form_of(tools_of(given).dataset)), 1, data)
 
 
