@@ -122,7 +122,9 @@ COMMON = {
     "tracing": "errors experiment models submodels",
     "training": "algorithm_api augment errors experiment learning_tasks models seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks submodels types wire",
-    "datasets": "algorithm_api errors experiment files learning_tasks seeds stored_samples types user_imports wire",
+    "datasets": (
+        "algorithm_api downloads errors experiment files learning_tasks seeds stored_samples types user_imports wire"
+    ),
     "algorithms": "aggregation algorithm_api augment errors learning_tasks seeds submodels training types user_imports",
     "experiment_tools": (
         "algorithm_api algorithms datasets errors experiment learning_tasks models seeds submodels tracing training "

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import lzma
 import re
-import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,10 +16,10 @@ from typing import IO
 
 from fedquilt_common.datasets.blocks import MOST_BYTES, read_up_to, read_whole
 from fedquilt_common.datasets.files import find_files, open_member, open_packed
+from fedquilt_common.downloads.members import DAMAGE, read_tar_members
 from fedquilt_common.errors import DataUnavailableError
 
 _TAR = re.compile(r"\.(tar(\.(gz|xz|bz2))?|tgz|txz)$")
-_DAMAGE = (EOFError, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -79,10 +76,9 @@ def _read_archive(
 
 
 def _open_tar_members(path: Path) -> Iterator[_ArchiveMember]:
-    with tarfile.open(path) as archive:
-        for member in archive:
-            if member.isfile():
-                yield member.name, lambda member=member: archive.extractfile(member)  # type: ignore[misc]
+    for member in read_tar_members(path):
+        if member.is_plain and member.open is not None:
+            yield member.name, member.open
 
 
 def _open_zip_members(path: Path) -> Iterator[_ArchiveMember]:
@@ -157,7 +153,7 @@ def read_listed(files: Iterable[ListedFile], most: int = MOST_BYTES) -> Iterator
 def _report_damage(path: Path) -> Iterator[None]:
     try:
         yield
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DataUnavailableError(f"{path}: is damaged ({error}); fetch the file again") from error
     except OSError as error:
         raise DataUnavailableError(f"{path}: cannot be read: {error}; check its permissions") from error

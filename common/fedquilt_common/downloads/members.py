@@ -6,12 +6,13 @@ import bz2
 import contextlib
 import gzip
 import lzma
+import re
 import stat
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
@@ -24,9 +25,10 @@ DAMAGE: Final = (
 _LONGEST_HEADER: Final = 1 << 20
 """Bytes of a tar header that tarfile reads at once; a hostile one announces gigabytes."""
 _ENCRYPTED: Final = 0x1
-_OPENERS: Final[dict[str, Callable[[Path, Literal["rb"]], Any]]] = {
-    ".gz": gzip.open, ".tgz": gzip.open, ".xz": lzma.open, ".txz": lzma.open, ".bz2": bz2.open, ".tbz2": bz2.open,
+_OPENERS: Final[Mapping[bytes, Callable[[Path, Literal["rb"]], Any]]] = {
+    rb"\x1f\x8b": gzip.open, rb"\xfd7zXZ\x00": lzma.open, rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": bz2.open,
 }  # fmt: skip
+"""What opens a packed tar, by its first bytes."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,18 @@ def read_tar_members(path: Path) -> Iterator[PackedMember]:
         OSError, ...: one of ``DAMAGE``; the archive is damaged.
     """
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(_OPENERS.get(path.suffix, open)(path, "rb"))
+        file = stack.enter_context(_find_opener(path)(path, "rb"))
         archive = stack.enter_context(tarfile.open(fileobj=_ShortReads(file), mode="r:"))  # type: ignore[call-overload]
         for info in archive:
             opener = None if info.isdir() else lambda info=info: archive.extractfile(info)
             yield PackedMember(info.name, info.isreg() or info.isdir(), opener)
+
+
+def _find_opener(path: Path) -> Callable[[Path, Literal["rb"]], Any]:
+    """Return what opens a tar. Its name may be wrong: some servers unpack a ``.tar.gz`` on its way."""
+    with path.open("rb") as file:
+        head = file.read(10)
+    return next((opener for start, opener in _OPENERS.items() if re.match(start, head)), open)
 
 
 def read_zip_members(path: Path) -> Iterator[PackedMember]:

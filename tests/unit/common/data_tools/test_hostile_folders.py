@@ -15,6 +15,8 @@ import pytest
 from PIL import Image
 
 from fedquilt_common.data_tools.folder_facts import describe_folder
+from fedquilt_common.datasets.archives import read_files
+from fedquilt_common.errors import DataUnavailableError
 
 
 def describe(folder: Path, name: str, content: bytes) -> str:
@@ -70,6 +72,8 @@ def test_a_header_of_a_tar_does_not_fill_the_memory(tmp_path: Path) -> None:
     header.type, header.size = tarfile.XHDTYPE, 700 << 20
     what = describe(tmp_path, "a.tar.gz", gzip.compress(header.tobuf() + bytes(1 << 20)))
     assert what == f"is damaged (a header has {700 << 20} bytes); fetch it again"
+    with pytest.raises(DataUnavailableError, match=f"is damaged .a header has {700 << 20} bytes"):
+        list(read_files(tmp_path, lambda _: True))
 
 
 @pytest.mark.filterwarnings("error")

@@ -76,6 +76,15 @@ def test_every_kind_of_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", archive.name]
 
 
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tar.xz"])
+def test_a_tar_may_be_packed_otherwise_than_its_name_says(tmp_path: Path, suffix: str, packing: str) -> None:
+    archive = make_tar(tmp_path / f"a{suffix}", *((plain(name), content) for name, content in FILES.items()))
+    archive.write_bytes(PACKERS[packing](archive.read_bytes()))
+    unpack(archive, tmp_path / "out")
+    assert contents(tmp_path / "out") == FILES
+
+
 def test_the_only_folder_of_an_archive_can_be_left_out(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "a.zip", {"set/a": b"1", "set/deep/b": b"2", "__MACOSX/set/._a": b"3"})
     unpack(archive, tmp_path / "kept")
