@@ -26,6 +26,7 @@ IO_MODULES = frozenset({
 IO_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
 TORCH_USERS = tuple(f"fedquilt_common.{room}" for room in (
     "training", "tracing", "models", "learning_tasks", "datasets", "algorithms", "doctor.training",
+    "privacy.accountant",
 ))  # fmt: skip
 
 
@@ -116,19 +117,20 @@ COMMON = {
     "wire": "errors files types",
     "experiment": "errors files types wire",
     "submodels": "errors types wire",
+    "privacy": "errors experiment files types",
     "learning_tasks": "errors types",
     "algorithm_api": "learning_tasks submodels types",
     "models": "errors types user_imports",
     "tracing": "errors experiment models submodels",
-    "training": "algorithm_api augment errors experiment learning_tasks models seeds submodels tracing types",
+    "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks submodels types wire",
     "datasets": (
         "algorithm_api downloads errors experiment files learning_tasks seeds stored_samples types user_imports wire"
     ),
     "algorithms": "aggregation algorithm_api augment errors learning_tasks seeds submodels training types user_imports",
     "experiment_tools": (
-        "algorithm_api algorithms datasets errors experiment learning_tasks models seeds submodels tracing training "
-        "types"
+        "algorithm_api algorithms datasets errors experiment learning_tasks models privacy seeds submodels tracing "
+        "training types"
     ),
     "experiment_file": "algorithms datasets errors experiment files models user_imports",
     "catalogue": "algorithms datasets errors models user_imports",

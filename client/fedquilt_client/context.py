@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
-from fedquilt_common.algorithm_api import Algorithm, Learner
+from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, private_passes
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.shares import Share, take_samples
 from fedquilt_common.errors import DataUnavailableError
@@ -21,10 +22,13 @@ from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
-from fedquilt_common.training_jobs import JobData
+from fedquilt_common.training_jobs import Job, JobData, Spending
 from fedquilt_common.types import ClientId, Examples, Shapes
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import RunMessage
+
+if TYPE_CHECKING:
+    from fedquilt_client.privacy_account import PrivacyAccount
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,11 @@ class PartitionSamples:
         return self.board.training_samples(self.client)
 
     @property
+    def raw(self) -> Examples:
+        """Return the share's training samples as they are in the data set."""
+        return take_samples(self.board.tools.raw_dataset, self.board.shares[self.client].train)
+
+    @property
     def test(self) -> Examples:
         """Return the share's test samples; the official ones if clients test without keeping any."""
         tools = self.board.tools
@@ -154,6 +163,7 @@ class TaskContext:
         on_need: called with the bytes that a sub-model needs, once it fits.
         fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
         delivered: the client's samples if the board does not have the data set.
+        job: the task, for the account of its privacy; None: the experiment has no differential privacy.
     """
 
     board: BoardRun
@@ -166,6 +176,7 @@ class TaskContext:
     on_need: Callable[[int], None] = field(repr=False)
     fitting: Shapes | None = None
     delivered: JobData | None = None
+    job: Job | None = None
 
     @cached_property
     def data(self) -> Examples:
@@ -176,9 +187,13 @@ class TaskContext:
     def test(self) -> Examples:
         """The client's samples for testing; there may be none.
 
-        Where the clients evaluate without keeping any, these are the official test samples.
+        Where the clients evaluate without keeping any, these are the official test samples. With differential privacy
+        there are no others, because scores on a client's own samples would tell of them.
         """
-        return self._samples.test
+        test = self._samples.test
+        if self._account is not None and not self.board.tools.tests_on_official_samples:
+            return test.take(np.zeros(0, np.int64))
+        return test
 
     @cached_property
     def _samples(self) -> ClientSamples:
@@ -218,7 +233,29 @@ class TaskContext:
             variant.training.at_round(self.round),
             threads=self.board.threads,
             on_progress=self.on_progress,
+            meter=self._account.meter if self._account is not None else None,
         )
+
+    @cached_property
+    def _account(self) -> PrivacyAccount | None:
+        """The account of the client's privacy; None if it trains without."""
+        experiment = self.board.experiment
+        variant = experiment.variant(self.client)
+        if self.job is None or variant.privacy is None:
+            return None
+        from fedquilt_client.privacy_account import open_account
+
+        left = experiment.rounds - self.round + 1
+        passes = private_passes(self.board.algorithm, variant.training.epochs, left)
+        return open_account(self.job, self.board.run.run, experiment, passes, self._samples.raw)
+
+    def withhold(self, reply: Reply) -> Reply:
+        """Return the reply as it may leave the board."""
+        return reply if self._account is None else self._account.withhold(reply)
+
+    def spending(self) -> Spending | None:
+        """Return what the task has spent of the client's privacy; None for nothing. Raises as ``PrivacyAccount``."""
+        return None if self._account is None else self._account.spending()
 
     @property
     def classes(self) -> int:

@@ -12,6 +12,8 @@ from fedquilt_client.store import RunStore
 from fedquilt_client.tasks import TaskId
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import JobFinished
+from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.privacy.ledger import LedgerEntry, append_entry, ledger_file, read_ledger
 from fedquilt_common.wire.messages import RoundMessage
 
 
@@ -43,9 +45,24 @@ class CurrentRun:
         return self.store.run.run
 
 
-def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply:
-    """Make a reply and the private memory after it durable, in one step."""
-    job = finished.job
+def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | None:
+    """Make a reply and the private memory after it durable, in one step; before, note what the task has spent.
+
+    A task that repeats after a crash between the two has the same entry, so it spends once.
+
+    Returns:
+        The reply; None if the task must train again, because another has spent privacy on the same samples meanwhile.
+
+    Raises:
+        RunFolderError: the client's record or a ledger is damaged.
+    """
+    job, spent = finished.job, finished.spent
+    if spent is not None:
+        with report_disk_errors(store.ledgers):
+            now = {digest: len(read_ledger(ledger_file(store.ledgers, digest))) for digest in spent.seen}
+            if spent.stale or now != spent.seen:
+                return None
+            append_entry(ledger_file(store.ledgers, spent.digest), LedgerEntry.decode(spent.entry))
     reply = StoredReply(
         store.run.run,
         job.client,

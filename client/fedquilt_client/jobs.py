@@ -301,11 +301,13 @@ class Jobs:
         self._report_notice(kind, text, job, run.id)
 
     def _finish(self, run: CurrentRun, event: JobFinished) -> None:
-        job = event.job
-        self.progress.pop(job.client, None)
-        with self._give_up_if_damaged(run, task_id(job)):
-            run.uploads.offer(commit_finished(run.store, event), intact=True)
-            run.damaged_clients.discard(job.client)
+        self.progress.pop(event.job.client, None)
+        with self._give_up_if_damaged(run, task_id(event.job)):
+            if (reply := commit_finished(run.store, event)) is None:
+                self._pool.submit(event.job)
+            else:
+                run.uploads.offer(reply, intact=True)
+            run.damaged_clients.discard(event.job.client)
 
     def _give_up(self, run: CurrentRun, task: TaskId, reason: str) -> None:
         """Report a failed task of the open exchange; the next manifest retries it."""

@@ -97,6 +97,20 @@ def export(
 
 
 def _find_memories(state: Path | None, id: str | None, run: str | None, damaged: Damaged) -> list[KeptMemory]:
+    return [memory for memory in kept_memories(find_state(state, id), damaged) if run in (None, memory.run)]
+
+
+def find_state(state: Path | None, id: str | None) -> Path:
+    """Return the state folder of an agent.
+
+    Args:
+        state: the folder, or None.
+        id: the name of an agent with the default folder, or None.
+
+    Raises:
+        ExperimentError: not exactly one of the two is given.
+        DataUnavailableError: the folder is not an agent's.
+    """
     if (state is None) == (id is None):
         raise ExperimentError("give either --state FOLDER, or --id NAME for an agent with the default state folder")
     folder = state if state is not None else default_state(str(id))
@@ -104,7 +118,7 @@ def _find_memories(state: Path | None, id: str | None, run: str | None, damaged:
         raise DataUnavailableError(
             f"{folder}: is not the state folder of an agent that took part in a run; correct --state or --id"
         )
-    return [memory for memory in kept_memories(folder, damaged) if run in (None, memory.run)]
+    return folder
 
 
 def _describe_all(memories: Iterable[KeptMemory], damaged: Damaged) -> Iterator[dict[str, Any]]:

@@ -36,6 +36,10 @@ class ClientSamples(Protocol):
         """Return those that it trains on, with the experiment's noise."""
 
     @property
+    def raw(self) -> Examples:
+        """Return those that it trains on as they are, before noise and ``data.normalise``."""
+
+    @property
     def test(self) -> Examples:
         """Return those that it tests on; there may be none."""
 
@@ -76,7 +80,12 @@ class DeliveredSamples:
     @property
     def train(self) -> Examples:
         """Return the file's training samples, with sensor noise if the experiment has it."""
-        return self.tools.add_sensor_noise(self.client, self.tools.normalise(self._shard.train))
+        return self.tools.add_sensor_noise(self.client, self.tools.normalise(self.raw))
+
+    @property
+    def raw(self) -> Examples:
+        """Return the file's training samples as they are."""
+        return self._shard.train
 
     @property
     def test(self) -> Examples:

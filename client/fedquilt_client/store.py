@@ -34,6 +34,8 @@ from fedquilt_common.wire.topics import check_name
 log = logging.getLogger(__name__)
 
 
+LEDGERS: Final = "privacy"
+"""Name of the folder of the privacy ledgers, below an agent's state folder."""
 LARGEST_BOOT: Final = 1 << 62
 """A stored boot number from here on is damaged; the protocol's limit is twice as large."""
 
@@ -110,6 +112,11 @@ class RunStore:
         shutil.rmtree(folder / "drafts", ignore_errors=True)
         self.patches.mkdir(parents=True)
         write_durably(self.message, run.model_dump_json())
+
+    @property
+    def ledgers(self) -> Path:
+        """Folder of what all runs have spent of the clients' privacy."""
+        return self.folder.parents[1] / LEDGERS
 
     def patch(self, digest: str) -> Path:
         """Return the path of a patch, whether it exists or not."""

@@ -113,6 +113,7 @@ def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettin
         sharing=settings.workers,
         measured=not settings.private,
         data=data,
+        ledgers=store.ledgers,
     )
 
 

@@ -102,11 +102,12 @@ class Worker:
             lambda need: self._emit(job.number, "training", need=need),
             job.fitting,
             job.data,
+            job,
         )
         if job.labels and board.run.public is not None:
             _ = ctx.public  # raises if the public set differs from the coordinator's
         task = _task(job, board)
-        reply = board.algorithm.work(task, ctx)
+        reply = ctx.withhold(board.algorithm.work(task, ctx))
         memory: str | None = None
         if ctx.memory_changed:
             memory = write_arrays(job.memory_out, ctx.memory).digest
@@ -119,7 +120,9 @@ class Worker:
         header = _header(job, board.run, reply, taken)
         blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, header, labels=job.labels)
         sync(job.reply)
-        return {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
+        spent = ctx.spending()
+        found = {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
+        return {**found, "spent": None if spent is None else spent.model_dump()}
 
     def _ask_energy(self, job: Job) -> float | None:
         """Ask the agent for the energy of the job up to now; None if it is unknown."""

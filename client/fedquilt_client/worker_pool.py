@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from fedquilt_client.capacity import oom_kills
 from fedquilt_client.energy import EnergyMeter
-from fedquilt_common.training_jobs import DISK_FAILURE, Job, worker_command, worker_environment
+from fedquilt_common.training_jobs import DISK_FAILURE, Job, Spending, worker_command, worker_environment
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class JobFinished:
         digest: SHA-256 of the reply, which has ``size`` bytes.
         memory: SHA-256 of the client's new private memory; None if the memory is unchanged.
         head: bytes of the reply that are the head of soft labels.
+        spent: what the ledger must record before the reply leaves the board; None: nothing.
     """
 
     job: Job
@@ -53,6 +54,7 @@ class JobFinished:
     size: int
     memory: str | None
     head: int = 0
+    spent: Spending | None = None
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,8 @@ class WorkerPool:
 def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
     """Return the event for the last line about a job."""
     if message["event"] == "done":
-        return JobFinished(job, message["digest"], message["size"], message["memory"], message["head"])
+        spent = Spending.model_validate(message["spent"]) if message.get("spent") is not None else None
+        return JobFinished(job, message["digest"], message["size"], message["memory"], message["head"], spent)
     if message["event"] == "memory":
         return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
     if message["event"] == "damaged":

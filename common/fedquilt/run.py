@@ -65,7 +65,7 @@ class Run:
             RunFolderError: the run is not finished, or its model file is damaged.
             DataUnavailableError: the data set's files are missing.
         """
-        from fedquilt_common.training.learner import load_arrays
+        from fedquilt_common.training.module_arrays import load_arrays
 
         arrays = _global_arrays(self)
         module = next((module for module in self._modules() if _fits(module, arrays)), None)

@@ -138,6 +138,12 @@ class TrainingDivergedError(FedquiltError):
     exit_code = 7
 
 
+class PrivacyBudgetError(FedquiltError):
+    """Training would spend more privacy than the budget of the client's samples allows."""
+
+    exit_code = 7
+
+
 class NoGlobalModelError(FedquiltError):
     """The algorithm has no model for all clients: each client keeps its own."""
 

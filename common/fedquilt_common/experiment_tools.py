@@ -41,6 +41,7 @@ from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.types import ClientId, Dataset, Examples
 
 if TYPE_CHECKING:
+    from fedquilt_common.privacy.meter import PrivacyMeter
     from fedquilt_common.tracing.trace import Blueprint
     from fedquilt_common.training.learner import TorchLearner
 
@@ -248,6 +249,7 @@ class ExperimentTools:
         *,
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
+        meter: PrivacyMeter | None = None,
     ) -> TorchLearner:
         """Build a learner; only one for the experiment's own model can train sub-models.
 
@@ -256,12 +258,13 @@ class ExperimentTools:
             training: the settings of its training.
             threads: number of CPU threads for torch in this process.
             on_progress: called after each training step with the part that is done, in [0, 1].
+            meter: charges training on private samples, and makes it private; None: training is not private.
         """
         from fedquilt_common.training.learner import TorchLearner, set_up_torch
 
         set_up_torch(threads)
         if model != self.experiment.model:
-            return TorchLearner(self.model_builder(model), training, self.learning_task, on_progress)
+            return TorchLearner(self.model_builder(model), training, self.learning_task, on_progress, meter=meter)
         return TorchLearner(
-            self._usual_builder, training, self.learning_task, on_progress, blueprint=lambda: self.blueprint
+            self._usual_builder, training, self.learning_task, on_progress, lambda: self.blueprint, meter=meter
         )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -65,6 +65,24 @@ class JobData(BaseModel):
         return [file for file in (self.shard, self.public, self.test) if file is not None]
 
 
+class Spending(BaseModel):
+    """What a task has spent of its client's privacy.
+
+    Attributes:
+        digest: of the client's samples; it names the ledger.
+        entry: the ledger's entry, as ``LedgerEntry.encode`` returns it.
+        seen: number of entries of each related ledger that the task has counted, by digest.
+        stale: whether another task has spent on the same samples while this one trained.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    digest: str
+    entry: dict[str, Any]
+    seen: dict[str, int]
+    stale: bool
+
+
 class Job(BaseModel):
     """One task of one client, with the paths of its inputs and outputs.
 
@@ -85,6 +103,7 @@ class Job(BaseModel):
         sharing: training processes that share the free memory.
         fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
         data: the client's samples; None: the board has the data set.
+        ledgers: folder of the board's privacy ledgers; None in a replay.
         measured: whether the reply carries what the training took; then the process asks for its energy with the event
             ``trained``, and waits for ``{"energy": number, "joules": ...}``.
     """
@@ -114,6 +133,7 @@ class Job(BaseModel):
     fitting: dict[str, tuple[int, ...]] | None = None
     measured: bool = False
     data: JobData | None = None
+    ledgers: Path | None = None
 
 
 def worker_command(threads: int) -> list[str]:

@@ -92,6 +92,7 @@ class TrainingPhase:
         watch: samples that are not trained on, such as ``data`` in shape. Training stops when ``patience`` epochs in a
             row have not lowered their loss, and returns the arrays with the lowest.
         patience: epochs without improvement, 1 or more; used with ``watch`` only.
+        public: whether ``data`` tells nothing of a client's own samples, so that training on it spends no privacy.
     """
 
     data: Examples
@@ -101,6 +102,7 @@ class TrainingPhase:
     anneal: bool = False
     watch: Examples | None = None
     patience: int = 1
+    public: bool = False
 
 
 class Learner(Protocol):
@@ -153,6 +155,7 @@ class Learner(Protocol):
         part: Part | None = None,
         only: Collection[str] | None = None,
         epochs: int | None = None,
+        public: bool = False,
     ) -> TrainingResult:
         """Train one phase from ``arrays``; the same input gives the same bits.
 
@@ -165,6 +168,7 @@ class Learner(Protocol):
             part: what to train of the model; None: the whole model.
             only: names of the parameters to train; None: all.
             epochs: passes over ``data``; None: ``Learner.epochs``.
+            public: as in ``TrainingPhase``.
 
         Returns:
             New arrays in the shapes of ``arrays``, and the loss without the penalty.

@@ -90,6 +90,8 @@ class Declaration:
         coordinator_tests: beside the clients' models there is a global one, which the coordinator evaluates on the
             official test samples.
         tasks: names of the learning tasks that the algorithm can do, such as ``classification``; None: all.
+        privacy: why the algorithm cannot train with differential privacy. Empty: it can, because its replies tell of
+            the samples only what its training tells. None: unknown, so it cannot.
     """
 
     holdout: float | None = None
@@ -97,6 +99,7 @@ class Declaration:
     any_models: bool = False
     coordinator_tests: bool = False
     tasks: frozenset[str] | None = None
+    privacy: str | None = None
 
 
 def declaration_of(algorithm: object) -> Declaration:

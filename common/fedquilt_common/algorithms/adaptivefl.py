@@ -39,7 +39,7 @@ class AdaptiveFL:
             by p.
     """
 
-    declares: ClassVar[Declaration] = Declaration()
+    declares: ClassVar[Declaration] = Declaration(privacy="")
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})
     starts: Sequence[int] = (8, 6, 4)

@@ -26,7 +26,7 @@ class Ditto(FedAvg):
         personal_epochs: epochs of the personal model in a round; None: ``training.epochs``.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.25)
+    declares: ClassVar[Declaration] = Declaration(holdout=0.25, privacy="")
 
     lambda_: float
     personal_epochs: int | None = None
@@ -36,6 +36,10 @@ class Ditto(FedAvg):
             raise ValueError("lambda must be a positive number; with lambda = 0 the clients' models are only local")
         if self.personal_epochs is not None and self.personal_epochs < 1:
             raise ValueError("personal_epochs must be 1 or more; leave it out to use training.epochs")
+
+    def private_passes(self, epochs: int, rounds: int) -> int:
+        """Return the passes over a client's samples: those of the global model and of the personal one."""
+        return rounds * (epochs + (self.personal_epochs or epochs))
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         personal = ctx.learner.train(

@@ -60,7 +60,11 @@ class FedReb(FedAvg):
         order: ``phases``: all epochs of phase 1, then those of phase 2; ``epochs``: one of each in turn.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.25, tasks=frozenset({"classification"}))
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.25,
+        tasks=frozenset({"classification"}),
+        privacy="it trains on augmented copies, so that one sample counts several times, and balances by class counts",
+    )
 
     head_layers: int = 2
     threshold: ThresholdRule | int = "mean"

@@ -32,7 +32,9 @@ class FedROD(FedAvg):
             FedAvg's.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.25, tasks=frozenset({"classification"}))
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.25, tasks=frozenset({"classification"}), privacy="its loss uses the counts of the client's classes"
+    )
 
     head_layers: int = 1
     balanced: bool = True

@@ -35,7 +35,7 @@ class ScaleFL:
         distillation: share of an exit's loss that it learns from the deepest exit, in [0, 1].
     """
 
-    declares: ClassVar[Declaration] = Declaration(tasks=frozenset({"classification", "regression"}))
+    declares: ClassVar[Declaration] = Declaration(tasks=frozenset({"classification", "regression"}), privacy="")
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     exits: Mapping[str, int] = field(default_factory=lambda: {"strong": 3, "medium": 2, "weak": 1})

@@ -21,6 +21,7 @@ from fedquilt_common.experiment.sections import (
     Model,
     Participation,
     Positive,
+    Privacy,
     Problem,
     Section,
     Training,
@@ -51,6 +52,7 @@ class Experiment(Section):
         algorithm: the algorithm and its fields.
         participation: the clients of a round, and how long it waits for them.
         training: the clients' gradient descent.
+        privacy: differential privacy of the clients' samples; null: none.
         wire: number formats on the wire, and the size of chunks.
         fleet: the agents that `simulate` starts, by default one with all clients. The lines' `clients` add up to
             `data.clients`.
@@ -69,6 +71,7 @@ class Experiment(Section):
     # The defaults of participation and fleet are placeholders: _fill_in replaces them by ones for data.clients.
     participation: Participation = Participation(per_round=1, quorum=1)
     training: Training = Training()
+    privacy: Privacy | None = None
     wire: Wire = Wire()
     fleet: Annotated[tuple[FleetLine, ...], Field(strict=False, min_length=1)] = (FleetLine(clients=1),)
 
@@ -84,7 +87,7 @@ class Experiment(Section):
             per_round = _read_count(given, "per_round", clients)
             filled["participation"] = {"per_round": per_round, "quorum": per_round, **given}
         if isinstance(filled["fleet"], list | tuple):
-            filled["fleet"] = [_complete_variants(line, raw) for line in filled["fleet"]]
+            filled["fleet"] = [_complete_line(line, raw) for line in filled["fleet"]]
         return filled
 
     @model_validator(mode="after")
@@ -97,7 +100,7 @@ class Experiment(Section):
     @property
     def default_variant(self) -> Variant:
         """Model and training of the coordinator and of clients without a variant."""
-        return Variant(model=self.model, training=self.training)
+        return Variant(model=self.model, training=self.training, privacy=self.privacy)
 
     @property
     def models(self) -> list[Model]:
@@ -117,15 +120,22 @@ class Experiment(Section):
         return min([int(self.wire.chunk), *(size for size in lossy if size is not None)])
 
     def variant(self, client: int) -> Variant:
-        """Return a client's model and training."""
+        """Return a client's model, training and privacy."""
         first = 0
         for line in self.fleet:
-            if client < first + line.clients and line.variants:
-                return line.variants[(client - first) % len(line.variants)]
+            if client < first + line.clients:
+                usual = self.default_variant.model_copy(update={"privacy": line.privacy or self.privacy})
+                if not line.variants:
+                    return usual
+                own = line.variants[(client - first) % len(line.variants)]
+                return own.model_copy(update={"privacy": own.privacy or usual.privacy})
             first += line.clients
-            if client < first:
-                break
         return self.default_variant
+
+    @property
+    def is_private(self) -> bool:
+        """Whether any client trains with differential privacy."""
+        return any(self.variant(client).privacy for client in range(self.data.clients))
 
 
 @dataclass(frozen=True)
@@ -204,16 +214,28 @@ def _resolve_ratio(section: Mapping[str, Any], clients: int) -> Mapping[str, Any
     return {**section, "per_round": clients_of_ratio(ratio, clients), "ratio": None}
 
 
-def _complete_variants(line: Any, raw: Mapping[str, Any]) -> Any:
-    """Complete the variants of a fleet's line from the experiment; values of a wrong type stay for their own checks."""
-    if not isinstance(line, Mapping) or not isinstance(line.get("variants"), list | tuple):
+def _complete_line(line: Any, raw: Mapping[str, Any]) -> Any:
+    """Complete a fleet's line and its variants from the experiment; values of a wrong type have their own checks."""
+    if not isinstance(line, Mapping):
         return line
-    return {**line, "variants": [_complete_variant(variant, raw) for variant in line["variants"]]}
+    line = _complete_privacy(line, raw)
+    if not isinstance(line.get("variants"), list | tuple):
+        return line
+    return {**line, "variants": [_complete_variant(variant, raw, line) for variant in line["variants"]]}
 
 
-def _complete_variant(variant: Any, raw: Mapping[str, Any]) -> Any:
+def _complete_privacy(own: Mapping[str, Any], usual: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Complete the section ``privacy``, where there is one, from that of the section around it."""
+    mine, others = own.get("privacy"), usual.get("privacy")
+    if not isinstance(mine, Mapping) or not isinstance(others, Mapping):
+        return own
+    return {**own, "privacy": {**others, **mine}}
+
+
+def _complete_variant(variant: Any, raw: Mapping[str, Any], line: Mapping[str, Any]) -> Any:
     if not isinstance(variant, Mapping):
         return variant
+    variant = _complete_privacy(_complete_privacy(variant, line), raw)
     own, usual = variant.get("training", {}), raw.get("training", {})
     if not isinstance(own, Mapping) or not isinstance(usual, Mapping):
         return variant

@@ -282,6 +282,23 @@ class Training(Section):
         return self.model_copy(update={"lr": lr, "lr_decay": 1.0, "schedule": None})
 
 
+class Privacy(Section):
+    """Differential privacy of the clients' samples: training clips each sample's gradient and adds noise (DP-SGD).
+
+    Args:
+        epsilon: what all tasks of a client may spend on its samples together, in any run.
+        delta: probability with which the guarantee may fail; below 1/n for each client's n samples.
+        clip: largest L2 norm of the gradient of one sample.
+        accountant: how spending adds up: `rdp` (Renyi differential privacy) or `prv` (privacy loss random variables),
+            which is tighter and slower.
+    """
+
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    accountant: Literal["rdp", "prv"] = "rdp"
+
+
 class Wire(Section):
     """Number formats on the wire, and the size of chunks.
 
@@ -302,10 +319,12 @@ class Variant(Section):
     Args:
         model: the client's model.
         training: the client's training.
+        privacy: the client's privacy; null: that of its line.
     """
 
     model: Model
     training: Training
+    privacy: Privacy | None = None
 
 
 def _bounded(least: float, most: float) -> Any:
@@ -346,6 +365,7 @@ class FleetLine(Section):
             processes and limits neither memory nor processors.
         workers: training processes that an agent runs at a time.
         link: the link to these boards that `simulate` and the compose file simulate.
+        privacy: the privacy of the line's clients; null: that of the experiment.
         variants: models and trainings that the line's clients use in turn; at most one for each client.
     """
 
@@ -358,4 +378,5 @@ class FleetLine(Section):
     cpus: Annotated[float, Field(gt=0)] | None = None
     workers: Positive = 1
     link: LinkSpec | None = None
+    privacy: Privacy | None = None
     variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()

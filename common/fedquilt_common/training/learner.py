@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from fedquilt_common.algorithm_api import Loss, OutputViews, Penalty, TrainingPhase, TrainingResult, deepest_exit
-from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.heads import Head, TwoHeads
@@ -27,6 +27,7 @@ from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watc
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
+from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, keep_kernels, widen_halves
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor, trainable_parameters
 from fedquilt_common.types import Arrays, Examples, Progress
@@ -34,6 +35,7 @@ from fedquilt_common.types import Arrays, Examples, Progress
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import Part
     from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.privacy.meter import PrivacyMeter, PrivateSteps
     from fedquilt_common.submodels.slices import Slice
     from fedquilt_common.tracing.trace import Blueprint
 
@@ -61,48 +63,6 @@ def _use_seed(seed: int) -> Iterator[None]:
         yield
 
 
-def to_arrays(module: nn.Module) -> dict[str, NDArray[Any]]:
-    """Return the module's parameters and buffers by name.
-
-    Returns:
-        C-contiguous arrays in the module's shapes and dtypes; fp16 and bf16 become fp32. Arrays that need no
-        conversion share the module's memory.
-    """
-    tensors = module.state_dict().items()
-    return {name: np.asarray(widen_halves(t.detach()).cpu().numpy(), order="C") for name, t in tensors}
-
-
-def load_arrays(module: nn.Module, arrays: Arrays) -> None:
-    """Copy arrays into the module's parameters and buffers, converted to the module's dtypes.
-
-    Args:
-        module: on the processor.
-        arrays: every parameter and buffer by name, in the module's shapes; booleans, integers or floats.
-
-    Raises:
-        PayloadError: the names or shapes are not the module's, or an array does not hold numbers.
-    """
-    state = module.state_dict()
-    if state.keys() != arrays.keys():
-        missing, foreign = sorted(state.keys() - arrays.keys()), sorted(arrays.keys() - state.keys())
-        raise PayloadError(
-            f"the arrays are not those of the model: missing {missing[:5]}, unexpected {foreign[:5]}; "
-            "both sides must build the same model"
-        )
-    for name, own in state.items():
-        _copy_into(own, np.asarray(arrays[name]), name)
-
-
-def _copy_into(tensor: Tensor, array: NDArray[Any], name: str) -> None:
-    if array.shape != tuple(tensor.shape) or array.dtype.kind not in "biuf":
-        raise PayloadError(
-            f"array '{name}' is {array.dtype} of shape {array.shape}, but the model has {tensor.dtype} of "
-            f"shape {tuple(tensor.shape)}; both sides must build the same model"
-        )
-    # With numpy, because torch warns about arrays that are read-only, as memory maps are.
-    np.copyto(tensor.detach().numpy(), array, casting="unsafe")
-
-
 @dataclass(frozen=True)
 class TorchLearner:
     """A ``Learner`` for torch modules; ``Learner`` documents the methods in full.
@@ -115,6 +75,7 @@ class TorchLearner:
         blueprint: returns how sub-models are cut from the model; None: ``part`` must not be a cut sub-model.
         lasting: state of an optimiser that outlives one training; empty before the first. None: each training starts
             with a new optimiser.
+        meter: charges training on samples that are not public, and makes it private; None: training is not private.
     """
 
     build: Callable[[], nn.Module]
@@ -123,6 +84,7 @@ class TorchLearner:
     on_progress: Progress | None = None
     blueprint: Callable[[], Blueprint] | None = None
     lasting: MutableMapping[str, NDArray[Any]] | None = None
+    meter: PrivacyMeter | None = None
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes and dtypes; the same for the same ``seed``."""
@@ -168,6 +130,7 @@ class TorchLearner:
         part: Part | None = None,
         only: Collection[str] | None = None,
         epochs: int | None = None,
+        public: bool = False,
     ) -> TrainingResult:
         """Train one phase with ``train_in_turn``, which documents result and errors.
 
@@ -180,8 +143,9 @@ class TorchLearner:
             part: what to train of the model; None: the whole model.
             only: names of the parameters to train; None: all.
             epochs: passes over ``data``; None: ``training.epochs``.
+            public: whether ``data`` tells nothing of a client's own samples, so that training on it spends no privacy.
         """
-        phase = TrainingPhase(data, loss, only, penalty)
+        phase = TrainingPhase(data, loss, only, penalty, public=public)
         return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
 
     @keep_kernels()
@@ -215,19 +179,31 @@ class TorchLearner:
             DataUnavailableError: there are no samples, or they do not fit the model.
             TrainingDivergedError: the loss or a trained number is not finite.
             UnsupportedPrecisionError: this device cannot train the model in the experiment's precision.
+            PrivacyBudgetError: the training would spend more than the client's privacy budget.
         """
         started = time.perf_counter()
         for phase in phases:
             self._check_samples(phase.data)
         arithmetic = choose_arithmetic(self.training)
-        module = arithmetic.place(self._load(arrays, seed, part, training=True))
+        plans = self._charge(phases, schedule)
+        module = self._load(arrays, seed, part, training=True)
+        module = arithmetic.place(_make_private(module) if plans else module)
         loss = self._default_loss(module)
-        loop = SgdLoop(module, arithmetic, self.training, loss, self._to_targets, self.on_progress, self.lasting)
+        loop = SgdLoop(module, arithmetic, self.training, loss, self._to_targets, self.on_progress, self.lasting, plans)
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
         check_all_finite(module, steps, arithmetic)
         module.zero_grad()  # frees as much as the conversion of halves to fp32 needs
-        return TrainingResult(to_arrays(module), mean_loss, time.perf_counter() - started, steps)
+        trained = to_arrays(module)
+        return TrainingResult({name: trained[name] for name in arrays}, mean_loss, time.perf_counter() - started, steps)
+
+    def _charge(self, phases: Sequence[TrainingPhase], schedule: Sequence[int]) -> dict[int, PrivateSteps]:
+        """Charge the phases on samples that are not public; returns how each is made private, by its position."""
+        if self.meter is None:
+            return {}
+        batch = self.training.batch
+        own = [(number, phase) for number, phase in enumerate(phases) if not phase.public]
+        return {n: self.meter.charge(len(phase.data), batch, schedule.count(n)) for n, phase in own}
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
         """Score the model on labelled samples, in fp32, at its deepest exit.
@@ -370,6 +346,12 @@ class TorchLearner:
                 f"{len(data.x)} samples have {len(data.y)} labels; each sample needs one, so repair the data set"
             )
         self.task.check(data.y)
+
+
+def _make_private(module: nn.Module) -> nn.Module:
+    from fedquilt_common.training.private_gradients import make_private  # loads Opacus
+
+    return make_private(module)
 
 
 def _to_arrays_fp32(output: Any) -> list[NDArray[np.float32]]:

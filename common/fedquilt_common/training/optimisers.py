@@ -54,6 +54,10 @@ class Optimiser:
         for parameter in self.parameters:
             parameter.grad = None
         (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
+        self.update()
+
+    def update(self) -> None:
+        """Change the parameters along their gradients, ``grad``; skip if amp's gradients are not finite."""
         with torch.no_grad():
             gradients = [(index, p, p.grad) for index, p in enumerate(self.parameters) if p.grad is not None]
             if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in gradients]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from fedquilt_common.types import Examples, Progress
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.privacy.meter import PrivateSteps
+    from fedquilt_common.training.private_gradients import PrivateGradients
 
 SEED_LIMIT = 1 << 63
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
@@ -41,6 +43,7 @@ class SgdLoop:
         loss: used by phases that name none.
         targets: turns labels of shape (n,) or (n, outputs) into the tensor that the loss takes.
         on_progress: called after each step with the finished part of the training, from 0 to 1.
+        plans: how each phase is made private, by its position; a phase without one is not.
         lasting: state of an optimiser that outlives the training: the first phase continues from it, and replaces its
             entries at the end. None: each phase starts with a new optimiser.
     """
@@ -52,6 +55,7 @@ class SgdLoop:
     targets: Callable[[NDArray[Any]], Tensor]
     on_progress: Progress | None = None
     lasting: MutableMapping[str, NDArray[Any]] | None = None
+    plans: Mapping[int, PrivateSteps] = field(default_factory=dict)
 
     def run(self, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int) -> tuple[float, int]:
         """Train the module in place, one epoch for each entry of ``schedule``.
@@ -87,8 +91,9 @@ class SgdLoop:
                 break
         for phase_run in running:
             phase_run.load_best()
+            phase_run.close()
         self._keep_optimiser(running[0])
-        return sum(value * n for value, n in losses) / sum(n for _, n in losses), steps
+        return sum(value * n for value, n in losses) / max(1, sum(n for _, n in losses)), steps
 
     def _start_phase(
         self,
@@ -103,7 +108,9 @@ class SgdLoop:
         scale = LossScale() if self.arithmetic.precision == "amp" else None
         own = seed if number == 0 else derive_seed(seed, "phase", number)
         shuffler = torch.Generator().manual_seed(own % SEED_LIMIT)
-        running = _RunningPhase(self, phase, epochs, Optimiser(trained, self.training, scale), shuffler, now, start)
+        optimiser = Optimiser(trained, self.training, scale)
+        private = _open_private(self.module, trained, self.plans.get(number))
+        running = _RunningPhase(self, phase, epochs, optimiser, shuffler, now, start, private)
         if number == 0 and self.lasting:
             running.optimiser.load(running.trained_names, self.lasting)
         return running
@@ -125,6 +132,7 @@ class _RunningPhase:
     shuffler: torch.Generator
     now: dict[str, nn.Parameter]
     start: dict[str, Tensor]
+    private: PrivateGradients | None = None
     steps_done: int = 0
     best: tuple[float, dict[str, Tensor]] | None = None
     epochs_without_gain: int = 0
@@ -137,6 +145,8 @@ class _RunningPhase:
     @property
     def steps(self) -> int:
         """Number of steps in one epoch."""
+        if self.private is not None:
+            return self.private.steps.steps
         return len(_batches(np.arange(len(self.phase.data)), self.loop.training, self.loop.module))
 
     @property
@@ -183,20 +193,41 @@ class _RunningPhase:
         trained = {id(parameter) for parameter in self.optimiser.parameters}
         for parameter in self.now.values():
             parameter.requires_grad_(id(parameter) in trained)
-        order = _draw_order(data.y, self.loop.training, self.shuffler)
-        for step, index in enumerate(_batches(order, self.loop.training, module)):
+        for step, index in enumerate(self._draw_batches()):
             batch = self._read_batch(index)
             tried = not first or step > 0
             if self.phase.anneal:
                 part_done = self.steps_done / self._total_steps
                 self.optimiser.rate = self.loop.training.lr * (1 + math.cos(math.pi * part_done)) / 2
             self.steps_done += 1
+            if self.private is not None:
+                yield self._step_privately(self.private, batch), len(index)
+                continue
             compute_loss = functools.partial(self._compute_loss, batch)
             with contextlib.nullcontext() if tried else explain_unsupported(module, arithmetic, compute_loss):
                 loss, total = compute_loss(arithmetic)
                 _check_finite(total, step + 1, arithmetic)
                 self.optimiser.step(total)
             yield loss.item(), len(index)
+
+    def _draw_batches(self) -> Iterable[NDArray[np.int64]]:
+        data, training = self.phase.data, self.loop.training
+        if self.private is not None:
+            return self.private.draw_batches(len(data))
+        return _batches(_draw_order(data.y, training, self.shuffler), training, self.loop.module)
+
+    def _step_privately(self, private: PrivateGradients, batch: Examples) -> float:
+        """Take a step with a private gradient, and return the loss on the batch; 0 if it is empty."""
+        penalty = self.phase.penalty
+        loss = self._data_loss(batch, self.loop.arithmetic) if len(batch) else None
+        private.differentiate(loss, None if penalty is None else penalty(self.now, self.start))
+        self.optimiser.update()
+        return 0.0 if loss is None else loss.item()
+
+    def close(self) -> None:
+        """Leave the module as other code expects it."""
+        if self.private is not None:
+            self.private.close()
 
     def _read_batch(self, index: NDArray[np.int64]) -> Examples:
         data, mosaic = self.phase.data, self.loop.training.mosaic
@@ -209,12 +240,25 @@ class _RunningPhase:
 
     def _compute_loss(self, batch: Examples, arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
         """Loss of a batch, and the same with the penalty; both scalars."""
-        penalty = self.phase.penalty
+        penalty, value = self.phase.penalty, self._data_loss(batch, arithmetic)
+        return value, value if penalty is None else value + penalty(self.now, self.start)
+
+    def _data_loss(self, batch: Examples, arithmetic: Arithmetic) -> Tensor:
         with arithmetic.autocast():
             output = self.loop.module(arithmetic.inputs(to_tensor(batch.x)))
         loss = self.phase.loss or self.loop.loss
-        value = loss(_outputs(output), self.loop.targets(batch.y).to(arithmetic.device))
-        return value, value if penalty is None else value + penalty(self.now, self.start)
+        value: Tensor = loss(_outputs(output), self.loop.targets(batch.y).to(arithmetic.device))
+        return value
+
+
+def _open_private(
+    module: nn.Module, parameters: list[nn.Parameter], steps: PrivateSteps | None
+) -> PrivateGradients | None:
+    if steps is None:
+        return None
+    from fedquilt_common.training.private_gradients import PrivateGradients  # loads Opacus
+
+    return PrivateGradients(module, parameters, steps)
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

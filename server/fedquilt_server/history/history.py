@@ -69,6 +69,7 @@ class History:
         rows: the replies of the latest finished rounds, oldest first.
         coverage: how often each channel was trained; None if all clients trained the whole model.
         memory: the peaks of each client's trainings in the finished rounds.
+        epsilon: what each client with differential privacy has spent on its samples, as it last reported.
 
     Raises:
         RunFolderError: the files cannot be written.
@@ -84,6 +85,7 @@ class History:
         self._file = EventFile(folder / EVENTS, EVENTS_KEPT, fresh=not stored)
         self.rows: list[ReplyRow] = []
         self.memory = defaultdict[ClientId, MemoryTally](MemoryTally)
+        self.epsilon = dict[ClientId, float]()
         self._coverage_path = folder / COVERAGE
         self.coverage = read_coverage(self._coverage_path) if stored else None
         self._written = self.coverage
@@ -145,14 +147,16 @@ class History:
 
     def _close(self, result: RoundResult, at: float) -> list[ReplyRow]:
         rows = self._book.close(result, at)
-        self._count_memory(rows)
+        self._count_trainings(rows)
         self._events.round = result.round + 1
         first = result.round - ROUNDS_KEPT
         self.rows = [*(row for row in self.rows if row.round > first), *rows]
         return rows
 
-    def _count_memory(self, rows: Iterable[ReplyRow]) -> None:
+    def _count_trainings(self, rows: Iterable[ReplyRow]) -> None:
         for row in rows:
+            if row.epsilon is not None and row.client is not None:
+                self.epsilon[row.client] = row.epsilon
             if row.outcome == "accepted" and row.client is not None and row.train_seconds is not None:
                 self.memory[row.client].add(row.memory_peak, row.gpu_memory_peak)
 

@@ -91,6 +91,7 @@ def _accepted_row(event: Replied, *, counts: bool) -> ReplyRow:
         memory_peak=_whole(metrics.get("memory_peak")),
         gpu_memory_peak=_whole(metrics.get("gpu_memory_peak")),
         joules=metrics.get("joules"),
+        epsilon=metrics.get("epsilon"),
         outcome="accepted" if counts else "discarded",
         began_at=event.began,
         arrived_at=event.at,

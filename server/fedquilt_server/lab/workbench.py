@@ -16,6 +16,7 @@ from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
+from fedquilt_server.lab.privacy_check import check_privacy
 
 ANY_PACKAGE = ("*",)
 """The coordinator's user names the packages in the experiment, so the coordinator may import all of them."""
@@ -114,18 +115,20 @@ class Workbench(ExperimentTools):
         return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
 
     def check(self) -> None:
-        """Check learning task, noise, sampling, mosaics, and that the clients' own models are allowed and can be built.
+        """Check learning task, noise, sampling, mosaics, privacy, and that the clients' own models can be used.
 
         The run then fails when it starts, not later on a board.
 
         Raises:
             ExperimentError: the algorithm cannot do the data set's learning task, the data set has no inputs for sensor
-                noise, no classes to balance or no boxes for mosaics, or a client's own model cannot be used.
+                noise, no classes to balance or no boxes for mosaics, a client's own model cannot be used, or the
+                clients' samples would not be private.
         """
         if self.learns:
             self._check_test_samples()
             self._check_task()
             self._check_sampling()
+            check_privacy(self.experiment, self.algorithm(), self.learning_task.name, self.holdout)
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
         if not self.learns or self.experiment.models == [self.experiment.model]:

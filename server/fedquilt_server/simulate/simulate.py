@@ -16,6 +16,7 @@ from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_s
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.privacy.noise_key import KEY_VARIABLE
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.wire.tls import tls_context
 from fedquilt_server.runs.result_files import read_result, record_ending
@@ -334,4 +335,6 @@ def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int) -> ChildSpec
         "--allow-import": "*",
     }
     argv = _fedquilt_command("agent", *plan.connection, *(text for pair in options.items() for text in pair))
-    return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", plan.environment)
+    # Simulated boards have no secrets from each other; a board's own key would give other bits in each simulation.
+    key = {KEY_VARIABLE: hashlib.sha256(f"{plan.experiment.seed} {spec.name}".encode()).hexdigest()}
+    return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", {**key, **plan.environment})

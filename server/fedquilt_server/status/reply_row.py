@@ -33,6 +33,7 @@ class ReplyRow(BaseModel):
         default=None, description="most bytes of torch's tensors on the GPU; null without one"
     )
     joules: float | None = Field(default=None, description="energy of the board while it trained this task")
+    epsilon: float | None = Field(default=None, description="privacy spent on the client's samples, with this task")
     outcome: ReplyOutcome = Field(
         description="missing: not there when the exchange closed; discarded: accepted, but the round started again"
     )

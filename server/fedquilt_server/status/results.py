@@ -127,6 +127,17 @@ class OwnMemory(BaseModel):
     peak: int = 0
 
 
+class PrivacySpent(BaseModel):
+    """What training has spent on a client's samples, in all runs of its board, by its newest accepted reply."""
+
+    model_config = ConfigDict(frozen=True)
+
+    client: int
+    epsilon: float = Field(description="spent up to now")
+    budget: float = Field(description="`privacy.epsilon` of the client")
+    delta: float = Field(description="probability with which the guarantee may fail")
+
+
 class Ending(BaseModel):
     """How a run ended, or that it still runs. A run that failed or was stopped can be resumed."""
 
@@ -164,4 +175,5 @@ class Result(BaseModel):
     rounds: list[RoundResult]
     coordinator_memory: OwnMemory = OwnMemory()
     memory: list[TrainingMemory] = Field(default_factory=list, description="what training took of each client's board")
+    privacy: list[PrivacySpent] = Field(default_factory=list, description="of each client with differential privacy")
     final: dict[str, float | int | str] = Field(default_factory=dict)

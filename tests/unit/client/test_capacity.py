@@ -258,7 +258,7 @@ def test_a_board_trains_the_largest_nested_member_that_fits(
     from fedquilt_common.models import build_model
     from fedquilt_common.submodels.adaptivefl_pool import make_pool
     from fedquilt_common.tracing.trace import blueprint_for
-    from fedquilt_common.training.learner import to_arrays
+    from fedquilt_common.training.module_arrays import to_arrays
 
     run = kit.run(
         algorithm=POOL, model={"name": "mlp", "hidden": [512, 512, 256]}, training={"batch": 16, "momentum": 0.5}

@@ -17,7 +17,7 @@ from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
 from fedquilt_common.submodels.selection import prefix, window
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.tracing.trace import blueprint_for
-from fedquilt_common.training.learner import to_arrays
+from fedquilt_common.training.module_arrays import to_arrays
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import SliceMessage

@@ -16,7 +16,7 @@ import torch
 import fedquilt as fq
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.experiment.experiment import dump_experiment
-from fedquilt_common.training.learner import to_arrays
+from fedquilt_common.training.module_arrays import to_arrays
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire.codec import write_arrays
 from fedquilt_server.runs.tables import rounds_csv

@@ -53,7 +53,7 @@ class OwnModel(ABC):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.0, own_models=True, any_models=True, tasks=frozenset({"classification"})
+        holdout=0.0, own_models=True, any_models=True, tasks=frozenset({"classification"}), privacy=""
     )
 
     kd_epochs: int = 1
@@ -70,6 +70,10 @@ class OwnModel(ABC):
             raise ValueError("kd_lr must be a positive number; leave it out for the client's own")
         if self.warm_up_epochs < 0:
             raise ValueError("warm_up_epochs must be 0 or more")
+
+    def private_passes(self, epochs: int, rounds: int) -> int:
+        """Return the passes over a client's own samples; those over the public ones spend no privacy."""
+        return rounds * epochs + self.warm_up_epochs
 
     # -- what the algorithms override ----------------------------------------------------------
 
@@ -197,7 +201,7 @@ class OwnModel(ABC):
         if self.kd_lr is not None:
             changes["lr"] = self.kd_lr
         student = learner.with_settings(**changes) if changes else learner
-        return student.train(model, data, seed=seed, loss=self.loss, epochs=self.kd_epochs)
+        return student.train(model, data, seed=seed, loss=self.loss, epochs=self.kd_epochs, public=True)
 
     def _model(self, ctx: ClientContext) -> Arrays:
         """Return the client's own model; its initial one until it has trained."""

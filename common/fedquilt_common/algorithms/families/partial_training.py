@@ -71,6 +71,10 @@ class PartialTraining(ABC):
         trained = {str(client): self._width_of(client, ctx) for client in sorted(replies)}
         return State(arrays, state.extra, {"trained": trained}, parts={client: parts[client] for client in replies})
 
+    def privacy_problem(self) -> str:
+        """Return why it cannot train with differential privacy; empty if it can."""
+        return "replies name the client's classes; set algorithm.mask_absent_classes: false" * self.mask_absent_classes
+
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == "statistics":
             return Reply(ctx.learner.statistics(task.arrays, ctx.data), len(ctx.data))

@@ -52,7 +52,9 @@ class PrivateHead(ABC):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.25, tasks=frozenset({"classification", "regression", "next-word"})
+        holdout=0.25,
+        tasks=frozenset({"classification", "regression", "next-word"}),
+        privacy="private heads train in passes that the privacy budget does not plan",
     )
 
     head_layers: int = 1

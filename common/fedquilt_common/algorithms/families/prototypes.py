@@ -51,6 +51,10 @@ class Prototypes(ABC):
     def by_accuracy(self) -> bool:
         """Whether clients report their accuracy."""
 
+    def privacy_problem(self) -> str:
+        """Return why it cannot train with differential privacy; empty if it can."""
+        return "a client's accuracy tells of its samples; weigh clients in another way" if self.by_accuracy else ""
+
     def make_tasks(self, models: Sequence[Arrays], ctx: ServerContext) -> dict[ClientId, Task]:
         """Return a training task for each client of the round; clients of one prototype share one publication.
 

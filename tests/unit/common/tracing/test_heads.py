@@ -18,7 +18,8 @@ from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.heads import Head, TwoHeads, add_second_head, head_names, pick_arrays, split_second_head
 from fedquilt_common.tracing.trace import anatomy_of
-from fedquilt_common.training.learner import TorchLearner, to_arrays
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.module_arrays import to_arrays
 from fedquilt_common.types import Examples
 
 IMAGE = (3, 32, 32)

@@ -1,0 +1,30 @@
+"""What an algorithm declares about differential privacy."""
+
+from __future__ import annotations
+
+from fedquilt_common.algorithm_api.records import declaration_of
+
+_UNDECLARED = "it does not declare that its replies tell nothing of the samples beside what its training tells"
+
+
+def privacy_problem(algorithm: object) -> str:
+    """Return why an algorithm cannot train with differential privacy; empty if it can.
+
+    Args:
+        algorithm: its ``declares.privacy`` decides, unless it has a method ``privacy_problem`` that returns the reason.
+    """
+    own = getattr(algorithm, "privacy_problem", None)
+    declared = declaration_of(algorithm).privacy
+    return str(own()) if own is not None else _UNDECLARED if declared is None else declared
+
+
+def private_passes(algorithm: object, epochs: int, rounds: int) -> int:
+    """Return how many passes over its samples a client makes at most in ``rounds`` rounds, from its first one.
+
+    Args:
+        algorithm: it makes ``epochs`` in each round, unless it has a method ``private_passes`` that says otherwise.
+        epochs: ``training.epochs`` of the client.
+        rounds: rounds in which the client may still take part.
+    """
+    own = getattr(algorithm, "private_passes", None)
+    return int(own(epochs, rounds)) if own is not None else epochs * rounds

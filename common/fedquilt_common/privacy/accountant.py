@@ -1,0 +1,118 @@
+"""The privacy that noisy training steps spend, as Opacus accounts for it.
+
+A step of DP-SGD (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016) draws each sample with probability
+``rate``, clips its gradient and adds Gaussian noise. ``epsilon_of`` says what all steps spend together.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from fedquilt_common.errors import PackageMissingError, PrivacyBudgetError
+
+if TYPE_CHECKING:
+    from opacus.accountants import IAccountant
+
+AccountantName = Literal["rdp", "prv"]
+
+LARGEST_NOISE: Final = 1000.0
+"""With more noise, in clipping norms, nothing can be learned."""
+TOLERANCE: Final = 0.01
+"""How far below the budget the epsilon of the found noise may lie; Opacus's default."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Training steps of one kind.
+
+    Attributes:
+        noise: standard deviation of the noise on a sum of clipped gradients, divided by the clipping norm.
+        rate: probability with which a step draws each sample, in (0, 1].
+        steps: number of steps.
+    """
+
+    noise: float
+    rate: float
+    steps: int
+
+
+def epsilon_of(charges: Sequence[Charge], delta: float, accountant: AccountantName) -> float:
+    """Return the epsilon that steps spend together; 0 for no steps.
+
+    Args:
+        charges: the steps, in any order.
+        delta: probability, in (0, 1), with which the guarantee may fail.
+        accountant: ``rdp`` (Mironov et al., "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019) or
+            ``prv`` (Gopi et al., "Numerical Composition of Differential Privacy", NeurIPS 2021).
+
+    Raises:
+        PackageMissingError: Opacus is not installed.
+    """
+    steps = Counter[tuple[float, float]]()
+    for charge in charges:
+        steps[charge.noise, charge.rate] += charge.steps
+    history = [(noise, rate, count) for (noise, rate), count in steps.items() if count]
+    if not history:
+        return 0.0
+    account = _make_accountant(accountant)
+    account.history = history
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Optimal order is the")  # the bound is looser, but it holds
+        warnings.filterwarnings("ignore", message="divide by zero")  # with rate 1, log(0) is a right minus infinity
+        return float(account.get_epsilon(delta=delta))
+
+
+def solve_noise(
+    spent: Sequence[Charge], epsilon: float, delta: float, rate: float, steps: int, accountant: AccountantName
+) -> float:
+    """Return the least noise with which further steps stay within a budget, to the tolerance of Opacus.
+
+    Args:
+        spent: steps that the budget has paid for already.
+        epsilon: the budget.
+        delta: as in ``epsilon_of``.
+        rate: probability, in (0, 1], with which each further step draws a sample.
+        steps: number of further steps, 1 or more.
+        accountant: as in ``epsilon_of``.
+
+    Returns:
+        The noise, in clipping norms. Without ``spent``, that of Opacus's ``get_noise_multiplier``.
+
+    Raises:
+        PrivacyBudgetError: no noise is large enough.
+        PackageMissingError: Opacus is not installed.
+    """
+
+    def epsilon_with(noise: float) -> float:
+        return epsilon_of([*spent, Charge(noise, rate, steps)], delta, accountant)
+
+    low, high, found = 0.0, 10.0, float("inf")
+    while found > epsilon:
+        high = 2 * high
+        if high > LARGEST_NOISE:
+            raise PrivacyBudgetError(
+                f"{epsilon_of(spent, delta, accountant):.4g} of the budget of epsilon {epsilon:g} is spent, and the "
+                f"rest is too little for {steps} steps with any useful noise; choose a larger privacy.epsilon, or "
+                "fewer rounds"
+            )
+        found = epsilon_with(high)
+    while epsilon - found > TOLERANCE:
+        noise = (low + high) / 2
+        value = epsilon_with(noise)
+        if value < epsilon:
+            high, found = noise, value
+        else:
+            low = noise
+    return high
+
+
+def _make_accountant(name: AccountantName) -> IAccountant:
+    try:
+        from opacus.accountants import create_accountant
+    except ImportError:
+        raise PackageMissingError("differential privacy needs the package opacus: pip install 'fedquilt[dp]'") from None
+    return create_accountant(mechanism=name)

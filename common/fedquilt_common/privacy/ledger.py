@@ -1,0 +1,138 @@
+"""The ledger of a board: the privacy that tasks have spent on each client's samples, in every run.
+
+A file ``<digest>.jsonl`` belongs to the samples with that digest. Each line is one task and the checksum of the file up
+to it, so that a damaged file is never taken for a shorter one. Lines are only appended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.durable import sync
+from fedquilt_common.privacy.accountant import Charge
+
+SUFFIX: Final = ".jsonl"
+_ADVICE: Final = (
+    "the board cannot know what it has spent, so it trains no client with these samples. Restore the file from a backup"
+)
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """A task that trained with differential privacy.
+
+    Attributes:
+        run: identifier of the run.
+        client: its client.
+        round: number of the round.
+        exchange: number of the exchange.
+        task: fingerprint of the task. The same task gives the same bits, so it spends once.
+        charges: its training steps.
+        epsilon: what all tasks on these samples have spent with this one.
+        delta: the delta of that epsilon.
+    """
+
+    run: str
+    client: int
+    round: int
+    exchange: int
+    task: str
+    charges: tuple[Charge, ...]
+    epsilon: float
+    delta: float
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What identifies the task on this board."""
+        return self.run, self.client, self.task
+
+    def encode(self) -> dict[str, Any]:
+        """Return the entry as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def decode(cls, fields: Mapping[str, Any]) -> LedgerEntry:
+        """Return the entry of what ``encode`` returned.
+
+        Raises:
+            TypeError: fields are missing or unknown.
+        """
+        return cls(**{**fields, "charges": tuple(Charge(**charge) for charge in fields["charges"])})
+
+
+def ledger_file(folder: Path, digest: str) -> Path:
+    """Return the path of the ledger of the samples with this digest."""
+    return folder / f"{digest}{SUFFIX}"
+
+
+def read_ledger(path: Path) -> list[LedgerEntry]:
+    """Read a ledger; an absent one is empty.
+
+    A last line without an end belongs to a task whose reply was never committed, and does not count.
+
+    Raises:
+        RunFolderError: the file is damaged.
+        OSError: the file cannot be read; it may be intact.
+    """
+    return [entry for entry, _ in _read_lines(path)]
+
+
+def append_entry(path: Path, entry: LedgerEntry) -> None:
+    """Add a task durably, unless the ledger has it.
+
+    Raises:
+        RunFolderError: the file is damaged.
+        OSError: the file cannot be written.
+    """
+    lines = list(_read_lines(path))
+    if entry.key in {known.key for known, _ in lines}:
+        return
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    end, seal = lines[-1][1] if lines else (0, "")
+    text = json.dumps(entry.encode(), separators=(",", ":"))
+    is_new = not path.exists()
+    with path.open("ab") as file:
+        file.truncate(end)  # the rest of a line that was never finished
+        file.write(f"{_seal(seal, text)} {text}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+    if is_new:
+        sync(path.parent)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[LedgerEntry, tuple[int, str]]]:
+    """Yield each entry with the position of its line's end and the checksum up to there."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    end, seal = 0, ""
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            found, _, text = line.decode().rstrip("\n").partition(" ")
+            entry = LedgerEntry.decode(json.loads(text))
+        except (ValueError, TypeError, LookupError) as error:
+            raise RunFolderError(f"{path}:{number}: is damaged ({error}): {_ADVICE}") from None
+        seal = _seal(seal, text)
+        if found != seal:
+            raise RunFolderError(f"{path}:{number}: does not have its checksum: {_ADVICE}")
+        end += len(line)
+        yield entry, (end, seal)
+
+
+def _seal(before: str, text: str) -> str:
+    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()
+
+
+def charges_of(entries: Sequence[LedgerEntry], without: tuple[str, int, str] | None = None) -> list[Charge]:
+    """Return the steps of all entries but the one with the key ``without``."""
+    return [charge for entry in entries if entry.key != without for charge in entry.charges]

@@ -1,0 +1,86 @@
+"""Which samples a ledger belongs to: training on a sample spends its privacy, whatever shard it is in.
+
+Beside each ledger, ``<digest>.samples`` holds a short digest of each of its samples. A client whose samples are in
+several ledgers has spent what all of them say: another partition, seed or a grown file starts no new account.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.durable import replace_durably
+from fedquilt_common.privacy.ledger import SUFFIX, LedgerEntry, ledger_file, read_ledger
+from fedquilt_common.types import Examples
+
+_SAMPLES: Final = ".samples"
+_ID_BYTES: Final = 8
+_ID: Final = np.dtype("<u8")
+
+
+def identify_samples(data: Examples) -> NDArray[np.uint64]:
+    """Return the sorted, distinct digests of samples, uint64 of shape (n or fewer,).
+
+    Args:
+        data: ``x`` of shape (n, *input_shape); the labels do not matter, because noise may change them.
+    """
+    found = (hashlib.blake2b(np.asarray(x).tobytes(), digest_size=_ID_BYTES).digest() for x in data.x)
+    return np.unique(np.frombuffer(b"".join(found), dtype=_ID))
+
+
+def digest_samples(ids: NDArray[np.uint64]) -> str:
+    """Return the SHA-256, in hex, of samples by their digests, uint64 of shape (n,)."""
+    return hashlib.sha256(ids.tobytes()).hexdigest()
+
+
+def keep_samples(folder: Path, ids: NDArray[np.uint64]) -> str:
+    """Store which samples a ledger belongs to, durably; returns its digest.
+
+    Args:
+        folder: the board's ledgers.
+        ids: what ``identify_samples`` returned, of shape (n,).
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    digest = digest_samples(ids)
+    path = folder / f"{digest}{_SAMPLES}"
+    if not path.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_suffix(".new")
+        draft.write_bytes(ids.tobytes())
+        replace_durably(draft, path)
+    return digest
+
+
+def related_entries(folder: Path, ids: NDArray[np.uint64]) -> dict[str, list[LedgerEntry]]:
+    """Return the entries of each ledger, by digest, that has a sample in common with ``ids``, of shape (n,).
+
+    Raises:
+        RunFolderError: a ledger, or the list of its samples, is damaged or missing.
+        OSError: a file cannot be read; it may be intact.
+    """
+    own = digest_samples(ids)
+    found = {own: read_ledger(ledger_file(folder, own))}
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        digest = path.name.removesuffix(SUFFIX)
+        if digest != own and np.isin(_read_samples(folder, digest), ids).any():
+            found[digest] = read_ledger(path)
+    return found
+
+
+def _read_samples(folder: Path, digest: str) -> NDArray[np.uint64]:
+    path = folder / f"{digest}{_SAMPLES}"
+    content = path.read_bytes() if path.exists() else b""
+    ids = np.frombuffer(content[: len(content) // _ID_BYTES * _ID_BYTES], dtype=_ID)
+    if digest_samples(ids) != digest or len(content) % _ID_BYTES:
+        raise RunFolderError(
+            f"{path}: is missing or damaged, so the board cannot know which samples were trained on: it trains no "
+            "client with differential privacy. Restore the file from a backup"
+        )
+    return ids

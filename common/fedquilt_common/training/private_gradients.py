@@ -1,0 +1,150 @@
+"""The gradients of DP-SGD, by Opacus: each sample's gradient is clipped, and noise is added to their sum.
+
+Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, algorithm 1. The sum is divided by the expected size
+of a batch. Opacus computes the gradients of all samples of a batch at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedquilt_common.errors import ExperimentError, PackageMissingError
+from fedquilt_common.privacy.meter import PrivateSteps
+
+try:
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+    from opacus.validators import ModuleValidator
+except ImportError:
+    raise PackageMissingError("differential privacy needs the package opacus: pip install 'fedquilt[dp]'") from None
+
+
+class _SecretNoiseOptimizer(DPOptimizer):  # type: ignore[misc]
+    """Opacus's optimiser, with noise from the board's generator instead of torch's, whose seed has 32 bits only."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], steps: PrivateSteps) -> None:
+        super().__init__(
+            torch.optim.SGD(parameters, lr=0.0),  # it only holds the parameters; the caller takes the steps
+            noise_multiplier=steps.noise,
+            max_grad_norm=steps.clip,
+            expected_batch_size=steps.expected_batch,
+        )
+        self._secret = steps.generator
+
+    def add_noise(self) -> None:
+        """Add Gaussian noise of standard deviation noise x clip to each entry of the sums."""
+        for parameter in self.params:
+            noise = self._secret.standard_normal(tuple(parameter.shape)) * self.noise_multiplier * self.max_grad_norm
+            parameter.grad = parameter.summed_grad + torch.from_numpy(noise).to(parameter.summed_grad)
+
+
+class PrivateGradients:
+    """Computes the private gradients of a module's parameters.
+
+    Args:
+        module: made by ``make_private``, in training mode.
+        parameters: those that the training changes.
+        steps: clipping and noise.
+    """
+
+    def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], steps: PrivateSteps) -> None:
+        self.steps = steps
+        self._parameters = list(parameters)
+        self._hooks = GradSampleModule(module, loss_reduction="mean", strict=False)
+        self._optimizer: _SecretNoiseOptimizer | None = None
+
+    def differentiate(self, loss: Tensor | None, penalty: Tensor | None) -> None:
+        """Set ``grad`` of the parameters to the private gradient of one step.
+
+        Parameters that the loss does not depend on have no gradient.
+
+        Args:
+            loss: the mean over the samples that the step has drawn, of shape (); None: it has drawn none.
+            penalty: of shape (); it does not depend on samples, so it needs no noise.
+        """
+        for parameter in self._parameters:
+            parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
+        if loss is not None:
+            with _ignore_hook_warning():
+                loss.backward()  # type: ignore[no-untyped-call]
+        optimizer = self._find_optimizer()
+        if loss is None:
+            for parameter in optimizer.params:
+                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
+        optimizer.pre_step()
+        for parameter in optimizer.params:
+            parameter.grad_sample = parameter.summed_grad = None
+        if penalty is not None:
+            _add_gradient(penalty, self._parameters)
+
+    def _find_optimizer(self) -> _SecretNoiseOptimizer:
+        """Return Opacus's optimiser of the parameters that the loss depends on; the first batch shows which."""
+        used = [p for p in self._parameters if getattr(p, "grad_sample", None) is not None]
+        if self._optimizer is None and used:
+            self._optimizer = _SecretNoiseOptimizer(used, self.steps)
+        return self._optimizer or _SecretNoiseOptimizer(self._parameters, self.steps)
+
+    def draw_batches(self, samples: int) -> Iterator[NDArray[np.int64]]:
+        """Yield the positions of each step's samples in an epoch, int64 of shape (k,); each is equally likely to be in.
+
+        Args:
+            samples: number of samples to draw from.
+        """
+        for _ in range(self.steps.steps):
+            yield np.flatnonzero(self.steps.generator.random(samples) < self.steps.rate)
+
+    def close(self) -> None:
+        """Remove the hooks and gradients of single samples from the module."""
+        self._hooks.remove_hooks()
+        for parameter in self._parameters:
+            for name in ("grad_sample", "summed_grad"):
+                if hasattr(parameter, name):
+                    delattr(parameter, name)
+
+
+def make_private(module: nn.Module) -> nn.Module:
+    """Return a module that Opacus can differentiate sample by sample, with the same names, numbers and outputs.
+
+    Args:
+        module: any module; recurrent layers are replaced by Opacus's own.
+
+    Raises:
+        ExperimentError: the module mixes the samples of a batch.
+    """
+    mixing = [part for part in module.modules() if isinstance(part, _BatchNorm) or hasattr(part, "running_mean")]
+    if mixing:
+        raise ExperimentError(
+            f"the model has {type(mixing[0]).__name__}, which mixes the samples of a batch, so the gradient of one "
+            "sample cannot be bounded: with `privacy`, choose a model without, such as resnet18-gn"
+        )
+    errors = ModuleValidator.validate(module, strict=False)
+    if not errors:
+        return module
+    fixed: nn.Module = ModuleValidator.fix(module)
+    if errors := ModuleValidator.validate(fixed, strict=False):
+        raise ExperimentError(f"the model cannot be trained with `privacy`: {errors[0]}; choose another model")
+    return fixed.train(module.training)
+
+
+def _add_gradient(penalty: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    found = torch.autograd.grad(penalty, parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, found, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+
+@contextlib.contextmanager
+def _ignore_hook_warning() -> Iterator[Any]:
+    """Opacus's hooks are on all layers, also on the first, whose input needs no gradient; torch warns about that."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        yield

@@ -1,0 +1,150 @@
+"""Tasks with differential privacy: what leaves the board, what the ledger gets, and when a client declines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.client.test_worker import do, done, learner
+
+from fedquilt_client.current_run import commit_finished
+from fedquilt_client.privacy_account import PUBLIC_METRICS
+from fedquilt_client.store import AgentStore, RunStore
+from fedquilt_client.worker_pool import JobFinished
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
+from fedquilt_common.privacy.noise_key import KEY_VARIABLE
+from fedquilt_common.training_jobs import Job, Spending
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Kit
+
+pytest.importorskip("opacus", reason="needs the extra dp")
+PRIVATE: dict[str, Any] = {
+    "algorithm": {"name": "fedavg"},
+    "training": {"epochs": 1, "batch": 60, "lr": 0.1},
+    "rounds": 2,
+    "privacy": {"epsilon": 6.0, "delta": 0.001},
+}
+
+
+class PrivateBoard:
+    """An agent's store, and its training process."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        self.agent = AgentStore(kit.folder / "state")
+        self.model = write_arrays(kit.folder / "model.safetensors", learner(kit.run(**PRIVATE)).init(4)).path
+
+    def run(self, name: str = "run-1", **changes: Any) -> tuple[RunMessage, RunStore]:
+        message = self.kit.run(name, **{**PRIVATE, **changes})
+        return message, self.agent.open_run(message)
+
+    def job(self, run: tuple[RunMessage, RunStore], client: int = 0, round: int = 1, **changes: Any) -> Job:
+        drafts = run[1].drafts(client, round, 0)
+        fields = {"round": round, "fingerprint": f"{round:016}", "ledgers": run[1].ledgers, **changes}
+        return self.kit.job(run[0], client, [self.model], reply=drafts.reply, memory_out=drafts.memory, **fields)
+
+    def train(self, job: Job) -> JobFinished:
+        finished = done(job)
+        spent = finished.spent
+        return JobFinished(
+            job, finished.digest, finished.size, finished.memory, finished.head,
+            Spending.model_validate(spent) if spent is not None else None,
+        )  # fmt: skip
+
+    def ledgers(self) -> list[int]:
+        """Return the number of tasks in each ledger."""
+        return [len(read_ledger(path)) for path in (self.kit.folder / "state" / "privacy").glob(f"*{SUFFIX}")]
+
+
+@pytest.fixture
+def board(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateBoard]:
+    monkeypatch.setenv(KEY_VARIABLE, "07" * 32)
+    made = PrivateBoard(kit)
+    yield made
+    made.agent.release()
+
+
+def header(job: Job) -> ReplyHeader:
+    return ReplyHeader.model_validate_json(FileArrays(job.reply).metadata[REPLY_KEY])
+
+
+def test_a_reply_tells_neither_loss_nor_number_of_samples(board: PrivateBoard) -> None:
+    job = board.job(board.run())
+    board.train(job)
+    found = header(job)
+    assert found.weight == 1.0
+    assert found.metrics.keys() <= PUBLIC_METRICS | {"epsilon", "memory_peak"}
+    assert 0 < found.metrics["epsilon"] < 6
+
+
+def test_labels_of_a_client_that_does_not_train_have_no_number_of_samples_either(board: PrivateBoard) -> None:
+    fields: dict[str, Any] = {
+        "algorithm": {"name": "fedmd"}, "data": {"set": "digits", "clients": 4, "public": {"samples": 20}}
+    }  # fmt: skip
+    job = board.job(board.run(**fields), kind="score", labels=True)
+    assert board.train(job).spent is None
+    assert header(job).weight == 1.0
+
+
+def test_a_task_spends_once_whatever_is_repeated(board: PrivateBoard) -> None:
+    run = board.run()
+    finished = board.train(board.job(run))
+    first = {name: x.tobytes() for name, x in FileArrays(finished.job.reply).items()}
+    assert commit_finished(run[1], finished) is not None
+    assert board.ledgers() == [1]
+    again = board.train(board.job(run))  # as after a crash between ledger and reply
+    assert {name: x.tobytes() for name, x in FileArrays(again.job.reply).items()} == first
+    assert commit_finished(run[1], again) is not None
+    assert board.ledgers() == [1]
+
+
+def test_a_later_run_starts_from_what_was_spent_and_declines_in_the_end(board: PrivateBoard) -> None:
+    run = board.run()
+    for round in (1, 2):
+        commit_finished(run[1], board.train(board.job(run, round=round)))
+    spent = read_ledger(next((board.kit.folder / "state" / "privacy").glob(f"*{SUFFIX}")))[-1].epsilon
+    assert 5.9 < spent <= 6
+    told = do(board.job(board.run("run-2", seed=3, training={"epochs": 1, "batch": 50, "lr": 0.3})))
+    assert told["event"] == "failed"
+    assert told["reason"].startswith("the privacy budget is used up: 5.99")
+    richer = board.job(board.run("run-3", privacy={"epsilon": 9.0, "delta": 0.001}))
+    board.train(richer)
+    assert spent < header(richer).metrics["epsilon"] < 9
+
+
+def test_a_task_trains_again_if_another_has_spent_on_the_same_samples(board: PrivateBoard) -> None:
+    one, other = board.run("run-1"), board.run("run-2")
+    first, second = board.train(board.job(one)), board.train(board.job(other))
+    assert commit_finished(one[1], first) is not None
+    assert commit_finished(other[1], second) is None
+    assert board.ledgers() == [1]
+    assert commit_finished(other[1], board.train(board.job(other))) is not None
+
+
+def test_a_damaged_ledger_stops_the_training(board: PrivateBoard) -> None:
+    run = board.run()
+    finished = board.train(board.job(run))
+    commit_finished(run[1], finished)
+    (path,) = (board.kit.folder / "state" / "privacy").glob(f"*{SUFFIX}")
+    path.write_bytes(path.read_bytes()[1:])
+    told = do(board.job(run, round=2))
+    assert told["event"] == "failed"
+    assert "it trains no client with these samples. Restore the file from a backup" in told["reason"]
+    with pytest.raises(RunFolderError, match="Restore the file"):
+        commit_finished(run[1], finished)
+
+
+def test_a_replay_cannot_know_the_noise(board: PrivateBoard) -> None:
+    told = do(board.job(board.run(), ledgers=None))
+    assert "the noise is known to the board alone" in told["reason"]
+
+
+def test_without_privacy_there_is_no_ledger(board: PrivateBoard, tmp_path: Path) -> None:
+    assert board.train(board.job(board.run(privacy=None))).spent is None
+    assert not (tmp_path / "state" / "privacy").exists()

@@ -1,0 +1,114 @@
+"""The ledger: a task spends once, whatever crashes; a damaged ledger is never taken for a shorter or an empty one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.privacy.accountant import Charge
+from fedquilt_common.privacy.ledger import LedgerEntry, append_entry, ledger_file, read_ledger
+from fedquilt_common.privacy.noise_key import KEY_VARIABLE, open_key
+from fedquilt_common.privacy.samples_spent import identify_samples, keep_samples, related_entries
+from fedquilt_common.types import Examples
+
+
+def entry(round: int = 1, run: str = "run", client: int = 0) -> LedgerEntry:
+    charges = (Charge(1.1, 0.25, 4), Charge(1.1, 0.25, 8))
+    return LedgerEntry(run, client, round, 0, f"task {run} {client} {round}", charges, 0.5 * round, 1e-5)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    ledger = ledger_file(tmp_path, "digest")
+    for round in (1, 2, 3):
+        append_entry(ledger, entry(round))
+    return ledger
+
+
+def test_entries_come_back_in_order(path: Path) -> None:
+    assert read_ledger(path) == [entry(1), entry(2), entry(3)]
+    assert read_ledger(path.with_name("absent.jsonl")) == []
+
+
+def test_a_repeated_task_spends_once(path: Path) -> None:
+    before = path.read_bytes()
+    append_entry(path, entry(2))
+    assert path.read_bytes() == before
+
+
+def test_an_unfinished_line_does_not_count_and_is_replaced(path: Path) -> None:
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(whole[: -len(lines[2]) // 2])
+    assert read_ledger(path) == [entry(1), entry(2)]
+    append_entry(path, entry(3))
+    assert path.read_bytes() == whole
+
+
+@given(position=st.integers(0, 10**6), value=st.integers(0, 255))
+def test_a_changed_byte_is_found(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
+    path = ledger_file(tmp_path_factory.mktemp("ledger"), "digest")
+    for round in (1, 2):
+        append_entry(path, entry(round))
+    content = bytearray(path.read_bytes())
+    position %= len(content) - 1  # the last one is the end of the last line
+    if content[position] == value:
+        return
+    content[position] = value
+    path.write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"digest.jsonl:\d: .*Restore the file from a backup"):
+        read_ledger(path)
+
+
+def test_a_line_that_is_gone_is_found(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[2])
+    with pytest.raises(RunFolderError, match=":2: does not have its checksum"):
+        read_ledger(path)
+
+
+def samples(*rows: float) -> Examples:
+    return Examples(np.array(rows, np.float32).reshape(-1, 1), np.zeros(len(rows), np.int64))
+
+
+def test_samples_keep_their_ledger_in_another_shard(tmp_path: Path) -> None:
+    """Another partition, seed or a grown file starts no new account."""
+    first, other, both = (identify_samples(samples(*rows)) for rows in ((1, 2), (3, 4), (2, 3, 5)))
+    for ids, run in ((first, "a"), (other, "b")):
+        append_entry(ledger_file(tmp_path, keep_samples(tmp_path, ids)), entry(run=run))
+    assert [[one.run for one in found] for found in related_entries(tmp_path, first).values()] == [["a"]]
+    assert sorted(one.run for found in related_entries(tmp_path, both).values() for one in found) == ["a", "b"]
+    assert identify_samples(samples(2, 1)).tolist() == first.tolist()
+
+
+def test_lost_lists_of_samples_stop_training(tmp_path: Path) -> None:
+    ids = identify_samples(samples(1, 2))
+    digest = keep_samples(tmp_path, ids)
+    append_entry(ledger_file(tmp_path, digest), entry())
+    (tmp_path / f"{digest}.samples").write_bytes(b"other bytes")
+    with pytest.raises(RunFolderError, match=r"\.samples: is missing or damaged"):
+        related_entries(tmp_path, identify_samples(samples(7)))
+
+
+def test_the_key_is_drawn_once_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    folder = tmp_path / "privacy"
+    key = open_key(folder)
+    assert open_key(folder) == key
+    assert open_key(tmp_path / "other") != key
+    assert (folder / "key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in folder.iterdir()] == ["key"]
+    (folder / "key").write_text("short")
+    with pytest.raises(RunFolderError, match="must be 64 hex digits"):
+        open_key(folder)
+
+
+def test_entries_are_json(path: Path) -> None:
+    line = path.read_text().splitlines()[0].partition(" ")[2]
+    assert LedgerEntry.decode(json.loads(line)) == entry(1)

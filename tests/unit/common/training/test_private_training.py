@@ -1,0 +1,184 @@
+"""Private training: sample by sample, with secret noise that the board can repeat, and charged before it starts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
+from fedquilt_common.experiment.sections import Privacy, Training
+from fedquilt_common.learning_tasks import Classification
+from fedquilt_common.models import build_model
+from fedquilt_common.privacy.accountant import Charge
+from fedquilt_common.privacy.meter import PrivacyMeter, PrivateSteps
+from fedquilt_common.privacy.secret_noise import secret_generator
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.types import Examples
+
+pytest.importorskip("opacus", reason="needs the extra dp")
+from fedquilt_common.training.private_gradients import PrivateGradients, make_private
+
+RNG = np.random.default_rng(3)
+DATA = Examples(RNG.normal(size=(60, 4)).astype(np.float32), RNG.integers(0, 3, 60))
+KEY = "07" * 32
+
+
+def meter(
+    epsilon: float = 8.0, passes: int = 4, key: str = KEY, spent: Sequence[Charge] = (), **fields: Any
+) -> PrivacyMeter:
+    budget = Privacy(**{"epsilon": epsilon, "delta": 1e-3, **fields})
+    return PrivacyMeter(budget, passes, spent, None, functools.partial(secret_generator, key))
+
+
+def learner(own: PrivacyMeter | None, **training: Any) -> TorchLearner:
+    settings = Training(**{"epochs": 2, "batch": 20, "lr": 0.1, **training})
+    return TorchLearner(
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), settings, Classification(3), meter=own
+    )
+
+
+def train(own: PrivacyMeter | None, seed: int = 1, **arguments: Any) -> dict[str, Any]:
+    trainer = learner(own)
+    return dict(trainer.train(trainer.init(0), DATA, seed=seed, **arguments).arrays)
+
+
+def differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return any((one[name] != other[name]).any() for name in one)
+
+
+def test_the_noise_depends_on_the_secret_alone() -> None:
+    first = train(meter())
+    assert not differ(train(meter(), seed=2), first)  # the experiment's seed, which everybody knows, is not in it
+    assert differ(train(meter(key="08" * 32)), first)
+    assert differ(train(None), first)
+
+
+def test_two_budgets_never_share_their_noise() -> None:
+    """The difference of two results with the same noise in other sizes would tell the gradient."""
+    draws = [meter(epsilon).charge(60, 20, 1).generator.random() for epsilon in (8.0, 4.0)]
+    assert draws[0] != draws[1]
+
+
+def test_training_is_charged_as_opacus_counts_it() -> None:
+    own = meter(passes=4)
+    train(own)
+    (charge,) = own.charges
+    assert charge.rate == pytest.approx(1 / 3)
+    assert charge.steps == 6
+    assert 0 < own.epsilon < 8.0
+    train(own)
+    assert own.epsilon <= 8.0
+    with pytest.raises(PrivacyBudgetError, match=r"is used up: 7\.99\d+ of epsilon 8 is spent .* would make it"):
+        train(own)
+    assert sum(charge.steps for charge in own.charges) == 12
+
+
+def test_training_on_public_samples_costs_nothing() -> None:
+    own = meter()
+    assert not differ(train(own, public=True), train(None))
+    assert own.charges == []
+
+
+def test_earlier_runs_count() -> None:
+    first = meter()
+    train(first)
+    again = meter(spent=first.charges)
+    assert again.epsilon == first.epsilon
+    assert again.charge(60, 20, 1).noise > first.charges[0].noise
+    with pytest.raises(PrivacyBudgetError, match="is used up"):
+        meter(epsilon=first.epsilon, spent=first.charges).charge(60, 20, 1)
+    with pytest.raises(PrivacyBudgetError, match="the rest is too little for 12 steps with any useful noise"):
+        meter(epsilon=1e-4).charge(60, 20, 1)
+
+
+def test_a_penalty_needs_no_noise() -> None:
+    """Pulled back by a strong penalty, the private training stays near its start although its noise is large."""
+    far, near = (
+        train(meter(epsilon=0.1), penalty=penalty)
+        for penalty in (None, lambda now, start: 4.0 * sum(((now[n] - start[n]) ** 2).sum() for n in now))
+    )
+    start = learner(None).init(0)
+
+    def distance(arrays: dict[str, Any]) -> float:
+        return float(sum(np.abs(arrays[name] - start[name]).sum() for name in arrays))
+
+    assert distance(near) < 0.6 * distance(far)
+
+
+def test_the_noise_has_its_size() -> None:
+    module = nn.Linear(200, 50).train()
+    private = PrivateGradients(
+        module, list(module.parameters()), PrivateSteps(3.0, 0.5, 0.5, 2, 10, np.random.default_rng(1))
+    )
+    private.differentiate(None, None)  # a step that has drawn no samples
+    assert module.weight.grad is not None
+    assert float(module.weight.grad.std()) == pytest.approx(3.0 * 0.5 / 10, rel=0.05)
+    assert float(module.weight.grad.mean()) == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [
+        ("mlp", (8,), 3),
+        ("image-cnn", (1, 28, 28), 10),
+        ("wisdm-lstm", (200, 6), 4),
+        ("resnet18-gn", (3, 30, 30), 7),
+        ("tabular", (20,), 6),
+    ],
+)
+def test_the_gradients_are_those_of_single_samples(name: str, shape: tuple[int, ...], classes: int) -> None:
+    torch.manual_seed(0)
+    module = build_model(name, {}, shape, classes)().train().double()  # fp32 would hide small errors
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    x, y = torch.randn(3, *shape).double(), torch.tensor([0, 1, 2])
+
+    def gradients(trained: nn.Module, samples: slice) -> dict[str, Any]:
+        trained.zero_grad()
+        nn.functional.cross_entropy(trained(x[samples]), y[samples]).backward()  # type: ignore[no-untyped-call]
+        return {n: p.grad.clone() for n, p in trained.named_parameters() if p.grad is not None}
+
+    singles = [gradients(module, slice(i, i + 1)) for i in range(3)]
+    norms = [torch.cat([g.flatten() for g in single.values()]).norm() for single in singles]
+    clip = float(sorted(norms)[1])  # clips one of the three
+    expected = {
+        n: sum(s[n] * min(1.0, clip / (norm + 1e-6)) for s, norm in zip(singles, norms, strict=True)) / 3
+        for n in singles[0]
+    }
+    fixed = make_private(module).double()
+    assert set(dict(fixed.named_parameters())) == set(dict(module.named_parameters()))
+    private = PrivateGradients(
+        fixed, list(fixed.parameters()), PrivateSteps(0.0, clip, 1.0, 1, 3, np.random.default_rng(0))
+    )
+    output = fixed(x)
+    private.differentiate(nn.functional.cross_entropy(output[-1] if isinstance(output, tuple) else output, y), None)
+    for parameter_name, parameter in fixed.named_parameters():
+        wanted = expected[parameter_name]
+        assert parameter.grad is not None
+        np.testing.assert_allclose(parameter.grad, wanted, rtol=1e-6, atol=1e-9)
+    private.close()
+    assert not any(hasattr(parameter, "grad_sample") for parameter in fixed.parameters())
+
+
+def test_norms_over_a_batch_are_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"BatchNorm2d, which mixes the samples of a batch.*such as resnet18-gn"):
+        make_private(build_model("resnet18", {}, (3, 8, 8), 10)())
+
+
+@pytest.mark.parametrize(
+    ("samples", "fields", "text"),
+    [
+        (19, {}, "19 samples, fewer than a batch of 20"),
+        (60, {"delta": 0.02}, r"privacy.delta = 0.02 .* below 1/n, which is 0.017"),
+    ],
+)
+def test_a_client_with_too_few_samples_is_refused(samples: int, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(ExperimentError, match=text):
+        meter(**fields).charge(samples, 20, 1)
