@@ -117,7 +117,7 @@ COMMON = {
     "wire": "errors files types",
     "experiment": "errors files types wire",
     "submodels": "errors types wire",
-    "privacy": "errors experiment files types",
+    "privacy": "algorithm_api errors experiment files types",
     "learning_tasks": "errors types",
     "algorithm_api": "learning_tasks submodels types",
     "models": "errors types user_imports",

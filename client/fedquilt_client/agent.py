@@ -207,8 +207,8 @@ class Agent:
         message = telemetry_message(self.settings.name, self._boot, vitals, energy, self._jobs.progress, interval)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
 
-    def _report_failure(self, run: str, client: int, exchange: ExchangeId, reason: str) -> None:
-        message = failure_message(self.settings.name, run, client, exchange, reason)
+    def _report_failure(self, run: str, client: int, exchange: ExchangeId, reason: str, declined: bool) -> None:
+        message = failure_message(self.settings.name, run, client, exchange, reason, declined=declined)
         self._transport.publish(self.topics.telemetry(self.settings.name), message.encode())
 
     def _report_notice(self, kind: str, text: str, job: Job, run: str) -> None:

@@ -20,6 +20,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import LearningTask
+from fedquilt_common.privacy.promises import check_privacy
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.training_jobs import Job, JobData, Spending
@@ -245,6 +246,7 @@ class TaskContext:
             return None
         from fedquilt_client.privacy_account import open_account
 
+        check_privacy(experiment, self.board.algorithm, self.learning_task.name, self.board.tools.holdout)
         left = experiment.rounds - self.round + 1
         passes = private_passes(self.board.algorithm, variant.training.epochs, left)
         return open_account(self.job, self.board.run.run, experiment, passes, self._samples.raw)

@@ -23,6 +23,7 @@ class CurrentRun:
 
     Attributes:
         given_up: tasks that failed since the last manifest, with the reason, or were stopped, without one.
+        declined: tasks that failed because the client's privacy budget is used up.
         damages: how often a patch on disk was damaged since the last manifest, by digest.
         damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
         may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier
@@ -35,6 +36,7 @@ class CurrentRun:
     samples: SampleSupply
     round: RoundMessage | None = None
     given_up: dict[TaskId, str] = field(default_factory=dict)
+    declined: set[TaskId] = field(default_factory=set)
     damages: Counter[str] = field(default_factory=Counter)
     damaged_clients: set[int] = field(default_factory=set)
     may_go_back: bool = True

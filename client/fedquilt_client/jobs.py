@@ -48,7 +48,7 @@ from fedquilt_common.wire.transport import MqttMessage, Transport
 
 log = logging.getLogger(__name__)
 
-ReportFailure = Callable[[str, int, ExchangeId, str], None]
+ReportFailure = Callable[[str, int, ExchangeId, str, bool], None]
 """Publishes that a client cannot do its task: (run, client, round and exchange, reason)."""
 ReportNotice = Callable[[str, str, Job, str], None]
 """Publishes that something happened to a job: (kind, text, job, run)."""
@@ -293,8 +293,8 @@ class Jobs:
                 self._notice(run, WORKER_RESTARTED, f"client {job.client}, round {job.round}: {reason}", job)
             case JobInputDamaged(_, path):
                 self._replace_input(run, job, path)
-            case JobFailed(_, reason):
-                self._give_up(run, task_id(job), reason)
+            case JobFailed(_, reason, declined):
+                self._give_up(run, task_id(job), reason, declined=declined)
 
     def _notice(self, run: CurrentRun, kind: str, text: str, job: Job) -> None:
         log.warning("%s", text)
@@ -309,9 +309,10 @@ class Jobs:
                 run.uploads.offer(reply, intact=True)
             run.damaged_clients.discard(event.job.client)
 
-    def _give_up(self, run: CurrentRun, task: TaskId, reason: str) -> None:
+    def _give_up(self, run: CurrentRun, task: TaskId, reason: str, *, declined: bool = False) -> None:
         """Report a failed task of the open exchange; the next manifest retries it."""
         self.progress.pop(task[0], None)
+        run.declined |= {task} if declined else set()
         run.given_up[task] = reason
         log.error("client %d, round %d: %s", task[0], run.round.round if run.round else 0, reason)
         self._report(run, task, reason)
@@ -319,14 +320,13 @@ class Jobs:
     def _report(self, run: CurrentRun, task: TaskId, reason: str) -> None:
         message = run.round
         assert message is not None  # noqa: S101 - a task belongs to a manifest
-        self._report_failure(run.id, task[0], (message.round, message.exchange), reason)
+        self._report_failure(run.id, task[0], (message.round, message.exchange), reason, task in run.declined)
 
     def report_failures(self) -> None:
         """Report the failed tasks of the open exchange again: the coordinator may not have received a report."""
-        if self._run is not None:
-            for task, reason in self._run.given_up.items():
-                if reason:
-                    self._report(self._run, task, reason)
+        for task, reason in self._run.given_up.items() if self._run is not None else ():
+            if reason and self._run is not None:
+                self._report(self._run, task, reason)
 
     @contextmanager
     def _give_up_if_damaged(self, run: CurrentRun, task: TaskId) -> Iterator[None]:

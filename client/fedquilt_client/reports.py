@@ -72,10 +72,15 @@ def shorten_text(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
-def failure_message(agent: str, run: str, client: int, exchange: ExchangeId, reason: str) -> FailedMessage:
+def failure_message(
+    agent: str, run: str, client: int, exchange: ExchangeId, reason: str, *, declined: bool = False
+) -> FailedMessage:
     """Return a message that a client's task failed; ``reason`` is cut to 500 characters."""
     round, number = exchange
-    return FailedMessage(agent=agent, run=run, client=client, round=round, exchange=number, reason=shorten_text(reason))
+    return FailedMessage(
+        agent=agent, run=run, client=client, round=round, exchange=number, reason=shorten_text(reason),
+        declined=declined,
+    )  # fmt: skip
 
 
 def notice_message(agent: str, boot: int, kind: str, text: str, job: Job, run: str) -> NoticeMessage:

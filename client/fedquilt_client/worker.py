@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 
 from fedquilt_client.capacity import free_capacity, read_limit
 from fedquilt_common.algorithm_api import Reply, Task
-from fedquilt_common.errors import FedquiltError, SliceError
+from fedquilt_common.errors import FedquiltError, PrivacyBudgetError, SliceError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.durable import sync
 from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
@@ -27,7 +27,7 @@ from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training.out_of_memory import is_out_of_memory
-from fedquilt_common.training_jobs import DISK_FAILURE, Job
+from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import MAX_METRICS, REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
 
@@ -196,6 +196,8 @@ def _failure(error: Exception) -> dict[str, str]:
         return {"event": "memory"}
     if isinstance(error, OSError):
         return {"event": "failed", "reason": str(error), "cause": DISK_FAILURE}
+    if isinstance(error, PrivacyBudgetError):
+        return {"event": "failed", "reason": str(error), "cause": DECLINED}
     if isinstance(error, FedquiltError):
         return {"event": "failed", "reason": str(error)}
     traceback.print_exception(error)  # a bug: the traceback goes into the agent's log

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from fedquilt_client.capacity import oom_kills
 from fedquilt_client.energy import EnergyMeter
-from fedquilt_common.training_jobs import DISK_FAILURE, Job, Spending, worker_command, worker_environment
+from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job, Spending, worker_command, worker_environment
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,15 @@ class JobRestarted:
 
 @dataclass(frozen=True)
 class JobFailed:
-    """A job cannot be done; the reason is a text for the log and the page."""
+    """A job cannot be done; the reason is a text for the log and the page.
+
+    Attributes:
+        declined: the client does no task of the run any more.
+    """
 
     job: Job
     reason: str
+    declined: bool = False
 
 
 @dataclass(frozen=True)
@@ -310,7 +315,7 @@ def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
         return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
     if message["event"] == "damaged":
         return JobInputDamaged(job, Path(message["path"]))
-    return JobFailed(job, str(message["reason"]))
+    return JobFailed(job, str(message["reason"]), message.get("cause") == DECLINED)
 
 
 def _write(slot: _WorkerSlot, line: str) -> None:

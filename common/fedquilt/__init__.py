@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         DamagedTransferError,
         DataUnavailableError,
         DownloadError,
+        DownloadTooLargeError,
         ExperimentError,
         FederationError,
         FederationInUseError,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         PackageMissingError,
         PageUnreachableError,
         PayloadError,
+        PrivacyBudgetError,
         ProtocolError,
         ProtocolVersionError,
         RunFailedError,
@@ -112,11 +114,11 @@ __all__ = [
     "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedDF", "FedET",
     # errors
     "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
-    "DataUnavailableError", "DownloadError", "ExperimentError", "FederationError", "FederationInUseError",
-    "FolderInUseError", "ForbiddenImportError", "ImageError", "ManualStepsError", "NoGlobalModelError",
-    "PackageMissingError", "PageUnreachableError", "PayloadError", "ProtocolError", "ProtocolVersionError",
-    "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError", "UncuttableModelError",
-    "UnknownNameError", "UnsupportedPrecisionError", "UpgradeFailedError",
+    "DataUnavailableError", "DownloadError", "DownloadTooLargeError", "ExperimentError", "FederationError",
+    "FederationInUseError", "FolderInUseError", "ForbiddenImportError", "ImageError", "ManualStepsError",
+    "NoGlobalModelError", "PackageMissingError", "PageUnreachableError", "PayloadError", "PrivacyBudgetError",
+    "ProtocolError", "ProtocolVersionError", "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError",
+    "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError", "UpgradeFailedError",
 ]  # fmt: skip
 
 _NAMES = {
@@ -152,10 +154,11 @@ _NAMES = {
     "fedquilt_common.algorithms.heterofl": "HeteroFL",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
     "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
-    "DataUnavailableError DownloadError ExperimentError FederationError FederationInUseError FedquiltError "
-    "FolderInUseError ForbiddenImportError ImageError ManualStepsError NoGlobalModelError PackageMissingError "
-    "PageUnreachableError PayloadError ProtocolError ProtocolVersionError RunFailedError RunFolderError SliceError "
-    "TrainingDivergedError UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
+    "DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError FederationInUseError "
+    "FedquiltError FolderInUseError ForbiddenImportError ImageError ManualStepsError NoGlobalModelError "
+    "PackageMissingError PageUnreachableError PayloadError PrivacyBudgetError ProtocolError ProtocolVersionError "
+    "RunFailedError RunFolderError SliceError TrainingDivergedError UncuttableModelError UnknownNameError "
+    "UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",

@@ -20,6 +20,8 @@ from fedquilt_common.wire.messages import SliceMessage
 
 DISK_FAILURE: Final = "disk"
 """``cause`` of a job's failure if a file could not be read or written: the same job may succeed later."""
+DECLINED: Final = "declined"
+"""``cause`` of a job's failure if the client's privacy budget is used up: it does no task of the run any more."""
 _WORKER: Final = "fedquilt_client.worker"
 
 

@@ -114,18 +114,17 @@ def _read_lines(path: Path) -> Iterator[tuple[LedgerEntry, tuple[int, str]]]:
     except FileNotFoundError:
         return
     end, seal = 0, ""
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
-        if not line.endswith(b"\n"):
-            return
+    *lines, _unfinished = content.split(b"\n")
+    for number, line in enumerate(lines, 1):
         try:
-            found, _, text = line.decode().rstrip("\n").partition(" ")
+            found, _, text = line.decode().partition(" ")
             entry = LedgerEntry.decode(json.loads(text))
         except (ValueError, TypeError, LookupError) as error:
             raise RunFolderError(f"{path}:{number}: is damaged ({error}): {_ADVICE}") from None
         seal = _seal(seal, text)
         if found != seal:
             raise RunFolderError(f"{path}:{number}: does not have its checksum: {_ADVICE}")
-        end += len(line)
+        end += len(line) + 1
         yield entry, (end, seal)
 
 

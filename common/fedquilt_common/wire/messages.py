@@ -294,7 +294,11 @@ class StopMessage(WireMessage):
 
 
 class FailedMessage(WireMessage):
-    """Topic ``agents/<agent>/telemetry``, too: a client could not do its task, and why."""
+    """Topic ``agents/<agent>/telemetry``, too: a client could not do its task, and why.
+
+    Attributes:
+        declined: the client does no task of the run any more, because its privacy budget is used up.
+    """
 
     type: Literal["failed"] = "failed"
     agent: Name
@@ -303,6 +307,7 @@ class FailedMessage(WireMessage):
     round: Number
     exchange: Number
     reason: Text
+    declined: bool = False
 
 
 class NoticeMessage(WireMessage):

@@ -108,7 +108,9 @@ class AgentMessages:
                 return
             failed = exchange is not None and failure.exchange == exchange.number
             reason = f"{CLIENT_FAILED}{failure.reason}"
-            self._refusals.add(failure.agent, failure.client, failure.round, reason, failed=failed)
+            self._refusals.add(
+                failure.agent, failure.client, failure.round, reason, failed=failed, declined=failure.declined
+            )
 
 
 def _check_sender(address: Address, agent: str) -> None:

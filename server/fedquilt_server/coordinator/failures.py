@@ -35,7 +35,7 @@ class Failures:
     def take(self, event: Event, machine: Machine) -> bool:
         """Take an event that the machine has handled; returns whether the failing clients may be others now."""
         match event:
-            case Rejected(failed=True) if event.client is not None:
+            case Rejected(failed=True, declined=False) if event.client is not None:
                 return self._add(event, event.client, machine)
             case Replied():
                 return self._failures.pop(event.client, None) is not None

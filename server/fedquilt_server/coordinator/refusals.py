@@ -33,7 +33,9 @@ class Refusals:
         outcome: Outcome = "rejected",
         *,
         failed: bool = False,
+        declined: bool = False,
     ) -> None:
         """Record one refusal, unless the agent is beyond its limit."""
         if self._limit.may_be_refused(agent):
-            self._record(Rejected(clock.now(), agent, client, round, reason[:REASON_LENGTH], outcome, failed))
+            text = reason[:REASON_LENGTH]
+            self._record(Rejected(clock.now(), agent, client, round, text, outcome, failed, declined))

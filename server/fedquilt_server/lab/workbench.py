@@ -13,10 +13,10 @@ from fedquilt_common.datasets.shares import clients_evaluate
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Model
 from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.privacy.promises import check_privacy
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
-from fedquilt_server.lab.privacy_check import check_privacy
 
 ANY_PACKAGE = ("*",)
 """The coordinator's user names the packages in the experiment, so the coordinator may import all of them."""

@@ -66,6 +66,7 @@ class Rejected:
     Attributes:
         outcome: the column of the results in which it is counted.
         failed: whether the client could not do its task, or its reply is refused for good.
+        declined: whether the client does no task of the run any more, because its privacy budget is used up.
     """
 
     at: float
@@ -75,6 +76,7 @@ class Rejected:
     reason: str
     outcome: Outcome = "rejected"
     failed: bool = False
+    declined: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,15 @@ class Continued:
 class RoundRestarted:
     """An accepted reply of the open round is damaged or missing: the round starts again, with no reply accepted.
 
-    A recovery skips the replies and ticks before this event, because it may not be able to read the replies. So the
-    event holds what they had decided.
+    A recovery skips replies, ticks and declines before this event, because it may not be able to read the replies. So
+    the event holds what they had decided.
 
     Attributes:
         reason: the file that is damaged, for people.
         opened_at: Unix time in seconds at which the round first opened.
         fleet: the connected clients for which the round opened, with their profiles.
         outcomes: replies since the checkpoint that were not accepted, by outcome.
+        declined: clients that do no task any more.
     """
 
     at: float
@@ -125,6 +128,7 @@ class RoundRestarted:
     opened_at: float
     fleet: Mapping[ClientId, Profile]
     outcomes: Mapping[str, int]
+    declined: tuple[ClientId, ...] = ()
 
 
 Event = Joined | Left | Replied | Rejected | Resumed | Ticked | RoundRestarted | Paused | Continued
@@ -144,21 +148,24 @@ def decode_event(kind: str, body: str) -> Event:
         fields["profile"] = Profile(**fields["profile"])
     if kind == "RoundRestarted":
         fields["fleet"] = {int(client): Profile(**profile) for client, profile in fields["fleet"].items()}
+        fields["declined"] = tuple(fields.get("declined", ()))
     event: Event = _KINDS[kind](**fields)
     return event
 
 
 def skip_dropped(events: Sequence[tuple[int, Event]]) -> list[tuple[int, Event]]:
-    """Return the events that a recovery handles: no replies and ticks before the last restart of the round.
+    """Return the events that a recovery handles: no replies, ticks and declines before the last restart of the round.
 
     Args:
         events: sequence number and event of all since the checkpoint.
     """
     restarts = [seq for seq, event in events if isinstance(event, RoundRestarted)]
     last = max(restarts, default=0)
-    return [
-        (seq, event) for seq, event in events if seq >= last or not isinstance(event, Replied | Ticked | RoundRestarted)
-    ]
+    return [(seq, event) for seq, event in events if seq >= last or not _is_dropped(event)]
+
+
+def _is_dropped(event: Event) -> bool:
+    return isinstance(event, Replied | Ticked | RoundRestarted) or (isinstance(event, Rejected) and event.declined)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def _validate_exchange(machine: MachineView, exchange: Exchange) -> None:
         _require(ids in machine.accepted, "each reply of this exchange is accepted once", ids)
     counted = {key[0] for key in machine.accepted if key[1:] == (open_round, exchange.number)}
     _require(counted == set(exchange.replies), "each accepted reply counts", sorted(counted))
-    complete = bool(exchange.tasks) and set(exchange.replies) == set(exchange.tasks)
+    _require(not exchange.declined & set(exchange.replies), "a client that declined has no reply", exchange.declined)
+    complete = bool(exchange.tasks) and not exchange.missing
     _require(not complete, "an exchange with all replies is closed", sorted(exchange.replies))
 
 

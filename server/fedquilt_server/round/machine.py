@@ -31,7 +31,7 @@ from fedquilt_server.round.events import (
     Ticked,
 )
 from fedquilt_server.round.invariants import MachineView, validate
-from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, move_clients, same_task
+from fedquilt_server.round.policy import NO_BUDGET, Exchange, KnownAgent, Policy, judge_reply, move_clients, same_task
 from fedquilt_server.round.ports import ContextFactory, Load
 from fedquilt_server.round.round_counts import CountedReply, RoundCounts
 from fedquilt_server.round.snapshots import MachineSnapshot, ReplyId
@@ -84,6 +84,7 @@ class Machine:
         self._load = load
         self._round: Round | None = None
         self._silent: set[ClientId] = set()
+        self._declined: set[ClientId] = set()
         self._first_joined: float | None = None
         self._waited = False
         self._accepted: set[ReplyId] = set()
@@ -113,8 +114,7 @@ class Machine:
         """The clients that were asked and have not replied; before a round, those that are not connected."""
         if self.exchange is not None:
             return self.exchange.missing
-        fleet = self._fleet()
-        return [] if self.finished else [client for client in range(self.policy.clients) if client not in fleet]
+        return [] if self.finished else sorted({*range(self.policy.clients)} - self._fleet().keys() - self._declined)
 
     @property
     def wake_at(self) -> float | None:
@@ -132,21 +132,21 @@ class Machine:
 
     def restart_event(self, at: float, reason: str) -> RoundRestarted:
         """Return the event that starts the open round again for the clients for which it opened."""
-        opened_at, others = self._counts.opened_at, self._counts.not_accepted()
-        return RoundRestarted(at, self.round, reason, opened_at, self._asked_fleet, others)
+        opened_at, others, declined = self._counts.opened_at, self._counts.not_accepted(), tuple(sorted(self._declined))
+        return RoundRestarted(at, self.round, reason, opened_at, self._asked_fleet, others, declined)
 
     def snapshot(self) -> str:
         """Return as JSON what a checkpoint must keep besides the state; see ``restore``."""
         accepted = frozenset(key for key in self._accepted if key[1] >= self.done)
-        silent = frozenset(self._silent)
-        return MachineSnapshot(self.agents, self.host_of, silent, accepted, self._counted, self.paused).encode()
+        out = frozenset(self._silent), frozenset(self._declined)
+        return MachineSnapshot(self.agents, self.host_of, *out, accepted, self._counted, self.paused).encode()
 
     def restore(self, snapshot: str, at: float) -> list[Command]:
         """Continue from a snapshot taken at a checkpoint, as ``proceed`` did with the same ``at``."""
         kept = MachineSnapshot.decode(snapshot)
         self.agents, self.host_of = dict(kept.agents), dict(kept.host_of)
         self._silent, self._accepted, self._counted = set(kept.silent), set(kept.accepted), dict(kept.counted)
-        self._closed, self.paused = True, kept.paused
+        self._closed, self.paused, self._declined = True, kept.paused, set(kept.declined)
         return self._leave_checkpoint(at)
 
     def proceed(self, state: State, at: float) -> list[Command]:
@@ -167,11 +167,10 @@ class Machine:
 
     def validate(self) -> None:
         """Check the invariants; an AssertionError names the one that does not hold."""
-        view = MachineView(
+        validate(MachineView(
             self.policy, self.run_state, self.done, self.agents, self.host_of, self.exchange,
             self._accepted, self._silent, self._round is not None,
-        )  # fmt: skip
-        validate(view)
+        ))  # fmt: skip
 
     def _check_step(self, source: RunState, cause: str) -> None:
         check_transition(source, cause, self.run_state)
@@ -221,6 +220,7 @@ class Machine:
         for client in agent.clients:
             self.host_of.setdefault(client, event.agent)
         self._silent.difference_update(agent.clients)
+        self._declined.difference_update(agent.clients)  # a person may have given it another ledger; it is asked again
         if self._first_joined is None:
             self._first_joined = event.at
 
@@ -231,11 +231,15 @@ class Machine:
             move_clients(event.agent, (), self.host_of, self.agents)
 
     def _start_if_ready(self, at: float) -> list[Command]:
-        """Open a round: round 1 needs every client, or a quorum after the deadline; later rounds need a quorum."""
+        """Open a round with all clients that have not declined, or a quorum after round 1 or a deadline; or end."""
         if self.exchange is not None or self.finished or self.paused:
             return []
+        able = self.policy.clients - len(self._declined)
+        if not able:
+            self.policy, self.finished = self.policy.end_after(self.done), True
+            return [Finish(NO_BUDGET)]
         self._waited = self._waited or self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
-        enough = self.policy.quorum if self._waited else self.policy.clients
+        enough = min(self.policy.quorum if self._waited else self.policy.clients, able)
         if len(self._fleet()) < enough:
             self._silent.clear()  # they get no tasks, so they could never show a sign of life
         return self._open_round(at, at, self._fleet()) if len(self._fleet()) >= enough else []
@@ -247,7 +251,7 @@ class Machine:
         self._counts.outcomes[verdict] += 1
         if verdict != "accepted" or self.exchange is None:
             return [receipt]
-        self.exchange.replies[event.client] = event
+        self.exchange.accept(event)
         self._accepted.add((event.client, event.round, event.exchange))
         self._counts.note_training(event)
         return [receipt, *self._close_if_complete(event.at)]
@@ -261,25 +265,24 @@ class Machine:
         if event.client is None or self.host_of.get(event.client) != event.agent:
             return []
         self._silent.discard(event.client)  # a sign of life, although it cannot count
-        return self._start_if_ready(event.at)
+        return self._decline(event.client, event.at) if event.declined else self._start_if_ready(event.at)
+
+    def _decline(self, client: ClientId, at: float) -> list[Command]:
+        """Go on without a client; if nobody else can reply to the exchange, the round starts again with others."""
+        self._declined.add(client)
+        if self.exchange is not None:
+            self.exchange.declined |= {client} & set(self.exchange.missing)
+            if self.exchange.missing or self.exchange.replies:
+                return self._close_if_complete(at)
+            self._abandon_round()
+        return self._start_if_ready(at)
 
     def judge(self, client: ClientId, round: int, exchange: int) -> tuple[Outcome, str]:
         """Return the outcome that a complete and valid reply would have now, and the reason if it does not count."""
-        number = self.exchange.number if self.exchange else 0
-        if (client, round, exchange) in self._accepted:
-            return "duplicate", "a reply of this client has been counted"
-        if self.finished or (round, exchange) < (self.round, number):
-            return "late", f"round {round}, exchange {exchange} is closed"
-        if self.exchange is None or (round, exchange) != (self.round, number):
-            return "rejected", f"round {round}, exchange {exchange} is not open"
-        if client not in self.exchange.tasks:
-            return "rejected", f"client {client} was not asked in round {round}"
-        return "accepted", ""
+        return judge_reply((client, round, exchange), self._accepted, self.round, self.exchange, self.finished)
 
     def _tick(self, at: float) -> list[Command]:
-        if self.exchange is None:
-            return self._start_if_ready(at)
-        return self._close_if_complete(at)
+        return self._close_if_complete(at) if self.exchange is not None else self._start_if_ready(at)
 
     def _resume(self, at: float) -> list[Command]:
         """Start the deadline again: no client could reply while the coordinator was away."""
@@ -295,7 +298,7 @@ class Machine:
 
     def _fleet(self) -> dict[ClientId, Profile]:
         hosts = self.host_of
-        return {c: self.agents[hosts[c]].profile for c in sorted(hosts) if c not in self._silent}
+        return {c: self.agents[hosts[c]].profile for c in sorted(hosts.keys() - self._silent - self._declined)}
 
     def _next_round(self, at: float) -> list[Command]:
         self._counts.restart(at)
@@ -330,8 +333,9 @@ class Machine:
 
     def _close(self, exchange: Exchange, at: float) -> list[Command]:
         assert self._round is not None  # noqa: S101 - an exchange is open
-        replies = {c: self._read(reply) for c, reply in sorted(exchange.replies.items())}
-        stop = self._stop_the_others(exchange)
+        replies = {c: Reply(self._load(r), r.weight, r.metrics) for c, r in sorted(exchange.replies.items())}
+        stop = [Stop(self.round, exchange.number, tuple(exchange.missing))] if exchange.missing else []
+        self._counts.note_missing(exchange)
         self._since |= dict.fromkeys(replies, (self.round, exchange.number))
         if exchange.number == 0:
             self._counts.first_exchange = len(replies), len(exchange.tasks)
@@ -340,13 +344,6 @@ class Machine:
         except StopIteration as done:
             return [*stop, *self._finish_round(done.value, at)]
         return [*stop, *self._open_exchange(exchange.number + 1, tasks, at)]
-
-    def _stop_the_others(self, exchange: Exchange) -> list[Command]:
-        self._counts.note_missing(exchange)
-        return [Stop(self.round, exchange.number, tuple(exchange.missing))] if exchange.missing else []
-
-    def _read(self, event: Replied) -> Reply:
-        return Reply(self._load(event), event.weight, event.metrics)
 
     def _finish_round(self, state: State, at: float) -> list[Command]:
         tally = self._counts.tally(self.agents, self._counted_replies())
@@ -363,8 +360,8 @@ class Machine:
             return []
         enough = min(self.policy.quorum, len(exchange.tasks))
         stuck = len(exchange.replies) + len(missing & set(self.host_of)) < enough  # so the silent ones are needed again
-        others = set(self.host_of if stuck else self._fleet()) - missing
-        if len(others) < self.policy.quorum:
+        others = set(self.host_of if stuck else self._fleet()) - missing - self._declined
+        if len(others) < min(self.policy.quorum, self.policy.clients - len(self._declined)):
             exchange.deadline = at + self.policy.deadline
             return []
         self._silent = missing if stuck else self._silent | missing
@@ -389,12 +386,14 @@ class Machine:
     def _abandon_round(self) -> None:
         if self._round is not None:
             self._round.close()
+        self.exchange = self._round = None
         self._counts.drop(self._counted_replies())
         self._accepted = {key for key in self._accepted if key[1] != self.round}
 
     def _start_over(self, event: RoundRestarted) -> list[Command]:
         """Start the round again with no reply accepted; each client may be asked in the rounds that follow."""
         self._abandon_round()
-        self._silent.clear()
+        self._silent, self._declined = set(), set(event.declined)
         self._counts.restart(event.opened_at, event.outcomes)
-        return self._open_round(event.at, event.opened_at, event.fleet)
+        fleet = {client: profile for client, profile in event.fleet.items() if client not in self._declined}
+        return self._open_round(event.at, event.opened_at, fleet)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.types import ClientId, Profile
+from fedquilt_common.wire.messages import Outcome
 from fedquilt_server.round.events import Joined, Replied
+
+NO_BUDGET: Final = "every client has used up its privacy budget"
+"""Why a run ends in which no client does tasks any more."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Exchange:
         number: from 0 within the round.
         deadline: Unix time in seconds; None if the exchange waits for all replies.
         hosts: the agent that hosted each client when the exchange opened.
+        declined: clients that will not reply, because their privacy budget is used up.
         overdue: the deadline has passed once, so a quorum is enough.
     """
 
@@ -66,25 +71,64 @@ class Exchange:
     hosts: Mapping[ClientId, str] = field(default_factory=dict)
     replies: dict[ClientId, Replied] = field(default_factory=dict)
     overdue: bool = False
+    declined: set[ClientId] = field(default_factory=set)
 
     def is_complete(self, at: float, quorum: int) -> bool:
-        """Whether enough clients have replied at this time: all of them, or a quorum once the deadline has passed."""
+        """Whether enough clients have replied at this time: all of them, or a quorum once the deadline has passed.
+
+        Clients that have declined are not waited for, but without any reply no exchange is complete.
+        """
         self.overdue = self.overdue or self.is_late(at)
-        enough = min(quorum, len(self.tasks)) if self.overdue else len(self.tasks)
-        return len(self.replies) >= enough
+        expected = len(self.tasks) - len(self.declined)
+        enough = min(quorum, expected) if self.overdue else expected
+        return len(self.replies) >= enough and (bool(self.replies) or not self.tasks)
+
+    def accept(self, event: Replied) -> None:
+        """Add a reply that counts, also of a client that declined before."""
+        self.replies[event.client] = event
+        self.declined.discard(event.client)
 
     def lacks_only(self, client: ClientId) -> bool:
         """Whether this client's reply is the only one that is missing."""
-        return len(self.replies) + 1 == len(self.tasks) and client in self.tasks
+        return self.missing == [client]
 
     @property
     def missing(self) -> list[ClientId]:
-        """The clients with a task that have not replied, in client order."""
-        return sorted(set(self.tasks) - set(self.replies))
+        """The clients with a task that have neither replied nor declined, in client order."""
+        return sorted(set(self.tasks) - set(self.replies) - self.declined)
 
     def is_late(self, at: float) -> bool:
         """Whether the deadline has passed at this time."""
         return self.deadline is not None and at >= self.deadline
+
+
+def judge_reply(
+    reply: tuple[ClientId, int, int],
+    accepted: Collection[tuple[ClientId, int, int]],
+    open_round: int,
+    open_exchange: Exchange | None,
+    finished: bool,
+) -> tuple[Outcome, str]:
+    """Return the outcome of a complete and valid reply, and the reason if it does not count.
+
+    Args:
+        reply: its client, round and exchange.
+        accepted: the replies that count.
+        open_round: number of the open round, or of the next one.
+        open_exchange: None if none is open.
+        finished: whether the run is over.
+    """
+    client, round, exchange = reply
+    number = open_exchange.number if open_exchange else 0
+    if reply in accepted:
+        return "duplicate", "a reply of this client has been counted"
+    if finished or (round, exchange) < (open_round, number):
+        return "late", f"round {round}, exchange {exchange} is closed"
+    if open_exchange is None or (round, exchange) != (open_round, number):
+        return "rejected", f"round {round}, exchange {exchange} is not open"
+    if client not in open_exchange.tasks:
+        return "rejected", f"client {client} was not asked in round {round}"
+    return "accepted", ""
 
 
 def same_task(task: Task, other: Task) -> bool:

@@ -21,6 +21,7 @@ class MachineSnapshot:
         agents: the connected agents, in the order in which they joined.
         host_of: the agent that hosts each client.
         silent: clients that are not asked until they show a sign of life.
+        declined: clients that do no task any more, because their privacy budget is used up.
         accepted: replies that count, of this round.
         counted: each client's last reply that counts.
         paused: whether no further round opens.
@@ -29,6 +30,7 @@ class MachineSnapshot:
     agents: Mapping[str, KnownAgent] = field(default_factory=dict)
     host_of: Mapping[ClientId, str] = field(default_factory=dict)
     silent: frozenset[ClientId] = frozenset()
+    declined: frozenset[ClientId] = frozenset()
     accepted: frozenset[ReplyId] = frozenset()
     counted: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
     paused: bool = False
@@ -40,6 +42,7 @@ class MachineSnapshot:
             "agents": {name: vars(agent) | {"profile": vars(agent.profile)} for name, agent in self.agents.items()},
             "hosts": list(self.host_of.items()),
             "silent": sorted(self.silent),
+            "declined": sorted(self.declined),
             "accepted": sorted(self.accepted),
             "counted": [(client, *exchange) for client, exchange in self.counted.items()],
             "paused": self.paused,
@@ -57,6 +60,7 @@ class MachineSnapshot:
             agents,
             dict(saved["hosts"]),
             frozenset(saved["silent"]),
+            frozenset(saved.get("declined", ())),
             frozenset((client, number, exchange) for client, number, exchange in saved["accepted"]),
             {client: (number, exchange) for client, number, exchange in saved.get("counted", [])},
             bool(saved.get("paused")),

@@ -59,6 +59,25 @@ TRANSITIONS: Final = (
     Transition(
         RunState.OPEN, RunState.CLOSED, ("Replied", "Ticked"), "complete, the round is over", ("Stop", "Checkpoint")
     ),
+    Transition(
+        RunState.OPEN,
+        RunState.OPEN,
+        ("Rejected",),
+        "a client declines: complete without it, or with others",
+        ("Stop", "Send"),
+    ),
+    Transition(
+        RunState.OPEN,
+        RunState.CLOSED,
+        ("Rejected",),
+        "a client declines: the round is over without it",
+        ("Stop", "Checkpoint"),
+    ),
+    Transition(
+        RunState.OPEN, RunState.WAITING, ("Rejected",), "all clients that were asked decline, too few others", ()
+    ),
+    Transition(RunState.OPEN, RunState.FINISHED, ("Rejected",), "every client has declined", ("Finish",)),
+    Transition(RunState.WAITING, RunState.FINISHED, _LIFE, "every client has declined", ("Finish",)),
     Transition(RunState.CLOSED, RunState.OPEN, (PROCEED,), "a quorum is connected, not paused", ("Send",)),
     Transition(RunState.CLOSED, RunState.WAITING, (PROCEED,), "too few clients are connected, or paused", ()),
     Transition(RunState.CLOSED, RunState.FINISHED, (PROCEED,), "no round is left", ("Finish",)),

@@ -24,6 +24,7 @@ from fedquilt_server.lab.delivery import Delivery, prepare_delivery
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event
 from fedquilt_server.round.machine import Machine
+from fedquilt_server.round.policy import NO_BUDGET
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
@@ -126,17 +127,22 @@ class ActiveRun:
         algorithm, state, load = self.workbench.algorithm(), self.checkpoints.read(), self.folder.blobs.reply
         done, validates = self.checkpoints.last.round, os.environ.get(VALIDATE, "") == "1"
         policy, context_for = make_policy(self.experiment), partial(make_context, self.workbench)
-        policy = policy.end_after(done) if self.budget.reason else policy
+        policy = policy.end_after(done) if self.budget.reason or self.folder.finished else policy
         return Machine(algorithm, policy, state, context_for, load, done, validates=validates)
 
     @property
     def end_reason(self) -> str:
         """Why a finished run ended."""
-        return self.budget.reason or "all rounds are done"
+        return self._early_end or "all rounds are done"
+
+    @property
+    def _early_end(self) -> str:
+        """Why a finished run ended before its last round; empty if it did not."""
+        return self.budget.reason or (NO_BUDGET if self.machine.done < self.experiment.rounds else "")
 
     @property
     def _finished(self) -> Ending:
-        return FINISHED.model_copy(update={"reason": self.budget.reason})
+        return FINISHED.model_copy(update={"reason": self._early_end})
 
     @property
     def message(self) -> RunMessage:

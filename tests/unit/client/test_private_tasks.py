@@ -140,6 +140,13 @@ def test_a_damaged_ledger_stops_the_training(board: PrivateBoard) -> None:
         commit_finished(run[1], finished)
 
 
+def test_a_board_checks_the_promise_itself(board: PrivateBoard) -> None:
+    """A coordinator of another version, or a dishonest one, may not."""
+    told = do(board.job(board.run(training={"precision": "bf16", "batch": 60})))
+    assert told["event"] == "failed"
+    assert "private training draws each sample alike, in fp32" in told["reason"]
+
+
 def test_a_replay_cannot_know_the_noise(board: PrivateBoard) -> None:
     told = do(board.job(board.run(), ledgers=None))
     assert "the noise is known to the board alone" in told["reason"]

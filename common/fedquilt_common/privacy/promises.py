@@ -1,4 +1,7 @@
-"""Whether an experiment with differential privacy keeps what it promises; checked before a run starts."""
+"""Whether an experiment with differential privacy keeps what it promises.
+
+The coordinator checks it before a run starts. Boards check it too, because they need not trust the coordinator.
+"""
 
 from __future__ import annotations
 
