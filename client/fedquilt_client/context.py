@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -253,7 +253,9 @@ class TaskContext:
 
     def withhold(self, reply: Reply) -> Reply:
         """Return the reply as it may leave the board."""
-        return reply if self._account is None else self._account.withhold(reply)
+        if self._account is not None:
+            return self._account.withhold(reply)
+        return replace(reply, weight=1.0) if self.board.experiment.is_private else reply
 
     def spending(self) -> Spending | None:
         """Return what the task has spent of the client's privacy; None for nothing. Raises as ``PrivacyAccount``."""

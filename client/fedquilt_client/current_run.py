@@ -64,7 +64,8 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
             now = {digest: len(read_ledger(ledger_file(store.ledgers, digest))) for digest in spent.seen}
             if spent.stale or now != spent.seen:
                 return None
-            append_entry(ledger_file(store.ledgers, spent.digest), LedgerEntry.decode(spent.entry))
+            for entry in spent.entries:
+                append_entry(ledger_file(store.ledgers, spent.digest), LedgerEntry.decode(entry))
     reply = StoredReply(
         store.run.run,
         job.client,

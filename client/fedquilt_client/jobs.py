@@ -312,7 +312,7 @@ class Jobs:
     def _give_up(self, run: CurrentRun, task: TaskId, reason: str, *, declined: bool = False) -> None:
         """Report a failed task of the open exchange; the next manifest retries it."""
         self.progress.pop(task[0], None)
-        run.declined |= {task} if declined else set()
+        (run.declined.add if declined else run.declined.discard)(task)
         run.given_up[task] = reason
         log.error("client %d, round %d: %s", task[0], run.round.round if run.round else 0, reason)
         self._report(run, task, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,16 +16,16 @@ from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import PrivacyBudgetError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Privacy
-from fedquilt_common.privacy.ledger import LedgerEntry, charges_of
+from fedquilt_common.privacy.ledger import LedgerEntry
 from fedquilt_common.privacy.meter import PrivacyMeter
 from fedquilt_common.privacy.noise_key import open_key
 from fedquilt_common.privacy.samples_spent import identify_samples, keep_samples, related_entries
-from fedquilt_common.privacy.secret_noise import secret_generator
+from fedquilt_common.privacy.secret_noise import open_secret
 from fedquilt_common.training_jobs import Job, Spending
 from fedquilt_common.types import Examples
 
-PUBLIC_METRICS: Final = frozenset({"train_seconds", "steps", "kd_loss", "accuracy"})
-"""Metrics of a private training that leave the board: they depend on time, on the experiment, or on public samples."""
+PUBLIC_METRICS: Final = frozenset({"train_seconds", "steps", "kd_loss", "accuracy", "samples"})
+"""Metrics of a private client that leave the board: they depend on time, on the experiment, or on public samples."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class PrivacyAccount:
 
     def withhold(self, reply: Reply) -> Reply:
         """Return the reply without what tells more of the samples than the training: their number, and the loss."""
-        if not self.meter.charges:
-            return replace(reply, weight=1.0)
         metrics = {name: value for name, value in reply.metrics.items() if name in PUBLIC_METRICS}
-        return replace(reply, weight=1.0, metrics={**metrics, "epsilon": self.meter.epsilon})
+        if self.meter.charges:
+            metrics["epsilon"] = self.meter.epsilon
+        return replace(reply, weight=1.0, metrics=metrics)
 
     def spending(self) -> Spending | None:
         """Return what the ledger must record before the reply is committed; None if nothing is spent.
@@ -64,14 +64,11 @@ class PrivacyAccount:
         if not self.meter.charges:
             return None
         job, meter = self.job, self.meter
-        entry = LedgerEntry(
-            self.run, job.client, job.round, job.exchange, job.fingerprint, tuple(meter.charges), meter.epsilon,
-            meter.budget.delta,
-        )  # fmt: skip
+        task = self.run, job.client, job.round, job.exchange
+        spent = meter.epsilon, meter.budget.delta
+        entries = [LedgerEntry(*task, digest, charge, *spent).encode() for digest, charge in meter.charges.items()]
         now = _count_entries(related_entries(self.folder, self.ids))
-        return Spending(
-            digest=keep_samples(self.folder, self.ids), entry=entry.encode(), seen=now, stale=now != self.seen
-        )
+        return Spending(digest=keep_samples(self.folder, self.ids), entries=entries, seen=now, stale=now != self.seen)
 
 
 def open_account(job: Job, run: str, experiment: Experiment, passes: int, samples: Examples) -> PrivacyAccount | None:
@@ -96,11 +93,11 @@ def open_account(job: Job, run: str, experiment: Experiment, passes: int, sample
     ids = identify_samples(samples)
     keep_samples(job.ledgers, ids)  # before the training, so that others see that these samples are in use
     related = related_entries(job.ledgers, ids)
-    key = run, job.client, job.fingerprint
-    spent = [charge for entries in related.values() for charge in charges_of(entries, key)]
-    mine = [entry for entries in related.values() for entry in entries if (entry.run, entry.client) == key[:2]]
-    noise = mine[-1].charges[0].noise if mine else None
-    meter = PrivacyMeter(privacy, passes, spent, noise, functools.partial(_make_generator, job, experiment, privacy))
+    known = [entry for entries in related.values() for entry in entries]
+    spent = {entry.training: entry.charge for entry in known}
+    mine = [entry for entry in known if (entry.run, entry.client) == (run, job.client)]
+    noise = mine[-1].charge.noise if mine else None
+    meter = PrivacyMeter(privacy, passes, spent, noise, functools.partial(_open_secret, job, experiment, privacy))
     return PrivacyAccount(job, run, job.ledgers, ids, _count_entries(related), meter)
 
 
@@ -108,10 +105,12 @@ def _count_entries(related: Mapping[str, list[LedgerEntry]]) -> dict[str, int]:
     return {digest: len(entries) for digest, entries in related.items()}
 
 
-def _make_generator(job: Job, experiment: Experiment, privacy: Privacy, facts: Any) -> np.random.Generator:
-    """Return the generator of a training: everything that its result depends on decides the noise."""
+def _open_secret(
+    job: Job, experiment: Experiment, privacy: Privacy, facts: Sequence[Any]
+) -> tuple[str, np.random.Generator]:
+    """Return the digest and the generator of a training: everything that its result depends on decides the noise."""
     assert job.ledgers is not None  # noqa: S101 - open_account has checked it
     inputs = [patch.digest for patch in job.patches], job.memory.digest if job.memory is not None else None
     task = job.client, job.round, job.exchange, job.kind, sorted(job.scalars.items()), job.slice
     whole = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
-    return secret_generator(open_key(job.ledgers), [*task, *inputs, whole, privacy.model_dump(), facts])
+    return open_secret(open_key(job.ledgers), [*task, *inputs, whole, privacy.model_dump(), *facts])

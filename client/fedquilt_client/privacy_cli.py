@@ -67,8 +67,8 @@ def _describe(digest: str, entries: list[LedgerEntry]) -> dict[str, Any]:
         "samples": digest,
         "clients": sorted({entry.client for entry in entries}),
         "runs": list(dict.fromkeys(entry.run for entry in entries)),
-        "tasks": len(entries),
-        "steps": sum(charge.steps for entry in entries for charge in entry.charges),
+        "trainings": len(entries),
+        "steps": sum(entry.charge.steps for entry in entries),
         "epsilon": last.epsilon,
         "delta": last.delta,
     }
@@ -79,11 +79,11 @@ def _print(rows: list[dict[str, Any]]) -> None:
         print("No training with differential privacy has used samples of this board.")
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("samples", "clients", "runs", "tasks", "steps", "epsilon", "delta"):
+    for name in ("samples", "clients", "runs", "trainings", "steps", "epsilon", "delta"):
         table.add_column(name, justify="left" if name in ("samples", "clients", "runs") else "right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["samples"][:12], ", ".join(map(str, row["clients"])), ", ".join(row["runs"]), str(row["tasks"]),
+            row["samples"][:12], ", ".join(map(str, row["clients"])), ", ".join(row["runs"]), str(row["trainings"]),
             str(row["steps"]), f"{row['epsilon']:.4f}", f"{row['delta']:g}",
         )  # fmt: skip
     console = Console()

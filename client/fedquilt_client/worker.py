@@ -18,7 +18,14 @@ from typing import Any, Final, TextIO
 
 from fedquilt_client.capacity import free_capacity, read_limit
 from fedquilt_common.algorithm_api import Reply, Task
-from fedquilt_common.errors import FedquiltError, PrivacyBudgetError, SliceError
+from fedquilt_common.errors import (
+    ExperimentError,
+    FedquiltError,
+    PackageMissingError,
+    PrivacyBudgetError,
+    RunFolderError,
+    SliceError,
+)
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.durable import sync
 from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
@@ -36,6 +43,10 @@ _REMEMBERED: Final = 10_000
 """Files whose digests were right and are not computed again."""
 PLENTY = 1 << 30
 """A training process with at least this many free bytes keeps the memory that it frees."""
+
+
+_TELL_NOTHING: Final = (ExperimentError, PackageMissingError, RunFolderError, SliceError)
+"""Errors whose texts depend on the experiment and the board's files, not on the values of samples."""
 
 
 class _CancelledError(Exception):
@@ -69,7 +80,12 @@ class Worker:
             if job.number in self.cancelled:  # its patches may be deleted already, so the error is no failure
                 self._emit(job.number, "cancelled")
             else:
-                self._emit(job.number, **_failure(error))
+                self._emit(job.number, **_failure(error, private=self._is_private(job)))
+
+    def _is_private(self, job: Job) -> bool:
+        """Whether the job's client trains with differential privacy; unknown before its run is read."""
+        known = self._run_file is not None and self._run_file[0] == job.run_file
+        return known and self._board.experiment.variant(job.client).privacy is not None
 
     def _emit(self, number: int, event: str, **fields: object) -> None:
         try:
@@ -188,8 +204,14 @@ def _modified(path: Path) -> int:
         return 0
 
 
-def _failure(error: Exception) -> dict[str, str]:
-    """Return the event that reports an error to the agent."""
+def _failure(error: Exception, *, private: bool = False) -> dict[str, str]:
+    """Return the event that reports an error to the agent.
+
+    Args:
+        error: what happened.
+        private: the client trains with differential privacy. Then only errors leave the board that tell nothing of its
+            samples; the agent's log has the others.
+    """
     if isinstance(error, _DamagedInputError):
         return {"event": "damaged", "path": str(error)}
     if is_out_of_memory(error):
@@ -198,6 +220,9 @@ def _failure(error: Exception) -> dict[str, str]:
         return {"event": "failed", "reason": str(error), "cause": DISK_FAILURE}
     if isinstance(error, PrivacyBudgetError):
         return {"event": "failed", "reason": str(error), "cause": DECLINED}
+    if private and not isinstance(error, _TELL_NOTHING):
+        traceback.print_exception(error)
+        return {"event": "failed", "reason": f"{type(error).__name__}: the log of the board's agent says more"}
     if isinstance(error, FedquiltError):
         return {"event": "failed", "reason": str(error)}
     traceback.print_exception(error)  # a bug: the traceback goes into the agent's log

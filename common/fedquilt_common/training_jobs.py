@@ -72,7 +72,7 @@ class Spending(BaseModel):
 
     Attributes:
         digest: of the client's samples; it names the ledger.
-        entry: the ledger's entry, as ``LedgerEntry.encode`` returns it.
+        entries: the ledger's entries, as ``LedgerEntry.encode`` returns them.
         seen: number of entries of each related ledger that the task has counted, by digest.
         stale: whether another task has spent on the same samples while this one trained.
     """
@@ -80,7 +80,7 @@ class Spending(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     digest: str
-    entry: dict[str, Any]
+    entries: list[dict[str, Any]]
     seen: dict[str, int]
     stale: bool
 

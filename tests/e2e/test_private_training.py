@@ -37,7 +37,7 @@ def spent(folder: Path) -> dict[tuple[int, int], Any]:
     paths = (folder / "run" / "agents").glob(f"*/privacy/*{SUFFIX}")
     entries = [entry for path in paths for entry in read_ledger(path)]
     assert len({(entry.client, entry.round) for entry in entries}) == len(entries)
-    return {(entry.client, entry.round): (entry.charges, entry.epsilon) for entry in entries}
+    return {(entry.client, entry.round): (entry.charge, entry.training, entry.epsilon) for entry in entries}
 
 
 @pytest.mark.timeout(300)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,22 +20,24 @@ from fedquilt_common.privacy.accountant import Charge
 
 SUFFIX: Final = ".jsonl"
 _ADVICE: Final = (
-    "the board cannot know what it has spent, so it trains no client with these samples. Restore the file from a backup"
+    "the board cannot know what it has spent, so it trains no client with these samples. Restore the file from a "
+    "backup of the time after its last training; an older one would forget what was spent since"
 )
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A task that trained with differential privacy.
+    """A training with differential privacy.
 
     Attributes:
         run: identifier of the run.
         client: its client.
         round: number of the round.
         exchange: number of the exchange.
-        task: fingerprint of the task. The same task gives the same bits, so it spends once.
-        charges: its training steps.
-        epsilon: what all tasks on these samples have spent with this one.
+        training: digest of all that the result depends on. A training that is repeated gives the same bits, so it
+            spends once; any other one spends again.
+        charge: its steps.
+        epsilon: what all trainings on these samples have spent with this one.
         delta: the delta of that epsilon.
     """
 
@@ -43,15 +45,10 @@ class LedgerEntry:
     client: int
     round: int
     exchange: int
-    task: str
-    charges: tuple[Charge, ...]
+    training: str
+    charge: Charge
     epsilon: float
     delta: float
-
-    @property
-    def key(self) -> tuple[str, int, str]:
-        """What identifies the task on this board."""
-        return self.run, self.client, self.task
 
     def encode(self) -> dict[str, Any]:
         """Return the entry as JSON values."""
@@ -64,7 +61,7 @@ class LedgerEntry:
         Raises:
             TypeError: fields are missing or unknown.
         """
-        return cls(**{**fields, "charges": tuple(Charge(**charge) for charge in fields["charges"])})
+        return cls(**{**fields, "charge": Charge(**fields["charge"])})
 
 
 def ledger_file(folder: Path, digest: str) -> Path:
@@ -75,7 +72,7 @@ def ledger_file(folder: Path, digest: str) -> Path:
 def read_ledger(path: Path) -> list[LedgerEntry]:
     """Read a ledger; an absent one is empty.
 
-    A last line without an end belongs to a task whose reply was never committed, and does not count.
+    A last line that is unfinished belongs to a task whose reply was never committed, and does not count.
 
     Raises:
         RunFolderError: the file is damaged.
@@ -85,14 +82,14 @@ def read_ledger(path: Path) -> list[LedgerEntry]:
 
 
 def append_entry(path: Path, entry: LedgerEntry) -> None:
-    """Add a task durably, unless the ledger has it.
+    """Add a training durably, unless the ledger has it.
 
     Raises:
         RunFolderError: the file is damaged.
         OSError: the file cannot be written.
     """
     lines = list(_read_lines(path))
-    if entry.key in {known.key for known, _ in lines}:
+    if entry.training in {known.training for known, _ in lines}:
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     end, seal = lines[-1][1] if lines else (0, "")
@@ -114,7 +111,7 @@ def _read_lines(path: Path) -> Iterator[tuple[LedgerEntry, tuple[int, str]]]:
     except FileNotFoundError:
         return
     end, seal = 0, ""
-    *lines, _unfinished = content.split(b"\n")
+    *lines, unfinished = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             found, _, text = line.decode().partition(" ")
@@ -126,12 +123,15 @@ def _read_lines(path: Path) -> Iterator[tuple[LedgerEntry, tuple[int, str]]]:
             raise RunFolderError(f"{path}:{number}: does not have its checksum: {_ADVICE}")
         end += len(line) + 1
         yield entry, (end, seal)
+    if any(unfinished[:cut].endswith(b"}") and _is_sealed(unfinished[:cut], seal) for cut in (-1, None)):
+        raise RunFolderError(f"{path}: its last line has no end, but is whole: {_ADVICE}")
+
+
+def _is_sealed(line: bytes, before: str) -> bool:
+    """Whether a line has the checksum that it names."""
+    found, _, text = line.decode(errors="replace").partition(" ")
+    return found == _seal(before, text)
 
 
 def _seal(before: str, text: str) -> str:
     return hashlib.sha256(f"{before}{text}".encode()).hexdigest()
-
-
-def charges_of(entries: Sequence[LedgerEntry], without: tuple[str, int, str] | None = None) -> list[Charge]:
-    """Return the steps of all entries but the one with the key ``without``."""
-    return [charge for entry in entries if entry.key != without for charge in entry.charges]

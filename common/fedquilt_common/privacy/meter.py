@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,31 +44,33 @@ class PrivacyMeter:
     Attributes:
         budget: the client's privacy section.
         passes: passes over its samples that the client may still make in the run, with those of this task.
-        spent: what earlier tasks have spent on the same samples, in any run.
+        spent: what trainings have spent on the same samples, in any run.
         noise: that of the run's earlier tasks; None: the first training solves it.
-        make_generator: returns the secret generator of a training; its facts tell the trainings of a task apart.
-        charges: what this task has spent.
+        open_secret: returns the digest and the secret generator of a training, from JSON values that tell it from any
+            with a different result.
+        charges: what this task has spent, by the digest of the training.
     """
 
     budget: Privacy
     passes: int
-    spent: Sequence[Charge]
+    spent: Mapping[str, Charge]
     noise: float | None
-    make_generator: Callable[[Sequence[Any]], np.random.Generator]
-    charges: list[Charge] = field(default_factory=list)
+    open_secret: Callable[[Sequence[Any]], tuple[str, np.random.Generator]]
+    charges: dict[str, Charge] = field(default_factory=dict)
 
     @property
     def epsilon(self) -> float:
-        """What all tasks have spent on these samples, with this one."""
-        return self._epsilon([*self.spent, *self.charges])
+        """What all trainings have spent on these samples, with those of this task."""
+        return self._epsilon({**self.spent, **self.charges})
 
-    def charge(self, samples: int, batch: int, epochs: int) -> PrivateSteps:
+    def charge(self, samples: int, batch: int, epochs: int, facts: Sequence[Any] = ()) -> PrivateSteps:
         """Charge a training, and return how it is made private.
 
         Args:
             samples: number of samples that it trains on.
             batch: samples that a step draws on average.
             epochs: passes over the samples; each has ceil(samples / batch) steps, as Opacus counts them.
+            facts: JSON values on which the result depends, such as digests of samples and initial numbers.
 
         Raises:
             ExperimentError: the samples are fewer than a batch, or too few for delta.
@@ -80,12 +82,12 @@ class PrivacyMeter:
         rate = 1 / steps
         noise = self._choose_noise(rate, steps)
         planned = Charge(noise, rate, steps * epochs)
-        after = self._epsilon([*self.spent, *self.charges, planned])
+        digest, generator = self.open_secret([noise, self.budget.clip, rate, len(self.charges), *facts])
+        after = self._epsilon({**self.spent, **self.charges, digest: planned})
         if after > self.budget.epsilon:
             raise self._used_up(f", and this training would make it {after:.5g}")
-        self.charges.append(planned)
-        generator = self.make_generator([noise, self.budget.clip, rate, len(self.charges)])
-        return PrivateSteps(noise, self.budget.clip, rate, steps, int(samples * rate), generator)
+        self.charges[digest] = planned
+        return PrivateSteps(noise, self.budget.clip, rate, steps, samples // steps, generator)
 
     def _used_up(self, more: str = "") -> PrivacyBudgetError:
         return PrivacyBudgetError(
@@ -99,22 +101,22 @@ class PrivacyMeter:
             rest = budget.epsilon - self.epsilon
             if self.epsilon and rest <= TOLERANCE:  # solving the noise leaves such a rest
                 raise self._used_up()
-            self.noise = solve_noise(
-                [*self.spent, *self.charges], budget.epsilon, budget.delta, rate, steps * self.passes, budget.accountant
-            )
+            spent = list(self.spent.values())
+            passes = steps * self.passes
+            self.noise = solve_noise(spent, budget.epsilon, budget.delta, rate, passes, budget.accountant)
         return self.noise
 
-    def _epsilon(self, charges: Sequence[Charge]) -> float:
-        return epsilon_of(charges, self.budget.delta, self.budget.accountant)
+    def _epsilon(self, charges: Mapping[str, Charge]) -> float:
+        return epsilon_of(list(charges.values()), self.budget.delta, self.budget.accountant)
 
     def _check_samples(self, samples: int, batch: int) -> None:
         if samples < batch:
             raise ExperimentError(
-                f"the client has {samples} samples, fewer than a batch of {batch}, so that each step would use all of "
-                "them; choose a smaller training.batch, or give each client more (data.partition.min_samples)"
+                f"the client has fewer samples than a batch of {batch}, so that each step would use all of them; "
+                "choose a smaller training.batch, or give each client more (data.partition.min_samples)"
             )
         if self.budget.delta >= 1 / samples:
             raise ExperimentError(
-                f"privacy.delta = {self.budget.delta:g} allows a sample to leak whole: it must be below 1/n, which is "
-                f"{1 / samples:.2g} for this client's {samples} samples"
+                f"privacy.delta = {self.budget.delta:g} allows a sample to leak whole: it must be below 1/n for the n "
+                "samples of each client"
             )

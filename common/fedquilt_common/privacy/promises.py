@@ -1,6 +1,6 @@
 """Whether an experiment with differential privacy keeps what it promises.
 
-The coordinator checks it before a run starts. Boards check it too, because they need not trust the coordinator.
+The coordinator checks it before a run starts. Boards check it too: the coordinator may be of another version.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def _find_problems(experiment: Experiment, algorithm: Algorithm, task: str, hold
             f"data.holdout = {holdout:g}: scores on a client's own samples would tell of them; set it to 0, so that "
             "models are tested on the official test samples"
         )
+    if experiment.data.sensor_noise is not None:
+        yield "data.sensor_noise: its size depends on all samples of a client; remove the key"
     for client in range(experiment.data.clients):
         training = experiment.variant(client).training
         wrong = {"precision": training.precision != "fp32", "sampling": training.sampling != "shuffled"}

@@ -29,7 +29,8 @@ def identify_samples(data: Examples) -> NDArray[np.uint64]:
     Args:
         data: ``x`` of shape (n, *input_shape); the labels do not matter, because noise may change them.
     """
-    found = (hashlib.blake2b(np.asarray(x).tobytes(), digest_size=_ID_BYTES).digest() for x in data.x)
+    wide = (np.asarray(x, dtype=np.float64).tobytes() for x in data.x)  # so that another dtype makes no other sample
+    found = (hashlib.blake2b(content, digest_size=_ID_BYTES).digest() for content in wide)
     return np.unique(np.frombuffer(b"".join(found), dtype=_ID))
 
 
@@ -61,16 +62,18 @@ def keep_samples(folder: Path, ids: NDArray[np.uint64]) -> str:
 def related_entries(folder: Path, ids: NDArray[np.uint64]) -> dict[str, list[LedgerEntry]]:
     """Return the entries of each ledger, by digest, that has a sample in common with ``ids``, of shape (n,).
 
+    Samples that are in use and have no ledger yet count, too, with no entries.
+
     Raises:
         RunFolderError: a ledger, or the list of its samples, is damaged or missing.
         OSError: a file cannot be read; it may be intact.
     """
     own = digest_samples(ids)
     found = {own: read_ledger(ledger_file(folder, own))}
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        digest = path.name.removesuffix(SUFFIX)
-        if digest != own and np.isin(_read_samples(folder, digest), ids).any():
-            found[digest] = read_ledger(path)
+    known = {path.name.partition(".")[0] for end in (SUFFIX, _SAMPLES) for path in folder.glob(f"*{end}")}
+    for digest in sorted(known - {own}):
+        if np.isin(_read_samples(folder, digest), ids).any():
+            found[digest] = read_ledger(ledger_file(folder, digest))
     return found
 
 

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 
 
-def secret_generator(key: str, facts: Sequence[Any]) -> np.random.Generator:
-    """Return the generator for one training.
+def open_secret(key: str, facts: Sequence[Any]) -> tuple[str, np.random.Generator]:
+    """Return a digest of one training, in hex, and its generator.
 
     Args:
         key: of the board, in hex.
         facts: JSON values that tell this training from every other with a different result.
     """
-    text = json.dumps(facts, separators=(",", ":"), sort_keys=True)
-    digest = hmac.new(bytes.fromhex(key), text.encode(), hashlib.sha256).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+    text = json.dumps(facts, separators=(",", ":"), sort_keys=True).encode()
+    secret = hmac.new(bytes.fromhex(key), text, hashlib.sha256).digest()
+    return hashlib.sha256(text).hexdigest(), np.random.Generator(
+        np.random.Philox(key=int.from_bytes(secret[:16], "little"))
+    )

@@ -27,7 +27,7 @@ from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watc
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
-from fedquilt_common.training.module_arrays import load_arrays, to_arrays
+from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, keep_kernels, widen_halves
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor, trainable_parameters
 from fedquilt_common.types import Arrays, Examples, Progress
@@ -185,9 +185,11 @@ class TorchLearner:
         for phase in phases:
             self._check_samples(phase.data)
         arithmetic = choose_arithmetic(self.training)
-        plans = self._charge(phases, schedule)
+        plans = self._charge(phases, schedule, arrays)
         module = self._load(arrays, seed, part, training=True)
-        module = arithmetic.place(_make_private(module) if plans else module)
+        if plans:
+            module = _make_private(module)
+        module = arithmetic.place(module)
         loss = self._default_loss(module)
         loop = SgdLoop(module, arithmetic, self.training, loss, self._to_targets, self.on_progress, self.lasting, plans)
         with _use_seed(seed ^ _DROPOUT_STREAM):
@@ -197,13 +199,20 @@ class TorchLearner:
         trained = to_arrays(module)
         return TrainingResult({name: trained[name] for name in arrays}, mean_loss, time.perf_counter() - started, steps)
 
-    def _charge(self, phases: Sequence[TrainingPhase], schedule: Sequence[int]) -> dict[int, PrivateSteps]:
+    def _charge(
+        self, phases: Sequence[TrainingPhase], schedule: Sequence[int], arrays: Arrays
+    ) -> dict[int, PrivateSteps]:
         """Charge the phases on samples that are not public; returns how each is made private, by its position."""
-        if self.meter is None:
-            return {}
-        batch = self.training.batch
-        own = [(number, phase) for number, phase in enumerate(phases) if not phase.public]
-        return {n: self.meter.charge(len(phase.data), batch, schedule.count(n)) for n, phase in own}
+        plans: dict[int, PrivateSteps] = {}
+        for number, phase in enumerate(phases):
+            if self.meter is not None and not phase.public:
+                if phase.only is not None:
+                    raise ExperimentError("with `privacy`, a training changes all parameters; choose another algorithm")
+                start, samples = digest_arrays(arrays), digest_arrays({"x": phase.data.x, "y": phase.data.y})
+                facts = [start, samples, list(schedule), self.training.model_dump_json()]
+                epochs = schedule.count(number)
+                plans[number] = self.meter.charge(len(phase.data), self.training.batch, epochs, facts)
+        return plans
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
         """Score the model on labelled samples, in fp32, at its deepest exit.
@@ -292,6 +301,10 @@ class TorchLearner:
             model that has none.
         """
         self._check_samples(data)
+        if self.meter is not None:
+            raise ExperimentError(
+                "with `privacy`, statistics of a client's samples stay on its board; choose another model"
+            )
         module = self._load(arrays, 0, part)
         norms = {name: norm for name, norm in module.named_modules() if isinstance(norm, StaticBatchNorm)}
         for norm in norms.values():
@@ -351,6 +364,10 @@ class TorchLearner:
 def _make_private(module: nn.Module) -> nn.Module:
     from fedquilt_common.training.private_gradients import make_private  # loads Opacus
 
+    if hasattr(module, "training_loss"):
+        raise ExperimentError(
+            "with `privacy`, a model cannot have a loss of its own, which may mix samples; choose another"
+        )
     return make_private(module)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,16 @@ def to_arrays(module: nn.Module) -> dict[str, NDArray[Any]]:
     """
     tensors = module.state_dict().items()
     return {name: np.asarray(widen_halves(t.detach()).cpu().numpy(), order="C") for name, t in tensors}
+
+
+def digest_arrays(arrays: Arrays) -> str:
+    """Return the SHA-256, in hex, of arrays of any shapes with their names, shapes and dtypes."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        total.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
 
 
 def load_arrays(module: nn.Module, arrays: Arrays) -> None:

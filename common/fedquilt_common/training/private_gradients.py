@@ -43,8 +43,9 @@ class _SecretNoiseOptimizer(DPOptimizer):  # type: ignore[misc]
     def add_noise(self) -> None:
         """Add Gaussian noise of standard deviation noise x clip to each entry of the sums."""
         for parameter in self.params:
-            noise = self._secret.standard_normal(tuple(parameter.shape)) * self.noise_multiplier * self.max_grad_norm
-            parameter.grad = parameter.summed_grad + torch.from_numpy(noise).to(parameter.summed_grad)
+            drawn = np.asarray(self._secret.standard_normal(tuple(parameter.shape)))
+            noise = torch.from_numpy(drawn * self.noise_multiplier * self.max_grad_norm).to(parameter.device)
+            parameter.grad = (parameter.summed_grad.double() + noise).to(parameter.dtype)
 
 
 class PrivateGradients:
@@ -60,9 +61,9 @@ class PrivateGradients:
         self.steps = steps
         self._parameters = list(parameters)
         self._hooks = GradSampleModule(module, loss_reduction="mean", strict=False)
-        self._optimizer: _SecretNoiseOptimizer | None = None
+        self._used = self._parameters
 
-    def differentiate(self, loss: Tensor | None, penalty: Tensor | None) -> None:
+    def differentiate(self, loss: Tensor | None, penalty: Tensor | None, samples: int) -> None:
         """Set ``grad`` of the parameters to the private gradient of one step.
 
         Parameters that the loss does not depend on have no gradient.
@@ -70,13 +71,19 @@ class PrivateGradients:
         Args:
             loss: the mean over the samples that the step has drawn, of shape (); None: it has drawn none.
             penalty: of shape (); it does not depend on samples, so it needs no noise.
+            samples: number of samples that the step has drawn.
+
+        Raises:
+            ExperimentError: the gradient of a single sample cannot be told from those of the others.
         """
         for parameter in self._parameters:
             parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
         if loss is not None:
             with _ignore_hook_warning():
                 loss.backward()  # type: ignore[no-untyped-call]
-        optimizer = self._find_optimizer()
+            self._used = [p for p in self._parameters if p.grad is not None]
+            _check_rows(self._used, samples)
+        optimizer = _SecretNoiseOptimizer(self._used, self.steps)
         if loss is None:
             for parameter in optimizer.params:
                 parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
@@ -85,13 +92,6 @@ class PrivateGradients:
             parameter.grad_sample = parameter.summed_grad = None
         if penalty is not None:
             _add_gradient(penalty, self._parameters)
-
-    def _find_optimizer(self) -> _SecretNoiseOptimizer:
-        """Return Opacus's optimiser of the parameters that the loss depends on; the first batch shows which."""
-        used = [p for p in self._parameters if getattr(p, "grad_sample", None) is not None]
-        if self._optimizer is None and used:
-            self._optimizer = _SecretNoiseOptimizer(used, self.steps)
-        return self._optimizer or _SecretNoiseOptimizer(self._parameters, self.steps)
 
     def draw_batches(self, samples: int) -> Iterator[NDArray[np.int64]]:
         """Yield the positions of each step's samples in an epoch, int64 of shape (k,); each is equally likely to be in.
@@ -133,6 +133,17 @@ def make_private(module: nn.Module) -> nn.Module:
     if errors := ModuleValidator.validate(fixed, strict=False):
         raise ExperimentError(f"the model cannot be trained with `privacy`: {errors[0]}; choose another model")
     return fixed.train(module.training)
+
+
+def _check_rows(parameters: Sequence[nn.Parameter], samples: int) -> None:
+    """Check that each parameter has one gradient for each sample; otherwise clipping would not bound a sample."""
+    for parameter in parameters:
+        found = getattr(parameter, "grad_sample", None)
+        if not isinstance(found, Tensor) or len(found) != samples:
+            raise ExperimentError(
+                "the model cannot be trained with `privacy`: a layer mixes samples, is used in several ways or is not "
+                "called as a layer, so that the gradient of one sample is unknown; choose another model"
+            )
 
 
 def _add_gradient(penalty: Tensor, parameters: Sequence[nn.Parameter]) -> None:

@@ -220,7 +220,7 @@ class _RunningPhase:
         """Take a step with a private gradient, and return the loss on the batch; 0 if it is empty."""
         penalty = self.phase.penalty
         loss = self._data_loss(batch, self.loop.arithmetic) if len(batch) else None
-        private.differentiate(loss, None if penalty is None else penalty(self.now, self.start))
+        private.differentiate(loss, None if penalty is None else penalty(self.now, self.start), len(batch))
         self.optimiser.update()
         return 0.0 if loss is None else loss.item()
 

@@ -107,10 +107,10 @@ class AgentMessages:
             if self._limit.is_repeated(failure.agent, failure.client, failure.reason):
                 return
             failed = exchange is not None and failure.exchange == exchange.number
+            declined = failure.declined and exchange is not None and failure.client in exchange.missing
+            declined = declined and self._machine.host_of.get(failure.client) == failure.agent
             reason = f"{CLIENT_FAILED}{failure.reason}"
-            self._refusals.add(
-                failure.agent, failure.client, failure.round, reason, failed=failed, declined=failure.declined
-            )
+            self._refusals.add(failure.agent, failure.client, failure.round, reason, failed=failed, declined=declined)
 
 
 def _check_sender(address: Address, agent: str) -> None:

@@ -35,7 +35,7 @@ class Refusals:
         failed: bool = False,
         declined: bool = False,
     ) -> None:
-        """Record one refusal, unless the agent is beyond its limit."""
-        if self._limit.may_be_refused(agent):
+        """Record one refusal, unless the agent is beyond its limit. A client that declines is always recorded."""
+        if declined or self._limit.may_be_refused(agent):
             text = reason[:REASON_LENGTH]
             self._record(Rejected(clock.now(), agent, client, round, text, outcome, failed, declined))

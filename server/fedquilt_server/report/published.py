@@ -36,12 +36,14 @@ _FORM = "write a list of `source`, `note` and `figures`, each figure with `case`
 
 
 def read_published(path: Path) -> list[PublishedTable]:
-    """Read published figures from a YAML file.
+    """Read published figures from a YAML file, which may be a sweep file that has some.
 
     Raises:
         ExperimentError: the file cannot be read, its form is another, or a share is above 1.
     """
     raw = load_yaml(read_text(path), str(path))
+    if isinstance(raw, dict) and "published" in raw:
+        raw = raw["published"]
     try:
         tables = _TABLES.validate_python([raw] if isinstance(raw, dict) else raw)
     except ValidationError as error:

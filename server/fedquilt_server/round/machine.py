@@ -358,7 +358,7 @@ class Machine:
         if self.policy.shortfall == "wait" or self.policy.deadline is None:
             exchange.deadline = None
             return []
-        enough = min(self.policy.quorum, len(exchange.tasks))
+        enough = min(self.policy.quorum, len(exchange.tasks) - len(exchange.declined))
         stuck = len(exchange.replies) + len(missing & set(self.host_of)) < enough  # so the silent ones are needed again
         others = set(self.host_of if stuck else self._fleet()) - missing - self._declined
         if len(others) < min(self.policy.quorum, self.policy.clients - len(self._declined)):

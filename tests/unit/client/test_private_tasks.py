@@ -79,7 +79,7 @@ def test_a_reply_tells_neither_loss_nor_number_of_samples(board: PrivateBoard) -
     board.train(job)
     found = header(job)
     assert found.weight == 1.0
-    assert found.metrics.keys() <= PUBLIC_METRICS | {"epsilon", "memory_peak"}
+    assert found.metrics.keys() <= (PUBLIC_METRICS - {"samples"}) | {"epsilon", "memory_peak"}
     assert 0 < found.metrics["epsilon"] < 6
 
 
@@ -145,6 +145,23 @@ def test_a_board_checks_the_promise_itself(board: PrivateBoard) -> None:
     told = do(board.job(board.run(training={"precision": "bf16", "batch": 60})))
     assert told["event"] == "failed"
     assert "private training draws each sample alike, in fp32" in told["reason"]
+
+
+def test_a_failure_tells_nothing_of_the_samples(board: PrivateBoard, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("secret,label\n1,0\nmy diagnosis,1\n")
+    data = {"own": str(tmp_path / "own.csv")}
+    told = do(board.job(board.run(), data=data))
+    assert told["event"] == "failed"
+    assert "diagnosis" not in told["reason"]
+    assert told["reason"].endswith("the log of the board's agent says more")
+
+
+def test_no_client_tells_its_number_of_samples_in_an_experiment_with_privacy(board: PrivateBoard) -> None:
+    """Else clients with privacy would weigh nothing beside the others."""
+    fields: dict[str, Any] = {"privacy": None, "fleet": [{"clients": 3}, {"clients": 1, "privacy": {"epsilon": 2.0}}]}
+    job = board.job(board.run(**fields))
+    assert board.train(job).spent is None
+    assert header(job).weight == 1.0
 
 
 def test_a_replay_cannot_know_the_noise(board: PrivateBoard) -> None:

@@ -64,14 +64,13 @@ class Prototypes(ABC):
         """
         bounds = {"accuracy": (0.0, 1.0)} if self.by_accuracy else {}
         kinds = {client: ctx.prototype_of(client) for client in ctx.select()}
-        scalars = {"measure": self.by_accuracy}
-        tasks = [Task("train", arrays, scalars, metrics=bounds) for arrays in models]
+        tasks = [Task("train", arrays, metrics=bounds) for arrays in models]
         return {client: tasks[kind] for client, kind in kinds.items()}
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed)
         metrics = {"loss": trained.loss, "train_seconds": trained.seconds}
-        if task.scalars.get("measure"):
+        if self.by_accuracy:
             test = ctx.test if len(ctx.test) else ctx.data
             right = ctx.learner.predict(trained.arrays, test)[-1].argmax(axis=1) == test.y
             metrics["accuracy"] = float(right.mean())

@@ -19,8 +19,7 @@ from fedquilt_common.types import Examples
 
 
 def entry(round: int = 1, run: str = "run", client: int = 0) -> LedgerEntry:
-    charges = (Charge(1.1, 0.25, 4), Charge(1.1, 0.25, 8))
-    return LedgerEntry(run, client, round, 0, f"task {run} {client} {round}", charges, 0.5 * round, 1e-5)
+    return LedgerEntry(run, client, round, 0, f"{run} {client} {round}", Charge(1.1, 0.25, 4), 0.5 * round, 1e-5)
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def test_entries_come_back_in_order(path: Path) -> None:
     assert read_ledger(path.with_name("absent.jsonl")) == []
 
 
-def test_a_repeated_task_spends_once(path: Path) -> None:
+def test_a_repeated_training_spends_once(path: Path) -> None:
     before = path.read_bytes()
     append_entry(path, entry(2))
     assert path.read_bytes() == before
@@ -112,3 +111,24 @@ def test_the_key_is_drawn_once_and_private(tmp_path: Path, monkeypatch: pytest.M
 def test_entries_are_json(path: Path) -> None:
     line = path.read_text().splitlines()[0].partition(" ")[2]
     assert LedgerEntry.decode(json.loads(line)) == entry(1)
+
+
+def test_a_whole_line_without_its_end_is_damage(path: Path) -> None:
+    """The end is written with the line, so only a damaged disk leaves this; the entry must not be forgotten."""
+    content = path.read_bytes()
+    for damaged in (content[:-1] + b"x", content[:-1]):
+        path.write_bytes(damaged)
+        with pytest.raises(RunFolderError, match="its last line has no end, but is whole"):
+            read_ledger(path)
+
+
+def test_samples_in_use_without_a_ledger_are_related(tmp_path: Path) -> None:
+    """Two clients that train on the same samples at the same time see each other."""
+    first, both = identify_samples(samples(1, 2)), identify_samples(samples(2, 3))
+    digest = keep_samples(tmp_path, first)
+    assert related_entries(tmp_path, both)[digest] == []
+
+
+def test_another_dtype_makes_no_other_sample() -> None:
+    wide = Examples(np.array([[1.0], [2.0]], np.float64), np.zeros(2, np.int64))
+    assert identify_samples(wide).tolist() == identify_samples(samples(1, 2)).tolist()

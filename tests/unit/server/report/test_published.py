@@ -55,10 +55,12 @@ def test_a_case_can_name_the_label_of_a_sweeps_axis(tmp_path: Path) -> None:
     assert published_tables([table], group_runs([swept]))[0].rows[0][2] == 1
 
 
-def test_one_table_needs_no_list(tmp_path: Path) -> None:
+def test_one_table_needs_no_list_and_a_sweep_file_will_do(tmp_path: Path) -> None:
     file = tmp_path / "paper.yaml"
-    file.write_text("{source: x, figures: [{case: {a: 1}, scores: {accuracy: 0.5}}]}")
-    assert [table.source for table in read_published(file)] == ["x"]
+    table = "{source: x, figures: [{case: {a: 1}, scores: {accuracy: 0.5}}]}"
+    for text in (table, f"name: sweep\nvary: {{seed: [1]}}\npublished: [{table}]"):
+        file.write_text(text)
+        assert [found.source for found in read_published(file)] == ["x"]
 
 
 @pytest.mark.parametrize(

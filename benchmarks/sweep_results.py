@@ -1,0 +1,42 @@
+"""Appends the results of a sweep to a file of benchmarks/results: a line for each finished run.
+
+    fedquilt sweep deploy/experiments/fedaiot/table-5.yaml --vary dataset=aep --set rounds=300 --json >sweep.json
+    python benchmarks/sweep_results.py sweep.json --to fedaiot --command "fedquilt sweep ..."
+
+Run it in the checkout that ran the sweep: the lines name its commit, and the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from provenance import append_result, commit, machine
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def lines_of(sweep: dict[str, Any], command: str) -> Iterator[dict[str, Any]]:
+    """Yield a line for each finished run of a sweep, as ``fedquilt sweep --json`` printed it."""
+    origin = {"commit": commit(), "machine": machine(), "command": command}
+    for run in sweep["runs"]:
+        if run["status"] == "finished":
+            yield {**origin, "sweep": sweep["name"], "settings": run["settings"], "final": run["final"]}
+
+
+def main() -> None:
+    """Append the results of the sweeps that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", type=Path, help="what `fedquilt sweep --json` printed")
+    parser.add_argument("--to", required=True, help="name of the file in benchmarks/results, without .jsonl")
+    parser.add_argument("--command", required=True, help="the command that ran the sweep")
+    options = parser.parse_args()
+    for line in lines_of(json.loads(options.sweep.read_text()), options.command):
+        append_result(RESULTS / f"{options.to}.jsonl", line)
+
+
+if __name__ == "__main__":
+    main()
