@@ -48,6 +48,7 @@ class BoardRun:
     allowed: Collection[str]
     threads: int = 1
     _needs: dict[Any, int] = field(default_factory=dict, repr=False, compare=False)
+    _ids: dict[ClientId, NDArray[np.uint64]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def tools(self) -> ExperimentTools:
@@ -108,6 +109,20 @@ class BoardRun:
         """
         return self.tools.anatomy
 
+    def sample_ids(self, client: ClientId, samples: Examples, *, stays: bool) -> NDArray[np.uint64]:
+        """Return which samples a client has, uint64 of shape (n,), as ``identify_samples`` does.
+
+        Args:
+            client: its number.
+            samples: its samples.
+            stays: whether they stay the same in the run, so that they are identified once.
+        """
+        from fedquilt_common.privacy.samples_spent import identify_samples
+
+        if client not in self._ids or not stays:
+            self._ids[client] = identify_samples(samples)
+        return self._ids[client]
+
     def training_memory(self, part: Slice, training: Training) -> int:
         """Estimate the bytes that training a sub-model takes beyond those that the process uses already."""
         key = tuple(part.counts.values()), part.absent, training
@@ -164,7 +179,7 @@ class TaskContext:
         on_need: called with the bytes that a sub-model needs, once it fits.
         fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
         delivered: the client's samples if the board does not have the data set.
-        job: the task, for the account of its privacy; None: the experiment has no differential privacy.
+        job: the task, for the account of its privacy; None if no client has differential privacy.
     """
 
     board: BoardRun
@@ -242,14 +257,16 @@ class TaskContext:
         """The account of the client's privacy; None if it trains without."""
         experiment = self.board.experiment
         variant = experiment.variant(self.client)
-        if self.job is None or variant.privacy is None:
+        if variant.privacy is None:
             return None
         from fedquilt_client.privacy_account import open_account
 
+        assert self.job is not None  # noqa: S101 - the worker gives it; without it the training would not be private
         check_privacy(experiment, self.board.algorithm, self.learning_task.name, self.board.tools.holdout)
         left = experiment.rounds - self.round + 1
         passes = private_passes(self.board.algorithm, variant.training.epochs, left)
-        return open_account(self.job, self.board.run.run, experiment, passes, self._samples.raw)
+        ids = self.board.sample_ids(self.client, self._samples.raw, stays=self.delivered is None)
+        return open_account(self.job, self.board.run.run, experiment, variant.privacy, passes, ids)
 
     def withhold(self, reply: Reply) -> Reply:
         """Return the reply as it may leave the board."""

@@ -13,7 +13,7 @@ from fedquilt_client.tasks import TaskId
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_common.privacy.ledger import LedgerEntry, append_entry, ledger_file, read_ledger
+from fedquilt_common.privacy.ledger import LedgerEntry, append_entries, ledger_file, measure_ledgers
 from fedquilt_common.wire.messages import RoundMessage
 
 
@@ -61,11 +61,10 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
     job, spent = finished.job, finished.spent
     if spent is not None:
         with report_disk_errors(store.ledgers):
-            now = {digest: len(read_ledger(ledger_file(store.ledgers, digest))) for digest in spent.seen}
-            if spent.stale or now != spent.seen:
+            if spent.stale or measure_ledgers(store.ledgers, spent.seen) != spent.seen:
                 return None
-            for entry in spent.entries:
-                append_entry(ledger_file(store.ledgers, spent.digest), LedgerEntry.decode(entry))
+            entries = [LedgerEntry.decode(entry) for entry in spent.entries]
+            append_entries(ledger_file(store.ledgers, spent.digest), entries)
     reply = StoredReply(
         store.run.run,
         job.client,

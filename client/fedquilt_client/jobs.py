@@ -49,7 +49,7 @@ from fedquilt_common.wire.transport import MqttMessage, Transport
 log = logging.getLogger(__name__)
 
 ReportFailure = Callable[[str, int, ExchangeId, str, bool], None]
-"""Publishes that a client cannot do its task: (run, client, round and exchange, reason)."""
+"""Publishes that a client cannot do its task: (run, client, round and exchange, reason, whether it declines)."""
 ReportNotice = Callable[[str, str, Job, str], None]
 """Publishes that something happened to a job: (kind, text, job, run)."""
 

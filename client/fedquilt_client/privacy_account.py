@@ -16,13 +16,12 @@ from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import PrivacyBudgetError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Privacy
-from fedquilt_common.privacy.ledger import LedgerEntry
+from fedquilt_common.privacy.ledger import LedgerEntry, ledger_file, measure_ledgers, read_ledger
 from fedquilt_common.privacy.meter import PrivacyMeter
 from fedquilt_common.privacy.noise_key import open_key
-from fedquilt_common.privacy.samples_spent import identify_samples, keep_samples, related_entries
+from fedquilt_common.privacy.samples_spent import find_related, keep_samples
 from fedquilt_common.privacy.secret_noise import open_secret
 from fedquilt_common.training_jobs import Job, Spending
-from fedquilt_common.types import Examples
 
 PUBLIC_METRICS: Final = frozenset({"train_seconds", "steps", "kd_loss", "accuracy", "samples"})
 """Metrics of a private client that leave the board: they depend on time, on the experiment, or on public samples."""
@@ -37,7 +36,7 @@ class PrivacyAccount:
         run: identifier of its run.
         folder: the board's ledgers.
         ids: which samples the client has, uint64 of shape (n,).
-        seen: number of entries that each related ledger had when the task began, by digest.
+        seen: bytes that each related ledger had when the task began, by digest.
         meter: charges the training.
     """
 
@@ -67,42 +66,38 @@ class PrivacyAccount:
         task = self.run, job.client, job.round, job.exchange
         spent = meter.epsilon, meter.budget.delta
         entries = [LedgerEntry(*task, digest, charge, *spent).encode() for digest, charge in meter.charges.items()]
-        now = _count_entries(related_entries(self.folder, self.ids))
+        now = measure_ledgers(self.folder, find_related(self.folder, self.ids))
         return Spending(digest=keep_samples(self.folder, self.ids), entries=entries, seen=now, stale=now != self.seen)
 
 
-def open_account(job: Job, run: str, experiment: Experiment, passes: int, samples: Examples) -> PrivacyAccount | None:
-    """Return the account of a task; None if its client trains without differential privacy.
+def open_account(
+    job: Job, run: str, experiment: Experiment, privacy: Privacy, passes: int, ids: NDArray[np.uint64]
+) -> PrivacyAccount:
+    """Return the account of a task.
 
     Args:
         job: the task.
         run: identifier of its run.
         experiment: of the run.
+        privacy: the client's.
         passes: passes over its samples that the client may still make in the run, with those of this task.
-        samples: the client's training samples, ``x`` of shape (n, *input_shape), as the experiment found them.
+        ids: which samples the client has, uint64 of shape (n,).
 
     Raises:
-        PrivacyBudgetError: the task is not for the board that has spent the privacy.
+        PrivacyBudgetError: a replay cannot know the noise.
         RunFolderError: a ledger is damaged.
     """
-    privacy = experiment.variant(job.client).privacy
-    if privacy is None:
-        return None
     if job.ledgers is None:
         raise PrivacyBudgetError("a replay cannot train with `privacy`: the noise is known to the board alone")
-    ids = identify_samples(samples)
     keep_samples(job.ledgers, ids)  # before the training, so that others see that these samples are in use
-    related = related_entries(job.ledgers, ids)
-    known = [entry for entries in related.values() for entry in entries]
+    related = find_related(job.ledgers, ids)
+    seen = measure_ledgers(job.ledgers, related)  # before they are read: one that grows meanwhile is noticed
+    known = [entry for digest in related for entry in read_ledger(ledger_file(job.ledgers, digest))]
     spent = {entry.training: entry.charge for entry in known}
     mine = [entry for entry in known if (entry.run, entry.client) == (run, job.client)]
     noise = mine[-1].charge.noise if mine else None
     meter = PrivacyMeter(privacy, passes, spent, noise, functools.partial(_open_secret, job, experiment, privacy))
-    return PrivacyAccount(job, run, job.ledgers, ids, _count_entries(related), meter)
-
-
-def _count_entries(related: Mapping[str, list[LedgerEntry]]) -> dict[str, int]:
-    return {digest: len(entries) for digest, entries in related.items()}
+    return PrivacyAccount(job, run, job.ledgers, ids, seen, meter)
 
 
 def _open_secret(

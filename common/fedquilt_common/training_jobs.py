@@ -73,7 +73,7 @@ class Spending(BaseModel):
     Attributes:
         digest: of the client's samples; it names the ledger.
         entries: the ledger's entries, as ``LedgerEntry.encode`` returns them.
-        seen: number of entries of each related ledger that the task has counted, by digest.
+        seen: bytes of each related ledger that the task has counted, by digest.
         stale: whether another task has spent on the same samples while this one trained.
     """
 

@@ -105,10 +105,7 @@ class Experiment(Section):
     @property
     def models(self) -> list[Model]:
         """The distinct models of the clients, in the order of the clients."""
-        each = (
-            variant.model for line in self.fleet for variant in line.variants[: line.clients] or (self.default_variant,)
-        )
-        return list({model.model_dump_json(): model for model in each}.values())
+        return list({variant.model.model_dump_json(): variant.model for variant in self.variants}.values())
 
     @property
     def chunk(self) -> int:
@@ -124,18 +121,25 @@ class Experiment(Section):
         first = 0
         for line in self.fleet:
             if client < first + line.clients:
-                usual = self.default_variant.model_copy(update={"privacy": line.privacy or self.privacy})
-                if not line.variants:
-                    return usual
-                own = line.variants[(client - first) % len(line.variants)]
-                return own.model_copy(update={"privacy": own.privacy or usual.privacy})
+                variants = self._variants_of(line)
+                return variants[(client - first) % len(variants)]
             first += line.clients
         return self.default_variant
 
     @property
+    def variants(self) -> list[Variant]:
+        """The models, trainings and privacies that clients have, in the order of the clients; some may be equal."""
+        return [variant for line in self.fleet for variant in self._variants_of(line)]
+
+    def _variants_of(self, line: FleetLine) -> list[Variant]:
+        each, usual = line.variants or (self.default_variant,), line.privacy or self.privacy
+        own = (variant.privacy if line.variants else None for variant in each)
+        return [one.model_copy(update={"privacy": mine or usual}) for one, mine in zip(each, own, strict=True)]
+
+    @property
     def is_private(self) -> bool:
         """Whether any client trains with differential privacy."""
-        return any(self.variant(client).privacy for client in range(self.data.clients))
+        return any(variant.privacy is not None for variant in self.variants)
 
 
 @dataclass(frozen=True)

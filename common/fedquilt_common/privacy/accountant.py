@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 AccountantName = Literal["rdp", "prv"]
 
+MISSING: Final = "differential privacy needs the package opacus: pip install 'fedquilt[dp]'"
 LARGEST_NOISE: Final = 1000.0
 """With more noise, in clipping norms, nothing can be learned."""
 TOLERANCE: Final = 0.01
@@ -114,5 +115,5 @@ def _make_accountant(name: AccountantName) -> IAccountant:
     try:
         from opacus.accountants import create_accountant
     except ImportError:
-        raise PackageMissingError("differential privacy needs the package opacus: pip install 'fedquilt[dp]'") from None
+        raise PackageMissingError(MISSING) from None
     return create_accountant(mechanism=name)

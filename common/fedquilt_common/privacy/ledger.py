@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -81,23 +81,35 @@ def read_ledger(path: Path) -> list[LedgerEntry]:
     return [entry for entry, _ in _read_lines(path)]
 
 
-def append_entry(path: Path, entry: LedgerEntry) -> None:
-    """Add a training durably, unless the ledger has it.
+def measure_ledgers(folder: Path, digests: Iterable[str]) -> dict[str, int]:
+    """Return the bytes of ledgers by their digests, 0 for an absent one; a ledger with the same size is the same."""
+    paths = {digest: ledger_file(folder, digest) for digest in digests}
+    return {digest: path.stat().st_size if path.exists() else 0 for digest, path in paths.items()}
+
+
+def append_entries(path: Path, entries: Sequence[LedgerEntry]) -> None:
+    """Add trainings durably, except those that the ledger has.
 
     Raises:
         RunFolderError: the file is damaged.
         OSError: the file cannot be written.
     """
     lines = list(_read_lines(path))
-    if entry.training in {known.training for known, _ in lines}:
+    known = {entry.training for entry, _ in lines}
+    end, seal = lines[-1][1] if lines else (0, "")
+    text = ""
+    for entry in entries:
+        if entry.training not in known:
+            line = json.dumps(entry.encode(), separators=(",", ":"))
+            seal = _seal(seal, line)
+            text += f"{seal} {line}\n"
+    if not text:
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    end, seal = lines[-1][1] if lines else (0, "")
-    text = json.dumps(entry.encode(), separators=(",", ":"))
     is_new = not path.exists()
     with path.open("ab") as file:
         file.truncate(end)  # the rest of a line that was never finished
-        file.write(f"{_seal(seal, text)} {text}\n".encode())
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
     if is_new:

@@ -45,8 +45,7 @@ def _find_problems(experiment: Experiment, algorithm: Algorithm, task: str, hold
         )
     if experiment.data.sensor_noise is not None:
         yield "data.sensor_noise: its size depends on all samples of a client; remove the key"
-    for client in range(experiment.data.clients):
-        training = experiment.variant(client).training
+    for training in (variant.training for variant in experiment.variants):
         wrong = {"precision": training.precision != "fp32", "sampling": training.sampling != "shuffled"}
         for key in (key for key, is_wrong in wrong.items() if is_wrong):
             value = getattr(training, key)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.durable import replace_durably
-from fedquilt_common.privacy.ledger import SUFFIX, LedgerEntry, ledger_file, read_ledger
+from fedquilt_common.privacy.ledger import SUFFIX
 from fedquilt_common.types import Examples
 
 _SAMPLES: Final = ".samples"
@@ -59,22 +59,19 @@ def keep_samples(folder: Path, ids: NDArray[np.uint64]) -> str:
     return digest
 
 
-def related_entries(folder: Path, ids: NDArray[np.uint64]) -> dict[str, list[LedgerEntry]]:
-    """Return the entries of each ledger, by digest, that has a sample in common with ``ids``, of shape (n,).
+def find_related(folder: Path, ids: NDArray[np.uint64]) -> list[str]:
+    """Return the digests of all sets of samples that have one in common with ``ids``, of shape (n,), and its own.
 
-    Samples that are in use and have no ledger yet count, too, with no entries.
+    Samples that are in use and have no ledger yet count, too.
 
     Raises:
-        RunFolderError: a ledger, or the list of its samples, is damaged or missing.
+        RunFolderError: the list of a ledger's samples is damaged or missing.
         OSError: a file cannot be read; it may be intact.
     """
     own = digest_samples(ids)
-    found = {own: read_ledger(ledger_file(folder, own))}
     known = {path.name.partition(".")[0] for end in (SUFFIX, _SAMPLES) for path in folder.glob(f"*{end}")}
-    for digest in sorted(known - {own}):
-        if np.isin(_read_samples(folder, digest), ids).any():
-            found[digest] = read_ledger(ledger_file(folder, digest))
-    return found
+    others = (digest for digest in sorted(known - {own}) if np.isin(_read_samples(folder, digest), ids).any())
+    return [own, *others]
 
 
 def _read_samples(folder: Path, digest: str) -> NDArray[np.uint64]:

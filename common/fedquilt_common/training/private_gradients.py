@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedquilt_common.errors import ExperimentError, PackageMissingError
+from fedquilt_common.models.static_norm import StaticBatchNorm
+from fedquilt_common.privacy.accountant import MISSING
 from fedquilt_common.privacy.meter import PrivateSteps
 
 try:
@@ -25,7 +27,7 @@ try:
     from opacus.optimizers import DPOptimizer
     from opacus.validators import ModuleValidator
 except ImportError:
-    raise PackageMissingError("differential privacy needs the package opacus: pip install 'fedquilt[dp]'") from None
+    raise PackageMissingError(MISSING) from None
 
 
 class _SecretNoiseOptimizer(DPOptimizer):  # type: ignore[misc]
@@ -60,7 +62,7 @@ class PrivateGradients:
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], steps: PrivateSteps) -> None:
         self.steps = steps
         self._parameters = list(parameters)
-        self._hooks = GradSampleModule(module, loss_reduction="mean", strict=False)
+        self._hooks = GradSampleModule(module, loss_reduction="mean")
         self._used = self._parameters
 
     def differentiate(self, loss: Tensor | None, penalty: Tensor | None, samples: int) -> None:
@@ -120,18 +122,16 @@ def make_private(module: nn.Module) -> nn.Module:
     Raises:
         ExperimentError: the module mixes the samples of a batch.
     """
-    mixing = [part for part in module.modules() if isinstance(part, _BatchNorm) or hasattr(part, "running_mean")]
+    mixing = [part for part in module.modules() if isinstance(part, _BatchNorm | StaticBatchNorm)]
     if mixing:
         raise ExperimentError(
             f"the model has {type(mixing[0]).__name__}, which mixes the samples of a batch, so the gradient of one "
             "sample cannot be bounded: with `privacy`, choose a model without, such as resnet18-gn"
         )
-    errors = ModuleValidator.validate(module, strict=False)
-    if not errors:
-        return module
-    fixed: nn.Module = ModuleValidator.fix(module)
-    if errors := ModuleValidator.validate(fixed, strict=False):
-        raise ExperimentError(f"the model cannot be trained with `privacy`: {errors[0]}; choose another model")
+    fixed: nn.Module = ModuleValidator.fix(module) if ModuleValidator.validate(module, strict=False) else module
+    problems = [*ModuleValidator.validate(fixed, strict=False), *GradSampleModule.validate(fixed, strict=False)]
+    if problems:
+        raise ExperimentError(f"the model cannot be trained with `privacy`: {problems[0]}; choose another model")
     return fixed.train(module.training)
 
 

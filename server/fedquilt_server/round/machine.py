@@ -220,7 +220,7 @@ class Machine:
         for client in agent.clients:
             self.host_of.setdefault(client, event.agent)
         self._silent.difference_update(agent.clients)
-        self._declined.difference_update(agent.clients)  # a person may have given it another ledger; it is asked again
+        self._declined.difference_update(agent.clients)  # it is asked again, as after any failure
         if self._first_joined is None:
             self._first_joined = event.at
 

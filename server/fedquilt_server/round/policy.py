@@ -90,7 +90,7 @@ class Exchange:
 
     def lacks_only(self, client: ClientId) -> bool:
         """Whether this client's reply is the only one that is missing."""
-        return self.missing == [client]
+        return client in self.tasks and len(self.replies) + len(self.declined) + 1 == len(self.tasks)
 
     @property
     def missing(self) -> list[ClientId]:

@@ -129,15 +129,17 @@ def test_a_task_trains_again_if_another_has_spent_on_the_same_samples(board: Pri
 
 def test_a_damaged_ledger_stops_the_training(board: PrivateBoard) -> None:
     run = board.run()
-    finished = board.train(board.job(run))
-    commit_finished(run[1], finished)
+    commit_finished(run[1], board.train(board.job(run)))
+    second = board.train(board.job(run, round=2))
     (path,) = (board.kit.folder / "state" / "privacy").glob(f"*{SUFFIX}")
-    path.write_bytes(path.read_bytes()[1:])
-    told = do(board.job(run, round=2))
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    told = do(board.job(run, round=3))
     assert told["event"] == "failed"
     assert "it trains no client with these samples. Restore the file from a backup" in told["reason"]
-    with pytest.raises(RunFolderError, match="Restore the file"):
-        commit_finished(run[1], finished)
+    with pytest.raises(RunFolderError, match="Restore the file"):  # also of a task that trained before the damage
+        commit_finished(run[1], second)
+    path.write_bytes(path.read_bytes()[:-10])
+    assert commit_finished(run[1], second) is None  # it trains again, which fails as above
 
 
 def test_a_board_checks_the_promise_itself(board: PrivateBoard) -> None:

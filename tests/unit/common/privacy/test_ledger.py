@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.privacy.accountant import Charge
-from fedquilt_common.privacy.ledger import LedgerEntry, append_entry, ledger_file, read_ledger
+from fedquilt_common.privacy.ledger import LedgerEntry, append_entries, ledger_file, measure_ledgers, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE, open_key
-from fedquilt_common.privacy.samples_spent import identify_samples, keep_samples, related_entries
+from fedquilt_common.privacy.samples_spent import digest_samples, find_related, identify_samples, keep_samples
 from fedquilt_common.types import Examples
 
 
@@ -26,7 +26,7 @@ def entry(round: int = 1, run: str = "run", client: int = 0) -> LedgerEntry:
 def path(tmp_path: Path) -> Path:
     ledger = ledger_file(tmp_path, "digest")
     for round in (1, 2, 3):
-        append_entry(ledger, entry(round))
+        append_entries(ledger, [entry(round)])
     return ledger
 
 
@@ -37,7 +37,7 @@ def test_entries_come_back_in_order(path: Path) -> None:
 
 def test_a_repeated_training_spends_once(path: Path) -> None:
     before = path.read_bytes()
-    append_entry(path, entry(2))
+    append_entries(path, [entry(2), entry(1)])
     assert path.read_bytes() == before
 
 
@@ -46,7 +46,7 @@ def test_an_unfinished_line_does_not_count_and_is_replaced(path: Path) -> None:
     lines = whole.splitlines(keepends=True)
     path.write_bytes(whole[: -len(lines[2]) // 2])
     assert read_ledger(path) == [entry(1), entry(2)]
-    append_entry(path, entry(3))
+    append_entries(path, [entry(3)])
     assert path.read_bytes() == whole
 
 
@@ -54,7 +54,7 @@ def test_an_unfinished_line_does_not_count_and_is_replaced(path: Path) -> None:
 def test_a_changed_byte_is_found(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
     path = ledger_file(tmp_path_factory.mktemp("ledger"), "digest")
     for round in (1, 2):
-        append_entry(path, entry(round))
+        append_entries(path, [entry(round)])
     content = bytearray(path.read_bytes())
     position %= len(content) - 1  # the last one is the end of the last line
     if content[position] == value:
@@ -80,19 +80,19 @@ def test_samples_keep_their_ledger_in_another_shard(tmp_path: Path) -> None:
     """Another partition, seed or a grown file starts no new account."""
     first, other, both = (identify_samples(samples(*rows)) for rows in ((1, 2), (3, 4), (2, 3, 5)))
     for ids, run in ((first, "a"), (other, "b")):
-        append_entry(ledger_file(tmp_path, keep_samples(tmp_path, ids)), entry(run=run))
-    assert [[one.run for one in found] for found in related_entries(tmp_path, first).values()] == [["a"]]
-    assert sorted(one.run for found in related_entries(tmp_path, both).values() for one in found) == ["a", "b"]
+        append_entries(ledger_file(tmp_path, keep_samples(tmp_path, ids)), [entry(run=run)])
+    assert find_related(tmp_path, first) == [digest_samples(first)]
+    assert set(find_related(tmp_path, both)) == {digest_samples(ids) for ids in (first, other, both)}
     assert identify_samples(samples(2, 1)).tolist() == first.tolist()
 
 
 def test_lost_lists_of_samples_stop_training(tmp_path: Path) -> None:
     ids = identify_samples(samples(1, 2))
     digest = keep_samples(tmp_path, ids)
-    append_entry(ledger_file(tmp_path, digest), entry())
+    append_entries(ledger_file(tmp_path, digest), [entry()])
     (tmp_path / f"{digest}.samples").write_bytes(b"other bytes")
     with pytest.raises(RunFolderError, match=r"\.samples: is missing or damaged"):
-        related_entries(tmp_path, identify_samples(samples(7)))
+        find_related(tmp_path, identify_samples(samples(7)))
 
 
 def test_the_key_is_drawn_once_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,8 @@ def test_samples_in_use_without_a_ledger_are_related(tmp_path: Path) -> None:
     """Two clients that train on the same samples at the same time see each other."""
     first, both = identify_samples(samples(1, 2)), identify_samples(samples(2, 3))
     digest = keep_samples(tmp_path, first)
-    assert related_entries(tmp_path, both)[digest] == []
+    assert digest in find_related(tmp_path, both)
+    assert measure_ledgers(tmp_path, [digest]) == {digest: 0}
 
 
 def test_another_dtype_makes_no_other_sample() -> None:

@@ -208,6 +208,14 @@ class Tied(nn.Module):
         return nn.functional.linear(x, self.a.weight)
 
 
+class Counting(nn.Linear):
+    """Remembers something of the samples outside its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.register_buffer("seen", torch.zeros(1))
+
+
 class OwnLoss(nn.Linear):
     def training_loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(outputs, targets)
@@ -215,7 +223,12 @@ class OwnLoss(nn.Linear):
 
 @pytest.mark.parametrize(
     ("build", "text"),
-    [(Merged, "a layer mixes samples"), (Tied, "a layer mixes samples"), (lambda: OwnLoss(4, 3), "loss of its own")],
+    [
+        (Counting, "a trainable layer with buffers"),
+        (Merged, "a layer mixes samples"),
+        (Tied, "a layer mixes samples"),
+        (lambda: OwnLoss(4, 3), "loss of its own"),
+    ],
 )
 def test_models_whose_gradients_cannot_be_bounded_are_refused(build: Any, text: str) -> None:
     trainer = TorchLearner(build, Training(epochs=1, batch=20), Classification(3), meter=meter())
