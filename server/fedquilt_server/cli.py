@@ -39,6 +39,7 @@ from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run
 from fedquilt_server.sinks.opening import Mlflow, Sinks, TensorBoard, open_sinks
 from fedquilt_server.status.console import STANDARD_ERROR, print_message
 from fedquilt_server.status.control import ControlRequest
+from fedquilt_server.status.privacy_text import describe_declined
 from fedquilt_server.status.recorded import recorded_snapshot
 from fedquilt_server.status.results import Ending, Result
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
@@ -119,7 +120,7 @@ def _simulate(plan: SimulationPlan, as_json: bool, sinks: Sinks) -> None:
         typer.echo(json.dumps(shown, indent=2))
         rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
         print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {plan.folder}")
-        _print_warnings(done.result)
+        _print_remarks(done.result)
     else:
         print_summary(done.result, plan.folder, done.restarts)
 
@@ -292,13 +293,17 @@ def _print_finished(run: ActiveRun, as_json: bool) -> None:
     if as_json:
         typer.echo(run.result().model_dump_json(indent=2))
         print_message(f"The run folder is {run.folder.path}")
-        _print_warnings(run.result())
+        _print_remarks(run.result())
     else:
         print_summary(run.result(), run.folder.path, {})
 
 
-def _print_warnings(result: Result) -> None:
-    """Print what the summary would warn of, for somebody who prints JSON to a file."""
+def _print_remarks(result: Result) -> None:
+    """Print why a run ended early and what the summary would warn of, for somebody who prints JSON to a file."""
+    if result.status == "finished" and result.reason:
+        print_message(f"Ended after round {len(result.rounds)}: {result.reason}")
+    if declined := describe_declined(result.privacy):
+        print_message(f"Declined: {declined}")
     for warning in result.warnings:
         print_message(f"Warning: {warning}")
 

@@ -17,7 +17,7 @@ from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.run_event import EventKind
-from fedquilt_server.status.snapshot import CLIENT_FAILED, StatusStore
+from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED, StatusStore
 
 OUT_OF_MEMORY: Final = "out-of-memory"
 """Kind of an agent's notice that training ran out of memory."""
@@ -109,7 +109,7 @@ class AgentMessages:
             failed = exchange is not None and failure.exchange == exchange.number
             declined = failure.declined and exchange is not None and failure.client in exchange.missing
             declined = declined and self._machine.host_of.get(failure.client) == failure.agent
-            reason = f"{CLIENT_FAILED}{failure.reason}"
+            reason = f"{CLIENT_DECLINES if failure.declined else CLIENT_FAILED}{failure.reason}"
             self._refusals.add(failure.agent, failure.client, failure.round, reason, failed=failed, declined=declined)
 
 

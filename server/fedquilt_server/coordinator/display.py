@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from fedquilt_server.coordinator.failures import Failures
@@ -14,7 +14,7 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.budget import BudgetUse
-from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.results import PrivacySpent, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, StatusStore
 
 REJECTIONS_SHOWN: Final = 20
@@ -39,6 +39,7 @@ class StatusUpdater:
         self._rejections: list[RejectedReply] = []
         self._failures = Failures()
         self._history: History | None = None
+        self._privacy: Callable[[], list[PrivacySpent]] = list
         self._joules: float | None = None
         self._silences: Mapping[str, float] = {}
 
@@ -50,7 +51,7 @@ class StatusUpdater:
     def start(self, run: ActiveRun) -> None:
         """Show the journal's results before the run continues."""
         experiment, history = run.experiment, run.folder.journal.results()
-        self._history = run.history
+        self._history, self._privacy = run.history, lambda: run.privacy
         self._totals.update(
             accepted=sum(row.replies for row in history),
             late=sum(row.late for row in history),
@@ -70,6 +71,7 @@ class StatusUpdater:
             awaited=run.machine.awaited,
             warning=run.divergence.warning,
             budget=run.budget.uses,
+            privacy=run.privacy,
             **self._counts(),
             **self._happened(),
         )
@@ -114,7 +116,8 @@ class StatusUpdater:
     def show_round(self, row: RoundResult, warning: str, budget: Sequence[BudgetUse]) -> None:
         """Show a finished round, the warning that the training has diverged, and what is used of the budget."""
         history = [*self._store.current.history, row]
-        self._store.update(history=history, warning=warning, budget=list(budget), **self._happened())
+        changes = {"warning": warning, "budget": list(budget), "privacy": self._privacy()}
+        self._store.update(history=history, **changes, **self._happened())
 
     def take_energy(self) -> dict[str, float | bool | None]:
         """Return the joules of all boards since the last call, and whether a part was estimated."""
@@ -172,6 +175,8 @@ class StatusUpdater:
             self._restore_agents([event.agent], machine, event.at)
             self._agents.update_online(event.agent, online=event.agent in machine.agents)
             self._store.update(boards=self.boards)
+        if isinstance(event, Joined) or (isinstance(event, Rejected) and event.declined):
+            self._store.update(privacy=self._privacy())
         if self._failures.take(event, machine):
             self._store.update(**self._failing(machine))
 

@@ -137,5 +137,7 @@ class EventBook:
             return self.make("late", event.at, text, seq=seq, board=event.agent, client=event.client)
         if event.outcome == "rejected":
             counts.rejected += 1
-            return self.make("rejected", event.at, event.reason, seq=seq, board=event.agent, client=event.client)
+            kind: EventKind = "declined" if event.declined else "rejected"
+            text = event.reason.removeprefix("the client ") if event.declined else event.reason
+            return self.make(kind, event.at, text, seq=seq, board=event.agent, client=event.client)
         return None

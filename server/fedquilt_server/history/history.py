@@ -17,6 +17,7 @@ from fedquilt_common.types import ClientId
 from fedquilt_server.history.coverage_book import add_round
 from fedquilt_server.history.event_book import BoardCounts, EventBook
 from fedquilt_server.history.log_files import AppendedCsv, EventFile
+from fedquilt_server.history.privacy_book import PrivacyBook
 from fedquilt_server.history.reply_book import ReplyBook
 from fedquilt_server.round.events import Event
 from fedquilt_server.status.coverage import Coverage
@@ -69,7 +70,7 @@ class History:
         rows: the replies of the latest finished rounds, oldest first.
         coverage: how often each channel was trained; None if all clients trained the whole model.
         memory: the peaks of each client's trainings in the finished rounds.
-        epsilon: what each client with differential privacy has spent on its samples, as it last reported.
+        privacy: what clients with differential privacy have spent on their samples, and which decline.
 
     Raises:
         RunFolderError: the files cannot be written.
@@ -85,7 +86,7 @@ class History:
         self._file = EventFile(folder / EVENTS, EVENTS_KEPT, fresh=not stored)
         self.rows: list[ReplyRow] = []
         self.memory = defaultdict[ClientId, MemoryTally](MemoryTally)
-        self.epsilon = dict[ClientId, float]()
+        self.privacy = PrivacyBook()
         self._coverage_path = folder / COVERAGE
         self.coverage = read_coverage(self._coverage_path) if stored else None
         self._written = self.coverage
@@ -117,6 +118,7 @@ class History:
             RunFolderError: the event cannot be written.
         """
         self._book.take(event)
+        self.privacy.take(event)
         if (shown := self._events.take(seq, event)) is not None:
             self._file.add(shown)
 
@@ -155,8 +157,6 @@ class History:
 
     def _count_trainings(self, rows: Iterable[ReplyRow]) -> None:
         for row in rows:
-            if row.epsilon is not None and row.client is not None:
-                self.epsilon[row.client] = row.epsilon
             if row.outcome == "accepted" and row.client is not None and row.train_seconds is not None:
                 self.memory[row.client].add(row.memory_peak, row.gpu_memory_peak)
 

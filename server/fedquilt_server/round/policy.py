@@ -11,7 +11,7 @@ from fedquilt_common.types import ClientId, Profile
 from fedquilt_common.wire.messages import Outcome
 from fedquilt_server.round.events import Joined, Replied
 
-NO_BUDGET: Final = "every client has used up its privacy budget"
+NO_BUDGET: Final = "every client declines: its privacy budget is used up, or its board's owner allows less"
 """Why a run ends in which no client does tasks any more."""
 
 

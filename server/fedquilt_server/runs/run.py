@@ -20,6 +20,7 @@ from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_server.history.history import FinishedRound, History
+from fedquilt_server.history.privacy_book import privacy_rows
 from fedquilt_server.lab.delivery import Delivery, prepare_delivery
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event
@@ -36,7 +37,7 @@ from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
 from fedquilt_server.status.budget import BudgetMeter
 from fedquilt_server.status.divergence import DivergenceDetector
-from fedquilt_server.status.results import FINISHED, RUNNING, Ending, OwnMemory, Result, RoundResult
+from fedquilt_server.status.results import FINISHED, RUNNING, Ending, OwnMemory, PrivacySpent, Result, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus
 
 VALIDATE: Final = "FEDQUILT_VALIDATE"
@@ -143,6 +144,11 @@ class ActiveRun:
     @property
     def _finished(self) -> Ending:
         return FINISHED.model_copy(update={"reason": self._early_end})
+
+    @property
+    def privacy(self) -> list[PrivacySpent]:
+        """What each client with differential privacy has spent, and whether it declines."""
+        return privacy_rows(self.experiment, self.history.privacy)
 
     @property
     def message(self) -> RunMessage:

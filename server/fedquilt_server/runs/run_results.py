@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from fedquilt_common import __version__
 from fedquilt_server.history.history import History
+from fedquilt_server.history.privacy_book import privacy_rows
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.result_files import final_row
 from fedquilt_server.runs.run_folder import RunFolder
-from fedquilt_server.status.results import FORMAT, Ending, OwnMemory, PrivacySpent, Result
+from fedquilt_server.status.results import FORMAT, Ending, OwnMemory, Result
 from fedquilt_server.status.training_memory import TrainingMemory, highest_peaks
 
 
@@ -48,18 +49,9 @@ def make_result(
         rounds=rounds,
         coordinator_memory=own_memory or OwnMemory(),
         memory=memory,
-        privacy=_privacy_spent(folder, history),
+        privacy=privacy_rows(experiment, history.privacy),
         final=final_row(rounds, size, last.arrays) | highest_peaks(memory),
     )
-
-
-def _privacy_spent(folder: RunFolder, history: History) -> list[PrivacySpent]:
-    """Return a row for each client that has trained with differential privacy, in client order."""
-    budgets = {client: folder.experiment.variant(client).privacy for client in sorted(history.epsilon)}
-    return [
-        PrivacySpent(client=client, epsilon=history.epsilon[client], budget=budget.epsilon, delta=budget.delta)
-        for client, budget in budgets.items() if budget is not None
-    ]  # fmt: skip
 
 
 def _training_memory(folder: RunFolder, history: History) -> list[TrainingMemory]:

@@ -69,7 +69,13 @@ def list_problems(snapshot: Snapshot) -> list[RunProblem]:
     """List the problems of a run, worst first. After its end, a board that leaves is none."""
     if snapshot.phase in ENDED:
         return [*_ending(snapshot), *_divergence(snapshot)]
-    return [*_divergence(snapshot), *_broker(snapshot), *_failing_clients(snapshot), *_boards(snapshot)]
+    return [
+        *_divergence(snapshot),
+        *_broker(snapshot),
+        *_failing_clients(snapshot),
+        *_declining(snapshot),
+        *_boards(snapshot),
+    ]
 
 
 def _ending(s: Snapshot) -> Iterator[RunProblem]:
@@ -92,6 +98,12 @@ def _failing_clients(s: Snapshot) -> Iterator[RunProblem]:
         client, reason = next(iter(s.failures.items()), (None, ""))
         example = f": client {client}: {reason.removeprefix(CLIENT_FAILED)}" if client is not None else ""
         yield RunProblem("error", f"{s.failing} of {s.tasks} clients fail{example}")
+
+
+def _declining(s: Snapshot) -> Iterator[RunProblem]:
+    if declined := [row for row in s.privacy if row.declined]:
+        example = f"client {declined[0].client}: {declined[0].declined.rstrip('.')}"
+        yield RunProblem("warning", f"{len(declined)} of {len(s.privacy)} clients with privacy decline: {example}")
 
 
 def _boards(s: Snapshot) -> Iterator[RunProblem]:

@@ -31,6 +31,7 @@ def recorded_snapshot(result: Result, rounds: int) -> Snapshot:
         round=done,
         rounds=max(rounds, done),
         history=result.rounds,
+        privacy=result.privacy,
         accepted=sum(row.replies for row in result.rounds),
         late=sum(row.late for row in result.rounds),
         rejected=sum(row.rejected for row in result.rounds),

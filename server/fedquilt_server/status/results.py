@@ -133,9 +133,10 @@ class PrivacySpent(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     client: int
-    epsilon: float = Field(description="spent up to now")
+    epsilon: float | None = Field(default=None, description="spent up to now; None before the client's first reply")
     budget: float = Field(description="`privacy.epsilon` of the client")
     delta: float = Field(description="probability with which the guarantee may fail")
+    declined: str = Field(default="", description="why the client does no task any more; empty if it does")
 
 
 class Ending(BaseModel):

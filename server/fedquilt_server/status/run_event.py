@@ -7,8 +7,8 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 EventKind = Literal[
-    "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "out of memory", "notice",
-    "recovered", "round restarted", "deadline", "diverged", "paused", "continued", "dropped", "readmitted",
+    "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "declined", "out of memory",
+    "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued", "dropped", "readmitted",
     "finished", "failed", "stopped",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
@@ -22,6 +22,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "left": "warning",
     "late": "warning",
     "rejected": "error",
+    "declined": "warning",
     "out of memory": "warning",
     "notice": "info",
     "recovered": "info",

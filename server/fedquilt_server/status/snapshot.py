@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedquilt_server.status.budget import BudgetUse
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
-from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.results import PrivacySpent, RoundResult
 from fedquilt_server.status.run_event import RunEvent
 
 RunPhase = Literal[
@@ -24,6 +24,8 @@ ENDED: Final[frozenset[RunPhase]] = frozenset({"finished", "failed", "stopped", 
 
 CLIENT_FAILED: Final = "the client failed: "
 """Prefix of a rejection's reason if the client could not do its task."""
+CLIENT_DECLINES: Final = "the client declines: "
+"""Prefix of a rejection's reason if the client does no task of the run any more."""
 
 
 HealthState = Literal[
@@ -114,6 +116,7 @@ class Snapshot(BaseModel):
     stopping: bool = Field(default=False, description="whether the run ends after the open round")
     warning: str = Field(default="", description="the training has diverged, and how")
     budget: list[BudgetUse] = Field(default_factory=list, description="limits after which the run ends, and their use")
+    privacy: list[PrivacySpent] = Field(default_factory=list, description="of each client with differential privacy")
     opened_at: float | None = Field(default=None, description="Unix time at which the exchange opened")
     events: list[RunEvent] = Field(default_factory=list, description="the latest events, newest first")
     reply_rows: list[ReplyRow] = Field(default_factory=list, description="replies of the latest rounds, oldest first")

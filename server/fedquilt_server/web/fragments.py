@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedquilt_server.status.privacy_text import delta_text, epsilon_text, most_spent
 from fedquilt_server.status.problems import list_problems
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
@@ -17,8 +18,9 @@ from fedquilt_server.web import text, view
 from fedquilt_server.web.assets import digest_files, list_modules
 from fedquilt_server.web.cells import BoardCells
 from fedquilt_server.web.missing import list_missing
+from fedquilt_server.web.privacy_view import view_privacy
 
-PARTS = ("status", "waiting", "summary")
+PARTS = ("status", "waiting", "summary", "privacy")
 """The parts of the page that are small and change often. Each is the name of a template and of a server-sent event."""
 
 DOWNLOADS = ("rounds.csv", "clients.csv", "classes.csv", "replies.csv", "boards.csv", "telemetry.csv", "events.jsonl")
@@ -36,7 +38,7 @@ def create_environment() -> Environment:
     """Create the Jinja environment with the filters. An unknown name in a template raises an error."""
     loader = FileSystemLoader(Path(__file__).parent / "templates")
     env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters.update(text.FILTERS)
+    env.filters.update(text.FILTERS, delta=delta_text, epsilon=epsilon_text)
     env.globals.update(
         static=f"static/{digest_files()}",
         modules={entry: list_modules(entry) for entry in ENTRIES},
@@ -64,6 +66,8 @@ class Renderer:
             "summary": summary,
             "waits": describe_waiting(snapshot),
             "problems": list_problems(snapshot),
+            "privacy": view_privacy(snapshot),
+            "most_spent": most_spent(snapshot.privacy),
             "missing": missing[:MISSING_SHOWN],
             "more_missing": max(0, len(missing) - MISSING_SHOWN),
         }

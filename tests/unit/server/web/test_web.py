@@ -221,8 +221,8 @@ class Inspector(HTMLParser):
 
 
 ALL_EVENTS = {
-    "clock", "status", "waiting", "summary", "board-list", "rounds", "event-list", "curves", "timeline", "quilt",
-    "frame",
+    "clock", "status", "waiting", "summary", "privacy", "board-list", "rounds", "event-list", "curves", "timeline",
+    "quilt", "frame",
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ EVERYTHING = {
     "status",
     "waiting",
     "summary",
+    "privacy",
     "board-list",
     "rounds",
     "event-list",

@@ -1,0 +1,46 @@
+"""What clients with differential privacy have spent, and which of them decline, from the journal's events. Pure."""
+
+from __future__ import annotations
+
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import ClientId
+from fedquilt_server.round.events import Event, Joined, Rejected, Replied
+from fedquilt_server.status.results import PrivacySpent
+from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED
+
+
+class PrivacyBook:
+    """Follows the events of a run.
+
+    Attributes:
+        spent: the epsilon that each client named in its newest reply.
+        declined: the reason of each client that declines. A client whose agent joins again is asked again.
+    """
+
+    def __init__(self) -> None:
+        self.spent = dict[ClientId, float]()
+        self.declined = dict[ClientId, str]()
+
+    def take(self, event: Event) -> None:
+        """Take the next event of the journal."""
+        match event:
+            case Replied() if "epsilon" in event.metrics:
+                self.spent[event.client] = event.metrics["epsilon"]
+            case Rejected(declined=True) if event.client is not None:
+                reason = event.reason.removeprefix(CLIENT_FAILED).removeprefix(CLIENT_DECLINES)
+                self.declined[event.client] = reason
+            case Joined():
+                for client in event.clients:
+                    self.declined.pop(client, None)
+
+
+def privacy_rows(experiment: Experiment, book: PrivacyBook) -> list[PrivacySpent]:
+    """Return a row for each client that trains with differential privacy, in client order."""
+    budgets = {client: experiment.variant(client).privacy for client in range(experiment.data.clients)}
+    return [
+        PrivacySpent(
+            client=client, epsilon=book.spent.get(client), budget=budget.epsilon, delta=budget.delta,
+            declined=book.declined.get(client, ""),
+        )
+        for client, budget in budgets.items() if budget is not None
+    ]  # fmt: skip
