@@ -1,4 +1,4 @@
-"""The sweeps of benchmarks/ and of FedAIoT's tables: all experiments are valid, and small cases run on real data."""
+"""The sweeps of benchmarks/, and those of papers: all are valid, and small cases run on real data."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fedquilt_server.sweep.plan import plan_sweep
 from fedquilt_server.sweep.sweep_file import read_source
 
 FEDAIOT = Path(__file__).parents[2] / "deploy" / "experiments" / "fedaiot"
+PRIVACY = FEDAIOT.parent / "privacy"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE = 300.0
 
@@ -82,3 +83,19 @@ def test_a_small_case_of_a_papers_table_runs(tmp_path: Path, name: str, options:
     ours = dict(zip([column.key for column in table.columns], row, strict=True))
     assert isinstance(ours[score], MeanDeviation)
     assert isinstance(ours[f"{score}_published"], float)
+
+
+def test_a_small_case_of_the_privacy_figure_runs(tmp_path: Path) -> None:
+    """Three clients share samples, and each has a ledger of its own."""
+    pytest.importorskip("opacus", reason="needs the extra dp")
+    real_data("uci-har")
+    small = ["--set=rounds=1", "--set=data.clients=3", "--set=fleet.0.clients=3", "--set=fleet.0.agents=3"]
+    least = ["--set=participation={}", "--set=training.epochs=1"]
+    chosen = ["--vary=method=fedakd", "--vary=epsilon=5", "--vary=seed=1"]
+    words = ("sweep", str(PRIVACY / "figure-5.4-hars.yaml"), "--out=swept", *chosen, *small, *least, "--json")
+    environment = {"FEDQUILT_DATA": str(data_folder())}
+    done = warm.fedquilt(*words, where=tmp_path, environment=environment, patience=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    result = json.loads((tmp_path / "swept" / run["folder"] / "result.json").read_text(encoding="utf-8"))
+    assert [4.9 < client["epsilon"] <= 5 for client in result["privacy"]] == 3 * [True]

@@ -12,6 +12,7 @@ import pytest
 from tests.support.ready import ready_experiments, ready_files, ready_sweeps
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.experiment import agent_specs
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_server.report.published import read_published
 from fedquilt_server.sweep.plan import plan_sweep
@@ -47,6 +48,16 @@ def test_the_sweeps_of_the_papers_tables_are_valid(name: str, runs: int, figures
     source = read_source(path)
     assert len(plan_sweep(source).runs) == runs
     assert [len(table.figures) for table in source.published] == [figures]
+
+
+def test_the_sweep_of_the_privacy_figure_is_valid() -> None:
+    """Figure 5.4 of the FedAKD thesis: three methods, three budgets and three seeds."""
+    (path,) = [path for path in ready_sweeps() if path.parent.name == "privacy"]
+    experiments = [run.experiment for run in plan_sweep(read_source(path)).runs]
+    budgets = [each.privacy.epsilon if each.privacy else None for each in experiments]
+    assert sorted(map(str, budgets)) == sorted(9 * ["20.0", "5.0", "None"])
+    assert {each.algorithm.name for each in experiments} == {"fedavg", "fedmd", "fedakd"}
+    assert all(len(agent_specs(each.fleet)) == each.data.clients for each in experiments)  # a ledger for each client
 
 
 def test_the_ready_files_are_experiments_sweeps_or_figures() -> None:
