@@ -23,6 +23,7 @@ from fedquilt_server.report.detail import (
 from fedquilt_server.report.group_tables import cost_table, curve_table, score_table, target_table
 from fedquilt_server.report.groups import RunGroup, drop_copies, group_runs, pick_target
 from fedquilt_server.report.memory_tables import client_memory_table, memory_table
+from fedquilt_server.report.privacy_tables import client_privacy_table, privacy_table
 from fedquilt_server.report.published import published_tables
 from fedquilt_server.report.run_tables import common_settings, excluded_table, notes_of, run_table, settings_table
 from fedquilt_server.report.sources import RunSources
@@ -99,6 +100,7 @@ def make_contents(
     shown = [detail for detail in details if any(detail.run is group.runs[0] for group in groups)]
     tables = [
         *_group_tables(groups, score, target), memory_table(groups), client_memory_table(groups),
+        privacy_table(runs), client_privacy_table(runs),
         *published_tables([*sources.published, *published], groups),
         client_table(clients, metric), board_table(shown), coverage_table(shown), share_table(shown),
         run_table(runs, groups, score), excluded_table(runs), settings_table(groups),
@@ -120,5 +122,5 @@ def _group_tables(groups: Sequence[RunGroup], score: str | None, target: float |
         yield curve_table(groups, score)
 
 
-ONLY_CSV: Final = frozenset({"curves", "coverage-boards", "memory-clients"})
+ONLY_CSV: Final = frozenset({"curves", "coverage-boards", "memory-clients", "privacy-clients"})
 """Tables that are too long for people."""
