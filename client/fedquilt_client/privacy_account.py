@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import PrivacyBudgetError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.sections import Privacy
+from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.privacy.ledger import LedgerEntry, ledger_file, measure_ledgers, read_ledger
 from fedquilt_common.privacy.meter import PrivacyMeter
 from fedquilt_common.privacy.noise_key import open_key

@@ -16,7 +16,7 @@ from fedquilt_common.datasets.data_file import pin_data_files
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.experiment.data_section import OWN
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.sections import Problem
+from fedquilt_common.experiment.section import Problem
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.user_imports import is_user_import, suggest
 

@@ -10,7 +10,7 @@ from fedquilt_client.cli import _merge
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import parse_clients, read_agent_config
 from fedquilt_common.experiment.experiment import dump_experiment
-from fedquilt_common.experiment.sections import Size
+from fedquilt_common.experiment.section import Size
 from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.wire.broker_url import parse_broker_url

@@ -92,6 +92,10 @@ class Declaration:
         tasks: names of the learning tasks that the algorithm can do, such as ``classification``; None: all.
         privacy: why the algorithm cannot train with differential privacy. Empty: it can, because its replies tell of
             the samples only what its training tells. None: unknown, so it cannot.
+        pooled: why the server half needs the clients' single replies. Empty: of the replies that have arrays it reads
+            only the weighted mean, with the weights of ``reply_weight``, and which clients replied. Then the
+            coordinator can add noise to the mean (central differential privacy), and clients can hide their replies
+            in a sum (secure aggregation). None: unknown.
     """
 
     holdout: float | None = None
@@ -100,6 +104,7 @@ class Declaration:
     coordinator_tests: bool = False
     tasks: frozenset[str] | None = None
     privacy: str | None = None
+    pooled: str | None = None
 
 
 def declaration_of(algorithm: object) -> Declaration:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.submodels.adaptivefl_pool import LARGE, Member, find_member, make_pool, nested_members
 from fedquilt_common.submodels.selection import check_widths
@@ -39,7 +40,7 @@ class AdaptiveFL:
             by p.
     """
 
-    declares: ClassVar[Declaration] = Declaration(privacy="")
+    declares: ClassVar[Declaration] = Declaration(privacy="", pooled=SUB_MODELS)
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})
     starts: Sequence[int] = (8, 6, 4)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from fedquilt_common.aggregation.soft_labels import Logits, dequantise, mean_labels, quantise
-from fedquilt_common.algorithm_api import Reply, ServerContext
+from fedquilt_common.algorithm_api import Declaration, Reply, ServerContext
 from fedquilt_common.algorithms.fedakd import FedAKD
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
@@ -19,6 +20,10 @@ from fedquilt_common.types import Arrays, ClientId, Shapes
 @dataclass(frozen=True)
 class CFedAKD(FedAKD):
     """FedAKD with quantised labels; it has FedAKD's fields."""
+
+    declares: ClassVar[Declaration] = replace(
+        FedAKD.declares, pooled="its labels have eight bits and a range of their own for each client"
+    )
 
     def encode(self, logits: Logits) -> Arrays:
         return quantise(logits)

@@ -29,7 +29,7 @@ class Decoupled:
             fit its board.
     """
 
-    declares: ClassVar[Declaration] = Declaration(privacy="")
+    declares: ClassVar[Declaration] = Declaration(privacy="", pooled="each width has a mean of its own")
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     data: Literal["own", "affordable"] = "own"

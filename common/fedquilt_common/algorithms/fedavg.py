@@ -22,7 +22,7 @@ class FedAvg:
     Other algorithms derive from it and override one step: ``make_task``, ``merge``, ``train``, ``test`` or ``penalty``.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.0, privacy="")
+    declares: ClassVar[Declaration] = Declaration(holdout=0.0, privacy="", pooled="")
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         return State(model)

@@ -35,6 +35,10 @@ class FedDyn(FedAvg):
         if not 0 < self.alpha < float("inf"):
             raise ValueError("alpha must be a positive number; without the regulariser use `name: fedavg`")
 
+    def reply_weight(self, reply: Reply) -> float:
+        """Return 1: all clients weigh the same."""
+        return 1.0
+
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
         return State(model, {name: np.zeros(model[name].shape, np.float32) for name in model if name in ctx.parameters})
 

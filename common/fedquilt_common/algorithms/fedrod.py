@@ -33,7 +33,10 @@ class FedROD(FedAvg):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.25, tasks=frozenset({"classification"}), privacy="its loss uses the counts of the client's classes"
+        holdout=0.25,
+        tasks=frozenset({"classification"}),
+        privacy="its loss uses the counts of the client's classes",
+        pooled="",
     )
 
     head_layers: int = 1

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of, prefix
@@ -35,7 +36,9 @@ class ScaleFL:
         distillation: share of an exit's loss that it learns from the deepest exit, in [0, 1].
     """
 
-    declares: ClassVar[Declaration] = Declaration(tasks=frozenset({"classification", "regression"}), privacy="")
+    declares: ClassVar[Declaration] = Declaration(
+        tasks=frozenset({"classification", "regression"}), privacy="", pooled=SUB_MODELS
+    )
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     exits: Mapping[str, int] = field(default_factory=lambda: {"strong": 3, "medium": 2, "weak": 1})

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import Size
+from fedquilt_common.experiment.section import Size
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.wire.message_base import MAX_CLIENTS, Name
 from fedquilt_common.wire.meter_topic import parse_meter_topic

@@ -14,21 +14,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from fedquilt_common.experiment.data_section import Data
+from fedquilt_common.experiment.privacy_section import Privacy
+from fedquilt_common.experiment.section import Positive, Problem, Section, validation_error
 from fedquilt_common.experiment.sections import (
     AlgorithmChoice,
     Budget,
     FleetLine,
     Model,
     Participation,
-    Positive,
-    Privacy,
-    Problem,
-    Section,
     Training,
     Variant,
     Wire,
     clients_of_ratio,
-    validation_error,
 )
 from fedquilt_common.files.yaml_text import dump_yaml
 from fedquilt_common.wire.message_base import Name
@@ -100,7 +97,16 @@ class Experiment(Section):
     @property
     def default_variant(self) -> Variant:
         """Model and training of the coordinator and of clients without a variant."""
-        return Variant(model=self.model, training=self.training, privacy=self.privacy)
+        return Variant(model=self.model, training=self.training, privacy=self._local_privacy)
+
+    @property
+    def _local_privacy(self) -> Privacy | None:
+        return self.privacy if self.privacy is not None and self.privacy.mode == "local" else None
+
+    @property
+    def central_privacy(self) -> Privacy | None:
+        """The privacy that the coordinator adds to the mean of the updates; None without."""
+        return self.privacy if self.privacy is not None and self.privacy.mode == "central" else None
 
     @property
     def models(self) -> list[Model]:
@@ -132,13 +138,13 @@ class Experiment(Section):
         return [variant for line in self.fleet for variant in self._variants_of(line)]
 
     def _variants_of(self, line: FleetLine) -> list[Variant]:
-        each, usual = line.variants or (self.default_variant,), line.privacy or self.privacy
+        each, usual = line.variants or (self.default_variant,), line.privacy or self._local_privacy
         own = (variant.privacy if line.variants else None for variant in each)
         return [one.model_copy(update={"privacy": mine or usual}) for one, mine in zip(each, own, strict=True)]
 
     @property
     def is_private(self) -> bool:
-        """Whether any client trains with differential privacy."""
+        """Whether any client trains with local differential privacy."""
         return any(variant.privacy is not None for variant in self.variants)
 
 
@@ -233,7 +239,8 @@ def _complete_privacy(own: Mapping[str, Any], usual: Mapping[str, Any]) -> Mappi
     mine, others = own.get("privacy"), usual.get("privacy")
     if not isinstance(mine, Mapping) or not isinstance(others, Mapping):
         return own
-    return {**own, "privacy": {**others, **mine}}
+    mode = others.get("mode", "local")
+    return {**own, "privacy": {**others, **mine}} if mine.get("mode", mode) == mode else own
 
 
 def _complete_variant(variant: Any, raw: Mapping[str, Any], line: Mapping[str, Any]) -> Any:
@@ -248,7 +255,33 @@ def _complete_variant(variant: Any, raw: Mapping[str, Any], line: Mapping[str, A
     return {"model": raw.get("model"), **variant, "training": {**usual, **own}}
 
 
+def _find_privacy_problems(experiment: Experiment) -> Iterator[Problem]:
+    central = experiment.central_privacy
+    if central is not None and central.delta * experiment.data.clients >= 1:
+        why = f"it must be below 1/{experiment.data.clients}, because there are that many clients (data.clients)"
+        yield Problem("privacy.delta", central.delta, why)
+    for key, own in _own_privacies(experiment):
+        if own.mode == "central":
+            yield Problem(f"{key}.mode", "central", "it is the whole federation's; set mode: local, or remove it here")
+        elif central is not None and not central.combined:
+            why = (
+                "the coordinator adds noise, too (privacy.mode = central); set privacy.combined: true if you want both"
+            )
+            yield Problem(f"{key}.mode", "local", why)
+
+
+def _own_privacies(experiment: Experiment) -> Iterator[tuple[str, Privacy]]:
+    """Return the section ``privacy`` of each line and variant that has one, with its key."""
+    for index, line in enumerate(experiment.fleet):
+        if line.privacy is not None:
+            yield f"fleet.{index}.privacy", line.privacy
+        for number, variant in enumerate(line.variants):
+            if variant.privacy is not None:
+                yield f"fleet.{index}.variants.{number}.privacy", variant.privacy
+
+
 def _find_contradictions(experiment: Experiment) -> Iterator[Problem]:
+    yield from _find_privacy_problems(experiment)
     clients, part = experiment.data.clients, experiment.participation
     if part.per_round > clients:
         yield Problem("participation.per_round", part.per_round, f"there are {clients} clients (data.clients)")

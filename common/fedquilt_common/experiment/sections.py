@@ -8,68 +8,17 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ByteSize,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
+from fedquilt_common.experiment.privacy_section import Privacy
+from fedquilt_common.experiment.section import KIB, MIB, Positive, Problem, Section, Size, validation_error
 from fedquilt_common.types import Precision
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.slow_link import BOUNDS, Link
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with the value at one dotted ``path``, and why."""
-
-    path: str
-    value: Any
-    why: str
-
-
-def validation_error(problems: Sequence[Problem]) -> ValidationError:
-    """Return a pydantic error that holds each problem with its path."""
-    details: list[InitErrorDetails] = []
-    for problem in problems:
-        kind = PydanticCustomError("contradiction", "{why}", {"why": problem.why})
-        details.append({"type": kind, "loc": tuple(problem.path.split(".")), "input": problem.value})
-    return ValidationError.from_exception_data("Experiment", details)
-
-
-KIB, MIB = 1 << 10, 1 << 20
-
-
-def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-    """Reject what ByteSize would accept by mistake: True and 1.9 would both become 1. Explain what it rejects."""
-    try:
-        if not isinstance(value, bool | float):
-            return parse(value)
-    except ValidationError:
-        pass
-    raise PydanticCustomError("size", "must be a whole number of bytes or text such as 512MiB")
-
-
-Size = Annotated[ByteSize, WrapValidator(_check_size)]
-Positive = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """Base of the sections: immutable, strict types, no unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class _NamedChoice(BaseModel):
@@ -280,23 +229,6 @@ class Training(Section):
         done = round - 1
         lr = self.lr * self.lr_decay**done if self.schedule is None else self.schedule.rate(self.lr, done)
         return self.model_copy(update={"lr": lr, "lr_decay": 1.0, "schedule": None})
-
-
-class Privacy(Section):
-    """Differential privacy of the clients' samples: training clips each sample's gradient and adds noise (DP-SGD).
-
-    Args:
-        epsilon: what all tasks of a client may spend on its samples together, in any run.
-        delta: probability with which the guarantee may fail; below 1/n for each client's n samples.
-        clip: largest L2 norm of the gradient of one sample.
-        accountant: how spending adds up: `rdp` (Renyi differential privacy) or `prv` (privacy loss random variables),
-            which is tighter and slower.
-    """
-
-    epsilon: Annotated[float, Field(gt=0)]
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    accountant: Literal["rdp", "prv"] = "rdp"
 
 
 class Wire(Section):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -91,15 +91,28 @@ def solve_noise(
     def epsilon_with(noise: float) -> float:
         return epsilon_of([*spent, Charge(noise, rate, steps)], delta, accountant)
 
+    noise = find_noise(epsilon_with, epsilon)
+    if noise is None:
+        raise PrivacyBudgetError(
+            f"{epsilon_of(spent, delta, accountant):.4g} of the budget of epsilon {epsilon:g} is spent, and the "
+            f"rest is too little for {steps} steps with any useful noise; choose a larger privacy.epsilon, or "
+            "fewer rounds"
+        )
+    return noise
+
+
+def find_noise(epsilon_with: Callable[[float], float], epsilon: float) -> float | None:
+    """Return the least noise with which a budget lasts, to the tolerance of Opacus; None if no useful one is enough.
+
+    Args:
+        epsilon_with: returns the epsilon that is spent with a noise, in clipping norms.
+        epsilon: the budget.
+    """
     low, high, found = 0.0, 10.0, float("inf")
     while found > epsilon:
         high = 2 * high
         if high > LARGEST_NOISE:
-            raise PrivacyBudgetError(
-                f"{epsilon_of(spent, delta, accountant):.4g} of the budget of epsilon {epsilon:g} is spent, and the "
-                f"rest is too little for {steps} steps with any useful noise; choose a larger privacy.epsilon, or "
-                "fewer rounds"
-            )
+            return None
         found = epsilon_with(high)
     while epsilon - found > TOLERANCE:
         noise = (low + high) / 2

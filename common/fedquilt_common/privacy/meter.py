@@ -13,7 +13,7 @@ from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
 from fedquilt_common.privacy.accountant import TOLERANCE, Charge, epsilon_of, solve_noise
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import Privacy
+    from fedquilt_common.experiment.privacy_section import Privacy
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The key of a board's secret noise; it never leaves the board."""
+"""The key of the secret noise of a board, or of a coordinator; it never leaves the machine."""
 
 from __future__ import annotations
 
@@ -19,31 +19,52 @@ _PATTERN: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def open_key(folder: Path) -> str:
-    """Return the board's key in hex; draw and store it the first time.
+    """Return the machine's key in hex; draw and store it the first time.
 
     Args:
-        folder: the board's ledgers.
+        folder: the board's ledgers, or the key folder of a run.
 
     Raises:
         RunFolderError: the stored key, or the one in FEDQUILT_NOISE_KEY, is damaged.
         OSError: the file cannot be read or written.
     """
-    path = folder / _KEY
     given = os.environ.get(KEY_VARIABLE)
-    if given is None and not path.exists():
-        _draw_key(path)
-    key = path.read_text() if given is None else given
+    if given is not None:
+        return _check_key(given, KEY_VARIABLE)
+    if not (folder / _KEY).exists():
+        store_key(folder, secrets.token_hex(32))
+    return read_key(folder)
+
+
+def read_key(folder: Path) -> str:
+    """Return the key, in hex, that a folder has.
+
+    Raises:
+        RunFolderError: it is damaged or missing.
+        OSError: the file cannot be read.
+    """
+    path = folder / _KEY
+    if not path.exists():
+        raise RunFolderError(f"{path}: the key of the secret noise is missing; restore the file from a backup")
+    return _check_key(path.read_text(), str(path))
+
+
+def _check_key(key: str, where: str) -> str:
     if not _PATTERN.fullmatch(key):
-        where = path if given is None else KEY_VARIABLE
         raise RunFolderError(f"{where}: must be 64 hex digits; restore the file from a backup")
     return key
 
 
-def _draw_key(path: Path) -> None:
-    """Write a new key, unless another process has done so meanwhile."""
+def store_key(folder: Path, key: str) -> None:
+    """Store a key, in hex, where ``open_key`` finds it; a key that is there stays.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = folder / _KEY
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = create_private(path.with_name(f".{_KEY}.{os.getpid()}"))
-    draft.write_text(secrets.token_hex(32))
+    draft.write_text(key)
     sync(draft)
     with contextlib.suppress(FileExistsError):
         os.link(draft, path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedquilt_common.algorithm_api import Algorithm, privacy_problem
+from fedquilt_common.algorithm_api import Algorithm, declaration_of, pooling_problem, privacy_problem
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 
@@ -16,7 +16,7 @@ TASKS = ("classification", "regression")
 
 
 def check_privacy(experiment: Experiment, algorithm: Algorithm, task: str, holdout: float) -> None:
-    """Check an experiment whose clients train with differential privacy; one without passes.
+    """Check an experiment with differential privacy; one without passes.
 
     Args:
         experiment: the experiment.
@@ -27,24 +27,43 @@ def check_privacy(experiment: Experiment, algorithm: Algorithm, task: str, holdo
     Raises:
         ExperimentError: it would tell more of the samples than the budget allows; names the key and what to do.
     """
-    if experiment.is_private:
-        for problem in _find_problems(experiment, algorithm, task, holdout):
-            raise ExperimentError(f"{problem}; or remove the section privacy")
+    local = _find_local_problems(experiment, algorithm, task) if experiment.is_private else ()
+    central = _find_central_problems(experiment, algorithm) if experiment.central_privacy is not None else ()
+    shared = _find_shared_problems(experiment, holdout) if experiment.is_private or experiment.central_privacy else ()
+    for problem in (*local, *central, *shared):
+        raise ExperimentError(f"{problem}; or remove the section privacy")
 
 
-def _find_problems(experiment: Experiment, algorithm: Algorithm, task: str, holdout: float) -> Iterator[str]:
-    if reason := privacy_problem(algorithm):
-        name = experiment.algorithm.name
-        yield f"algorithm.name = {name}: it cannot train with `privacy`, because {reason}. Choose another one"
-    if task not in TASKS:
-        yield f"data.set = {experiment.data.set}: the loss of {task} mixes the samples of a batch; choose another one"
+def _find_shared_problems(experiment: Experiment, holdout: float) -> Iterator[str]:
     if holdout:
         yield (
             f"data.holdout = {holdout:g}: scores on a client's own samples would tell of them; set it to 0, so that "
             "models are tested on the official test samples"
         )
-    if experiment.data.sensor_noise is not None:
+    if experiment.data.sensor_noise is not None and experiment.is_private:
         yield "data.sensor_noise: its size depends on all samples of a client; remove the key"
+
+
+def _find_central_problems(experiment: Experiment, algorithm: Algorithm) -> Iterator[str]:
+    name = experiment.algorithm.name
+    if reason := pooling_problem(algorithm):
+        yield (
+            f"algorithm.name = {name}: noise on the mean of the updates does not protect it, because {reason}. Choose "
+            "another one, such as fedavg, or privacy.mode: local"
+        )
+    if declaration_of(algorithm).own_models:
+        yield (
+            f"algorithm.name = {name}: its clients send labels, not updates of a model that they receive, so there is "
+            "nothing to clip. Choose another one, such as fedavg, or privacy.mode: local"
+        )
+
+
+def _find_local_problems(experiment: Experiment, algorithm: Algorithm, task: str) -> Iterator[str]:
+    if reason := privacy_problem(algorithm):
+        name = experiment.algorithm.name
+        yield f"algorithm.name = {name}: it cannot train with `privacy`, because {reason}. Choose another one"
+    if task not in TASKS:
+        yield f"data.set = {experiment.data.set}: the loss of {task} mixes the samples of a batch; choose another one"
     for training in (variant.training for variant in experiment.variants):
         wrong = {"precision": training.precision != "fp32", "sampling": training.sampling != "shuffled"}
         for key in (key for key, is_wrong in wrong.items() if is_wrong):

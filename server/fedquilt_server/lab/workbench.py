@@ -10,9 +10,10 @@ from fedquilt_common.algorithm_api import Learner, declaration_of
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import clients_evaluate
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
 from fedquilt_common.experiment.sections import Model
 from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.privacy.central_accountant import NoisyRounds, solve_central_noise
 from fedquilt_common.privacy.promises import check_privacy
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Slice
@@ -129,6 +130,7 @@ class Workbench(ExperimentTools):
             self._check_task()
             self._check_sampling()
             check_privacy(self.experiment, self.algorithm(), self.learning_task.name, self.holdout)
+            self._check_central_privacy()
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
         if not self.learns or self.experiment.models == [self.experiment.model]:
@@ -149,6 +151,21 @@ class Workbench(ExperimentTools):
             raise ExperimentError(
                 "data.delivery = own: the coordinator has no test samples, so the clients must evaluate; set "
                 "data.holdout, such as 0.25"
+            )
+
+    def _check_central_privacy(self) -> None:
+        central, part = self.experiment.central_privacy, self.experiment.participation
+        if central is None:
+            return
+        whole = NoisyRounds(0.0, part.per_round, self.experiment.data.clients, self.experiment.rounds)
+        try:
+            solve_central_noise([], central.epsilon, central.delta, whole)
+        except PrivacyBudgetError as error:
+            raise ExperimentError(str(error)) from None
+        if set(self.first_model()) - self.parameters:
+            raise ExperimentError(
+                f"model.name = {self.experiment.model.name}: it has statistics of its batch norm, which nothing clips; "
+                "choose a model without, such as resnet18-gn, or remove the section privacy"
             )
 
     def _check_sampling(self) -> None:

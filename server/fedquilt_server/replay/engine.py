@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.privacy.noise_key import read_key
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_server.coordinator.downlink import Downlink
@@ -36,7 +37,7 @@ from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.snapshots import MachineSnapshot
 from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.journal import StoredCheckpoint
-from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy
+from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy, make_server_half
 from fedquilt_server.status.results import RoundResult
 
 OnRound = Callable[[ReplayedRound], None]
@@ -135,7 +136,8 @@ class Replay:
             self._write_state(first_state(self._bench))
         experiment, done = self._recording.experiment, len(self._rows)
         context_for = partial(make_context, self._bench)
-        algorithm, policy = self._bench.algorithm(), make_policy(experiment)
+        algorithm = make_server_half(self._bench, self._recording.folder, read_key)
+        policy = make_policy(experiment)
         self._machine = Machine(algorithm, policy, self._read_state(), context_for, self._maker.load, done)
         if not done:
             self._compare_state("the state before round 1", self._recording.start)

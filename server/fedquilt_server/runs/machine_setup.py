@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
 
-from fedquilt_common.algorithm_api import ServerContext, State
+from fedquilt_common.algorithm_api import Algorithm, ServerContext, State
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.privacy.noise_key import open_key
 from fedquilt_common.types import ClientId, Profile
+from fedquilt_server.lab.central_privacy import CentralPrivacy
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.policy import Policy
+
+KEY_FOLDER: Final = "privacy"
+"""Folder, in that of a run, with the key of the coordinator's secret noise."""
 
 
 def make_policy(experiment: Experiment) -> Policy:
@@ -22,6 +29,21 @@ def make_policy(experiment: Experiment) -> Policy:
         participation.deadline / experiment.speedup,
         participation.shortfall,
     )
+
+
+def make_server_half(workbench: Workbench, folder: Path, find_key: Callable[[Path], str] = open_key) -> Algorithm:
+    """Return the algorithm as the coordinator runs it: with central differential privacy, if the experiment has it.
+
+    Args:
+        workbench: of the experiment.
+        folder: of the run; it keeps the key of the secret noise.
+        find_key: returns the key of a folder.
+
+    Raises:
+        RunFolderError: the key is damaged, or missing where ``find_key`` makes none.
+    """
+    algorithm, central = workbench.algorithm(), workbench.experiment.central_privacy
+    return algorithm if central is None else CentralPrivacy(algorithm, central, find_key(folder / KEY_FOLDER))
 
 
 def make_context(workbench: Workbench, round: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:

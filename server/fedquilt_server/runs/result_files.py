@@ -74,6 +74,7 @@ def round_result(
         trained=report.get("trained", {}),
         client_accuracy=report.get("client_accuracy", {}),
         client_scores=_client_scores(report),
+        central_privacy=report.get("central_privacy"),
         **_label_fields(watch.labels.by_client()),
         **score_fields(scores),
     )

@@ -29,7 +29,7 @@ from fedquilt_server.round.policy import NO_BUDGET
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
-from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy
+from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy, make_server_half
 from fedquilt_server.runs.result_files import ResultFiles, round_result, score_fields, write_model
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.run_results import make_result
@@ -125,7 +125,11 @@ class ActiveRun:
         return first_state(self.workbench)
 
     def _make_machine(self) -> Machine:
-        algorithm, state, load = self.workbench.algorithm(), self.checkpoints.read(), self.folder.blobs.reply
+        algorithm, state, load = (
+            make_server_half(self.workbench, self.folder.path),
+            self.checkpoints.read(),
+            self.folder.blobs.reply,
+        )
         done, validates = self.checkpoints.last.round, os.environ.get(VALIDATE, "") == "1"
         policy, context_for = make_policy(self.experiment), partial(make_context, self.workbench)
         policy = policy.end_after(done) if self.budget.reason or self.folder.finished else policy

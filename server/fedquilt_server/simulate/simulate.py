@@ -16,9 +16,10 @@ from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_s
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.files.locking import lock_folder
-from fedquilt_common.privacy.noise_key import KEY_VARIABLE
+from fedquilt_common.privacy.noise_key import KEY_VARIABLE, store_key
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.wire.tls import tls_context
+from fedquilt_server.runs.machine_setup import KEY_FOLDER
 from fedquilt_server.runs.result_files import read_result, record_ending
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.runs.stop_request import request_stop
@@ -206,6 +207,8 @@ def run_simulation(
         Supervisor(plan.folder / "pids.json", report) as children,
     ):
         write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
+        if plan.experiment.central_privacy is not None:
+            store_key(plan.folder / KEY_FOLDER, _fixed_key(plan, "coordinator"))
         if plan.broker is None:
             stage("Starting a broker")
             children.start(_broker_spec(plan))
@@ -335,6 +338,10 @@ def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int) -> ChildSpec
         "--allow-import": "*",
     }
     argv = _fedquilt_command("agent", *plan.connection, *(text for pair in options.items() for text in pair))
-    # Simulated boards have no secrets from each other; a board's own key would give other bits in each simulation.
-    key = {KEY_VARIABLE: hashlib.sha256(f"{plan.experiment.seed} {spec.name}".encode()).hexdigest()}
-    return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", {**key, **plan.environment})
+    environment = {KEY_VARIABLE: _fixed_key(plan, spec.name), **plan.environment}
+    return ChildSpec(spec.name, "agent", argv, plan.folder / "logs" / f"{spec.name}.log", environment)
+
+
+def _fixed_key(plan: SimulationPlan, process: str) -> str:
+    """Return the key of a process's noise: simulated boards have no secrets, and own keys would give other bits."""
+    return hashlib.sha256(f"{plan.experiment.seed} {process}".encode()).hexdigest()

@@ -84,6 +84,7 @@ class RoundResult(BaseModel):
         default_factory=dict, description="class -> share of its test samples that the model of `accuracy` names right"
     )
     scores: dict[str, float] = Field(default_factory=dict, description="other results of the evaluation")
+    central_privacy: CentralSpent | None = Field(None, description="privacy that is spent with `privacy.mode: central`")
 
     @property
     def named_scores(self) -> dict[str, float | None]:
@@ -137,6 +138,18 @@ class PrivacySpent(BaseModel):
     budget: float = Field(description="`privacy.epsilon` of the client")
     delta: float = Field(description="probability with which the guarantee may fail")
     declined: str = Field(default="", description="why the client does no task any more; empty if it does")
+
+
+class CentralSpent(BaseModel):
+    """What the rounds up to this one have spent on each client's privacy, where the coordinator adds the noise."""
+
+    model_config = ConfigDict(frozen=True)
+
+    epsilon: float = Field(description="spent up to now")
+    budget: float = Field(description="`privacy.epsilon`")
+    delta: float = Field(description="probability with which the guarantee may fail")
+    noise: float = Field(description="standard deviation of the noise on the sum of updates, in clipping norms")
+    clip: float = Field(description="largest L2 norm of a client's update in this round")
 
 
 class Ending(BaseModel):

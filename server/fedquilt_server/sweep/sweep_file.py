@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import Section
+from fedquilt_common.experiment.section import Section
 from fedquilt_common.experiment_file import describe_problem, error_line
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.user_imports import suggest

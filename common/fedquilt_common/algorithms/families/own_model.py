@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Arrays, ClientId, Examples, Scalar, Shapes
 
 SCORE, DIGEST = "score", "digest"
+_LEAST_WEIGHT: Final = 1e-6
+"""The mean needs a weight above 0 also where every client's accuracy is 0, which a sum of replies does not tell."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,12 @@ class OwnModel(ABC):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.0, own_models=True, any_models=True, tasks=frozenset({"classification"}), privacy=""
+        holdout=0.0,
+        own_models=True,
+        any_models=True,
+        tasks=frozenset({"classification"}),
+        privacy="",
+        pooled="",
     )
 
     kd_epochs: int = 1
@@ -74,6 +81,10 @@ class OwnModel(ABC):
     def private_passes(self, epochs: int, rounds: int) -> int:
         """Return the passes over a client's own samples; those over the public ones spend no privacy."""
         return rounds * epochs + self.warm_up_epochs
+
+    def reply_weight(self, reply: Reply) -> float:
+        """Return the weight of a client's labels in the mean; a little even without any right answer."""
+        return max(reply.metrics["accuracy"], _LEAST_WEIGHT) if self.by_accuracy else 1.0
 
     # -- what the algorithms override ----------------------------------------------------------
 

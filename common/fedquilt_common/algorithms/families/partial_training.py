@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of
 from fedquilt_common.submodels.slices import Anatomy, Slice, full_slice
@@ -38,7 +39,7 @@ class PartialTraining(ABC):
             norms. Between them, evaluation uses the statistics of the test batches.
     """
 
-    declares: ClassVar[Declaration] = Declaration()
+    declares: ClassVar[Declaration] = Declaration(pooled=SUB_MODELS)
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     mask_absent_classes: bool = True

@@ -55,6 +55,7 @@ class PrivateHead(ABC):
         holdout=0.25,
         tasks=frozenset({"classification", "regression", "next-word"}),
         privacy="private heads train in passes that the privacy budget does not plan",
+        pooled="",
     )
 
     head_layers: int = 1

@@ -35,7 +35,9 @@ class Prototypes(ABC):
         kd_lr: the students' learning rate, above 0.
     """
 
-    declares: ClassVar[Declaration] = Declaration(any_models=True, tasks=frozenset({"classification"}))
+    declares: ClassVar[Declaration] = Declaration(
+        any_models=True, tasks=frozenset({"classification"}), pooled="it asks each client's model for its own labels"
+    )
 
     kd_epochs: int = 20
     kd_lr: float = 0.001

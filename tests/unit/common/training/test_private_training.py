@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
-from fedquilt_common.experiment.sections import Privacy, Training
+from fedquilt_common.experiment.privacy_section import Privacy
+from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.privacy.accountant import Charge

@@ -1,0 +1,27 @@
+"""What an algorithm declares about averages: whether their means are all that its server half reads of the replies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fedquilt_common.algorithm_api.records import Reply, declaration_of
+
+SUB_MODELS: Final = "clients train different sub-models, and each entry has a mean over its own clients"
+_UNDECLARED: Final = "it does not declare that it reads nothing of the replies but their mean"
+
+
+def pooling_problem(algorithm: object) -> str:
+    """Return why an algorithm cannot work from the mean of its replies; empty if it can.
+
+    Args:
+        algorithm: its ``declares.pooled`` decides, unless it has a method ``pooling_problem`` that returns the reason.
+    """
+    own = getattr(algorithm, "pooling_problem", None)
+    declared = declaration_of(algorithm).pooled
+    return str(own()) if own is not None else _UNDECLARED if declared is None else declared
+
+
+def reply_weight(algorithm: object, reply: Reply) -> float:
+    """Return the weight of a reply in the mean: ``reply.weight``, unless the algorithm's own method says otherwise."""
+    own = getattr(algorithm, "reply_weight", None)
+    return float(own(reply)) if own is not None else reply.weight

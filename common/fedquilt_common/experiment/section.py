@@ -1,0 +1,59 @@
+"""What all sections of an experiment file share: their base, their sizes in bytes, and how they report problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with the value at one dotted ``path``, and why."""
+
+    path: str
+    value: Any
+    why: str
+
+
+def validation_error(problems: Sequence[Problem]) -> ValidationError:
+    """Return a pydantic error that holds each problem with its path."""
+    details: list[InitErrorDetails] = []
+    for problem in problems:
+        kind = PydanticCustomError("contradiction", "{why}", {"why": problem.why})
+        details.append({"type": kind, "loc": tuple(problem.path.split(".")), "input": problem.value})
+    return ValidationError.from_exception_data("Experiment", details)
+
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+    """Reject what ByteSize would accept by mistake: True and 1.9 would both become 1. Explain what it rejects."""
+    try:
+        if not isinstance(value, bool | float):
+            return parse(value)
+    except ValidationError:
+        pass
+    raise PydanticCustomError("size", "must be a whole number of bytes or text such as 512MiB")
+
+
+Size = Annotated[ByteSize, WrapValidator(_check_size)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Base of the sections: immutable, strict types, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

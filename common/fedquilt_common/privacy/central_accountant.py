@@ -1,0 +1,115 @@
+"""The privacy that rounds with a noisy mean spend, where the privacy unit is a client and a round asks a fixed number.
+
+Two federations are neighbours if one client's samples are replaced by others. A round draws its clients without
+replacement, so their number tells nothing; the amplification by sampling is that of Wang, Balle and Kasiviswanathan,
+"Subsampled Renyi Differential Privacy and Analytical Moments Accountant", AISTATS 2019, theorem 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.errors import PrivacyBudgetError
+from fedquilt_common.privacy.accountant import LARGEST_NOISE, find_noise
+
+_ORDERS: Final = np.arange(2, 257)
+"""Orders of the Renyi divergence; theorem 9 holds for whole ones."""
+SENSITIVITY: Final = 2.0
+"""How far the sum of clipped updates moves, in clipping norms, if one client is replaced."""
+
+
+@dataclass(frozen=True)
+class NoisyRounds:
+    """Rounds of one kind.
+
+    Attributes:
+        noise: standard deviation of the noise on a sum of clipped updates, in clipping norms.
+        asked: clients that a round asks.
+        clients: clients among which it draws them.
+        rounds: number of rounds.
+    """
+
+    noise: float
+    asked: int
+    clients: int
+    rounds: int = 1
+
+
+def central_epsilon(spent: Sequence[NoisyRounds], delta: float) -> float:
+    """Return the epsilon that rounds spend together; 0 for no rounds.
+
+    Args:
+        spent: the rounds, in any order.
+        delta: probability, in (0, 1), with which the guarantee may fail.
+    """
+    divergence = sum((_divergence(one) for one in spent), np.zeros(len(_ORDERS)))
+    if not divergence.any():
+        return 0.0
+    # Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020, proposition 12
+    slack = np.log1p(-1 / _ORDERS) - (np.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1)
+    return max(0.0, float((divergence + slack).min()))
+
+
+def solve_central_noise(spent: Sequence[NoisyRounds], epsilon: float, delta: float, ahead: NoisyRounds) -> float:
+    """Return the least noise, in clipping norms, with which further rounds stay within a budget.
+
+    Args:
+        spent: rounds that the budget has paid for already.
+        epsilon: the budget.
+        delta: as in ``central_epsilon``.
+        ahead: the further rounds; their ``noise`` does not matter.
+
+    Raises:
+        PrivacyBudgetError: no useful noise is large enough.
+    """
+
+    def epsilon_with(noise: float) -> float:
+        return central_epsilon([*spent, NoisyRounds(noise, ahead.asked, ahead.clients, ahead.rounds)], delta)
+
+    noise = find_noise(epsilon_with, epsilon)
+    if noise is None:
+        raise PrivacyBudgetError(
+            f"{central_epsilon(spent, delta):.4g} of the budget of epsilon {epsilon:g} is spent, and the rest is too "
+            f"little for {ahead.rounds} rounds with noise below {LARGEST_NOISE:g} clipping norms; choose a larger "
+            "privacy.epsilon, or fewer rounds"
+        )
+    return noise
+
+
+def _divergence(rounds: NoisyRounds) -> NDArray[np.float64]:
+    """Return the Renyi divergence of rounds at each of the orders."""
+    noise = rounds.noise / SENSITIVITY
+    whole = _ORDERS / (2 * noise**2)
+    if rounds.asked >= rounds.clients:
+        return np.asarray(rounds.rounds * whole)
+    return np.asarray(rounds.rounds * np.minimum(whole, _amplified(noise, rounds.asked / rounds.clients)))
+
+
+def _amplified(noise: float, rate: float) -> NDArray[np.float64]:
+    """Return the divergence of one round at each of the orders, theorem 9 for the Gaussian mechanism.
+
+    Args:
+        noise: divided by the sensitivity.
+        rate: part of the clients that the round asks, in (0, 1).
+    """
+    top = int(_ORDERS[-1])
+    j = np.arange(2, top + 1)
+    single = j / (2 * noise**2)
+    terms = j * np.log(rate) + (j - 1) * single + np.log(2)
+    terms[0] = 2 * np.log(rate) + min(np.log(4) + _log_expm1(single[0]), single[0] + np.log(2))
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, top + 1)))])
+    choose = log_factorial[_ORDERS, None] - log_factorial[j] - log_factorial[np.maximum(_ORDERS[:, None] - j, 0)]
+    each = np.where(j <= _ORDERS[:, None], choose + terms, -np.inf)
+    highest = np.maximum(each.max(axis=1), 0.0)
+    total = highest + np.log(np.exp(-highest) + np.exp(each - highest[:, None]).sum(axis=1))
+    return np.asarray(total / (_ORDERS - 1))
+
+
+def _log_expm1(x: float) -> float:
+    """Return log(exp(x) - 1) without overflow."""
+    return float(x + np.log(-np.expm1(-x)))

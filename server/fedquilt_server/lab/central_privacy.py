@@ -1,0 +1,151 @@
+"""Central differential privacy: an algorithm whose rounds see only the noisy mean of the clients' clipped updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.aggregation.noisy_mean import clip_factors, next_clip, noisy_mean, split_noise, update_norm
+from fedquilt_common.algorithm_api import (
+    Algorithm,
+    ClientContext,
+    Declaration,
+    Reply,
+    Round,
+    ServerContext,
+    State,
+    Task,
+    declaration_of,
+)
+from fedquilt_common.errors import PrivacyBudgetError, RunFailedError
+from fedquilt_common.experiment.privacy_section import Privacy
+from fedquilt_common.privacy.central_accountant import NoisyRounds, central_epsilon, solve_central_noise
+from fedquilt_common.privacy.secret_noise import open_secret
+from fedquilt_common.types import Arrays, ClientId
+from fedquilt_server.lab.context import RoundContext
+
+REPORT: Final = "central_privacy"
+"""Name of what has been spent in ``State.report``."""
+_ACCOUNT: Final = "central_privacy/account"
+"""Name, in ``State.extra``, of the rounds that are paid for: noise, asked, clients and the clipping norm after each."""
+
+
+@dataclass(frozen=True)
+class CentralPrivacy:
+    """An algorithm with DP-FedAvg around it; the clients do not notice.
+
+    Clients are drawn, and noise is added, from a key that only the coordinator knows: the experiment's seed is known to
+    the boards. What the rounds have spent is a part of the state, so a restart loses nothing.
+
+    Attributes:
+        inner: the algorithm; it reads of the replies only their mean.
+        privacy: the budget, and the clipping norm of round 1.
+        key: of the coordinator, in hex.
+    """
+
+    inner: Algorithm
+    privacy: Privacy
+    key: str
+
+    @property
+    def declares(self) -> Declaration:
+        """What the algorithm declares."""
+        return declaration_of(self.inner)
+
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        return self.inner.init(model, ctx)
+
+    def work(self, task: Task, ctx: ClientContext) -> Reply:
+        return self.inner.work(task, ctx)
+
+    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
+        return self.inner.evaluate(_without_account(state), ctx)
+
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        """Run the algorithm's round with the noisy mean as the reply of each client that was asked.
+
+        Raises:
+            RunFailedError: the budget does not pay for the rounds that are left, or the algorithm has a second
+                exchange, which would tell of the mean before it is accounted.
+        """
+        account = _read_account(state)
+        own = open_secret(self.key, ["selection", ctx.round])[1]
+        assert isinstance(ctx, RoundContext)  # noqa: S101 - the coordinator makes no other
+        inner = self.inner.round(_without_account(state), replace(ctx, seed=int(own.integers(1 << 62))))
+        tasks = next(inner)
+        noise = self._noise(account, len(tasks), ctx)  # a budget that does not last is noticed before anybody trains
+        replies = yield tasks
+        clip = float(account[-1, 3]) if len(account) else self.privacy.clip
+        mean, clip_after = self._add_noise(tasks, replies, ctx.round, clip, noise)
+        try:
+            inner.send(dict.fromkeys(tasks, Reply(mean)))
+        except StopIteration as done:
+            spent = np.vstack([account, [noise, len(tasks), len(ctx.fleet), clip_after]])
+            return self._with_account(done.value, spent, clip)
+        raise RunFailedError("privacy.mode = central: the algorithm asks the clients again; choose another one")
+
+    def _noise(self, account: NDArray[np.float64], asked: int, ctx: ServerContext) -> float:
+        """Return the noise of this round: that of the last one, unless the budget then pays for fewer rounds."""
+        privacy, spent = self.privacy, _charges(account)
+        ahead = NoisyRounds(spent[-1].noise if spent else 0.0, asked, len(ctx.fleet), ctx.rounds - ctx.round + 1)
+        if spent and central_epsilon([*spent, ahead], privacy.delta) <= privacy.epsilon:
+            return ahead.noise
+        try:
+            return solve_central_noise(spent, privacy.epsilon, privacy.delta, ahead)
+        except PrivacyBudgetError as error:
+            raise RunFailedError(f"round {ctx.round}: {error}") from None
+
+    def _add_noise(
+        self, tasks: Mapping[ClientId, Task], replies: Mapping[ClientId, Reply], round: int, clip: float, noise: float
+    ) -> tuple[Arrays, float]:
+        """Return the noisy mean of the clipped updates, and the clipping norm of the next round.
+
+        Args:
+            tasks: what was asked.
+            replies: trained arrays in the shapes of the tasks' arrays.
+            round: the round's number.
+            clip: the clipping norm.
+            noise: in clipping norms.
+        """
+        adaptive, asked = self.privacy.adaptive, len(tasks)
+        facts: list[Any] = [round, sorted(tasks), sorted(replies), clip, noise]
+        rng = open_secret(self.key, facts)[1]
+        base = tasks[min(tasks)].arrays
+        arrays = [replies[client].arrays for client in sorted(replies)]
+        norms = [update_norm(base, each) for each in arrays]
+        split = split_noise(noise, asked, adaptive=adaptive is not None)
+        mean = noisy_mean(base, arrays, clip_factors(norms, clip), asked, split.mean * clip, rng)
+        if adaptive is None:
+            return mean, clip
+        return mean, next_clip(clip, norms, asked, split.count, rng, adaptive.quantile, adaptive.rate)
+
+    def _with_account(self, state: State, account: NDArray[np.float64], clip: float) -> State:
+        privacy = self.privacy
+        spent = {
+            "epsilon": central_epsilon(_charges(account), privacy.delta),
+            "budget": privacy.epsilon,
+            "delta": privacy.delta,
+            "noise": float(account[-1, 0]),
+            "clip": clip,
+        }
+        extra = {**state.extra, _ACCOUNT: account.view(np.int64)}  # whole numbers are stored to the bit
+        return replace(state, extra=extra, report={**state.report, REPORT: spent})
+
+
+def _read_account(state: State) -> NDArray[np.float64]:
+    """Return the account, one row for each round: noise, asked, clients, and the clipping norm after it."""
+    if _ACCOUNT not in state.extra:
+        return np.zeros((0, 4))
+    return np.ascontiguousarray(state.extra[_ACCOUNT]).view(np.float64)
+
+
+def _without_account(state: State) -> State:
+    return replace(state, extra={name: array for name, array in state.extra.items() if name != _ACCOUNT})
+
+
+def _charges(account: NDArray[np.float64]) -> list[NoisyRounds]:
+    return [NoisyRounds(float(row[0]), int(row[1]), int(row[2])) for row in account]

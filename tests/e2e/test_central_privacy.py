@@ -1,0 +1,53 @@
+"""A simulation whose coordinator adds noise: crashes change no bit of the model, and a replay repeats it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.support.runs import finished_rounds
+from tests.support.warm import ForkedProgram
+
+EXPERIMENT = """
+name: digits-central
+seed: 7
+rounds: 4
+data: {set: digits, clients: 12, partition: {scheme: uniform}}
+model: {name: mlp}
+algorithm: {name: fedopt, server_lr: 0.02}
+participation: {per_round: 6, quorum: 6}
+training: {epochs: 1, batch: 32, lr: 0.2}
+privacy: {mode: central, epsilon: 60, delta: 0.001, adaptive: {quantile: 0.6}}
+fleet: [{kind: board, agents: 2, clients: 12}]
+"""
+
+
+@pytest.mark.timeout(300)
+def test_kills_change_no_bit_and_spend_nothing_twice(tmp_path: Path) -> None:
+    folders = tmp_path / "calm", tmp_path / "killed"
+    for folder in folders:
+        folder.mkdir()
+        (folder / "central.yaml").write_text(EXPERIMENT)
+    command = "simulate", "central.yaml", "--out", "run"
+    calm = run(*command, where=folders[0])
+    assert calm.code == 0, calm.err
+    with fedquilt(*command, where=folders[1], start=ForkedProgram) as process:
+        for number in range(2):
+            wait_for(lambda number=number: finished_rounds(folders[1]) > number, "round")  # type: ignore[misc]
+            os.kill(psutil.Process(pids(folders[1])["coordinator"]).pid, signal.SIGKILL)
+        done = finish(process)
+    assert done.code == 0, done.err
+    assert fingerprint(folders[1]) == fingerprint(folders[0])
+    spent = [[row["central_privacy"] for row in result(folder)["rounds"]] for folder in folders]
+    assert spent[0] == spent[1]
+    assert 59.9 < spent[0][-1]["epsilon"] <= 60
+    replayed = run("replay", "run", where=folders[0])
+    assert replayed.code == 0, replayed.err
+    (folders[0] / "run" / "privacy" / "key").unlink()
+    lost = run("replay", "run", "--out", "again", where=folders[0])
+    assert lost.code != 0
+    assert "the key of the secret noise is missing" in lost.err

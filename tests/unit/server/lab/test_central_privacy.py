@@ -1,0 +1,164 @@
+"""DP-FedAvg around an algorithm: secret clients and noise, an account that is a part of the state, a firm budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedquilt_common.algorithm_api import Reply, State, Task
+from fedquilt_common.algorithms import make_algorithm
+from fedquilt_common.errors import ExperimentError, RunFailedError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.privacy_section import Privacy
+from fedquilt_common.types import ClientId, Profile
+from fedquilt_server.lab.central_privacy import REPORT, CentralPrivacy
+from fedquilt_server.lab.context import RoundContext
+from fedquilt_server.lab.workbench import Workbench
+
+KEY, OTHER = "0" * 64, "1" * 64
+PRIVACY = Privacy.model_validate({"mode": "central", "epsilon": 20.0, "delta": 0.001, "adaptive": {}})
+ROUNDS, CLIENTS = 5, 12
+
+
+def algorithm(key: str = KEY, name: str = "fedavg", privacy: Privacy = PRIVACY) -> CentralPrivacy:
+    return CentralPrivacy(make_algorithm(name, {}, ()), privacy, key)
+
+
+def context(round: int, present: int = CLIENTS) -> RoundContext:
+    fleet = dict.fromkeys(range(present), Profile("generic", 1))
+    return RoundContext(round, fleet, 5, ROUNDS, CLIENTS, 4, None)  # type: ignore[arg-type]
+
+
+def answer(task: Task, client: ClientId, round: int) -> Reply:
+    rng = np.random.default_rng([round, client])
+    return Reply({name: x + rng.normal(size=x.shape).astype(np.float32) for name, x in task.arrays.items()}, 7.0)
+
+
+def start() -> State:
+    return State({"weight": np.zeros((3, 4), np.float32), "bias": np.zeros(3, np.float32)})
+
+
+def stored(state: State) -> State:
+    """Return a state as the next round starts from it: floats in float32."""
+    kept = {n: x.astype(np.float32) if x.dtype.kind == "f" else x for n, x in dict(state.extra).items()}
+    return replace(state, extra=kept, report={})
+
+
+def play(
+    private: CentralPrivacy, state: State, round: int, present: int = CLIENTS, silent: int = 0
+) -> tuple[Mapping[ClientId, Task], State]:
+    """Run a round; the last ``silent`` clients that are asked do not reply."""
+    steps = private.round(state, context(round, present))
+    tasks = next(steps)
+    replying = sorted(tasks)[: len(tasks) - silent]
+    with pytest.raises(StopIteration) as done:
+        steps.send({client: answer(tasks[client], client, round) for client in replying})
+    return tasks, done.value.value
+
+
+def run(key: str = KEY, present: tuple[int, ...] = (CLIENTS,) * ROUNDS) -> list[tuple[list[ClientId], State]]:
+    private, state, played = algorithm(key), start(), []
+    for number, here in enumerate(present, 1):
+        tasks, state = play(private, stored(state), number, here)
+        played.append((sorted(tasks), state))
+    return played
+
+
+def epsilons(played: list[tuple[list[ClientId], State]]) -> list[float]:
+    return [state.report[REPORT]["epsilon"] for _, state in played]
+
+
+def test_clients_and_noise_follow_from_the_key_alone() -> None:
+    first, again, other = run(), run(), run(OTHER)
+    assert [asked for asked, _ in first] == [asked for asked, _ in again] != [asked for asked, _ in other]
+    for (_, one), (_, two), (_, three) in zip(first, again, other, strict=True):
+        np.testing.assert_array_equal(one.arrays["weight"], two.arrays["weight"])
+        assert not np.array_equal(one.arrays["weight"], three.arrays["weight"])
+
+
+def test_the_run_spends_its_budget_and_no_more() -> None:
+    spent = epsilons(run())
+    assert spent == sorted(spent)
+    assert 19.9 < spent[-1] <= 20.0
+    assert len({state.report[REPORT]["noise"] for _, state in run()}) == 1
+
+
+def test_fewer_clients_among_which_to_draw_get_more_noise() -> None:
+    played = run(present=(12, 12, 6, 6, 12))
+    noises = [state.report[REPORT]["noise"] for _, state in played]
+    assert noises[0] == noises[1] < noises[2]
+    assert epsilons(played)[-1] <= 20.0
+
+
+def test_who_replies_decides_the_noise() -> None:
+    """The same noise on two sums would tell their difference."""
+    private = algorithm()
+    (_, all_replied), (_, one_silent) = (play(private, start(), 1, silent=silent) for silent in (0, 1))
+    tasks, _ = play(private, start(), 1)
+    missing = max(tasks)
+    change = answer(tasks[missing], missing, 1).arrays["weight"]
+    difference = (all_replied.arrays["weight"] - one_silent.arrays["weight"]).ravel()
+    cosine = float(difference @ change.ravel() / np.linalg.norm(difference) / np.linalg.norm(change))
+    assert abs(cosine) < 0.9
+
+
+def test_the_algorithm_keeps_its_own_state() -> None:
+    private = algorithm(name="fedopt")
+    first = private.init(start().arrays, replace(context(0), tools=_Parameters()))  # type: ignore[arg-type]
+    _, state = play(private, first, 1)
+    assert {name for name in state.extra if not name.startswith("central")} == set(first.extra)
+
+
+class _Parameters:
+    parameters = frozenset({"weight", "bias"})
+
+
+def test_a_budget_that_becomes_too_small_ends_the_run() -> None:
+    poor = PRIVACY.model_copy(update={"epsilon": 0.002, "delta": 1e-5})
+    with pytest.raises(RunFailedError, match=r"round 1: .*choose a larger privacy\.epsilon"):
+        next(algorithm(privacy=poor).round(start(), context(1)))
+
+
+def test_an_algorithm_that_asks_again_is_refused() -> None:
+    class Twice:
+        def round(self, state: State, ctx: Any) -> Any:
+            yield {0: Task("train", state.arrays)}
+            yield {0: Task("test", state.arrays)}
+
+    steps = CentralPrivacy(Twice(), PRIVACY, KEY).round(start(), context(1))  # type: ignore[arg-type]
+    task = next(steps)[0]
+    with pytest.raises(RunFailedError, match="asks the clients again"):
+        steps.send({0: answer(task, 0, 1)})
+
+
+BASE: dict[str, Any] = {
+    "name": "central",
+    "data": {"set": "digits", "clients": 8},
+    "model": {"name": "mlp"},
+    "algorithm": {"name": "fedavg"},
+    "privacy": {"mode": "central", "epsilon": 50.0, "delta": 0.01},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm": {"name": "heterofl"}}, "clients train different sub-models"),
+        ({"algorithm": {"name": "fedreb"}, "data": {**BASE["data"], "holdout": 0}}, "with different weights"),
+        ({"algorithm": {"name": "dsfl"}, "data": {**BASE["data"], "public": {"samples": 50}}}, "labels, not updates"),
+        ({"data": {**BASE["data"], "holdout": 0.2}}, "data.holdout = 0.2"),
+        ({"model": {"name": "resnet18"}}, "batch norm"),
+        ({"privacy": {"mode": "central", "epsilon": 0.001}}, "choose a larger privacy.epsilon"),
+    ],
+)  # fmt: skip
+def test_experiments_that_it_cannot_protect_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        Workbench(Experiment.model_validate({**BASE, **changes})).check()
+
+
+def test_a_usual_experiment_passes() -> None:
+    Workbench(Experiment.model_validate(BASE)).check()
