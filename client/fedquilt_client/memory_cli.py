@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from fedquilt_client.cli import default_state
+from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
 from fedquilt_client.store import Damaged, KeptMemory, kept_memories
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
 from fedquilt_common.training_jobs import CheckedFile
@@ -41,32 +37,25 @@ def list_(
     state: StateOption = None,
     id: IdOption = None,
     run: RunOption = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    json_: JsonOption = False,
 ) -> None:
     """List the newest private memory of each client and run: its round, its size and its arrays."""
     damages: list[RunFolderError] = []
     rows = list(_describe_all(_find_memories(state, id, run, damages.append), damages.append))
     if json_:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
     else:
         _print(rows)
-    for damage in damages:
-        print(f"fedquilt: {damage}", file=sys.stderr)
-    raise typer.Exit(RunFolderError.exit_code if damages else 0)
+    exit_with(damages)
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("run", "algorithm", "client", "round", "bytes", "arrays"):
-        table.add_column(name, justify="right" if name in ("client", "round", "bytes") else "left", no_wrap=True)
+    table = make_table(("run", "algorithm", "client", "round", "bytes", "arrays"), ("client", "round", "bytes"))
     for row in rows:
         names = list(row["arrays"])
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         table.add_row(row["run"], row["algorithm"], str(row["client"]), str(row["round"]), str(row["bytes"]), shown)
-    # rich cuts columns that do not fit; a narrow terminal wraps the lines of a wider table and loses nothing
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)
+    print_table(table)
 
 
 @memory_app.command()

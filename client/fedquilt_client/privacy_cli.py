@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Final
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from fedquilt_client.memory_cli import IdOption, StateOption, find_state
-from fedquilt_client.store import LEDGERS
+from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
+from fedquilt_client.store import LEDGERS, Damaged
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_common.privacy.ledger import SUFFIX, LedgerEntry, read_ledger
+from fedquilt_common.privacy.accountant import epsilon_of
+from fedquilt_common.privacy.ledger import SUFFIX, LedgerEntry, ledger_file, read_ledger
+from fedquilt_common.privacy.samples_spent import relate_ledgers
+
+SHOWN: Final = 12
+"""Characters of a digest that a table shows."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 privacy_app = typer.Typer(
@@ -35,60 +36,90 @@ def group() -> None:
 def show(
     state: StateOption = None,
     id: IdOption = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    json_: JsonOption = False,
 ) -> None:
     """List the samples that were trained on with differential privacy, and what that has spent in all runs."""
     damages: list[RunFolderError] = []
-    rows = list(_describe_ledgers(find_state(state, id) / LEDGERS, damages))
+    folder = find_state(state, id) / LEDGERS
+    ledgers = _read_ledgers(folder, damages.append)
+    related = _relate(folder, damages.append)
+    rows = [_describe(digest, ledgers, related) for digest, entries in ledgers.items() if entries]
     if json_:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
     else:
         _print(rows)
-    for damage in damages:
-        print(f"fedquilt: {damage}", file=sys.stderr)
-    raise typer.Exit(RunFolderError.exit_code if damages else 0)
+    exit_with(damages)
 
 
-def _describe_ledgers(folder: Path, damages: list[RunFolderError]) -> Iterator[dict[str, Any]]:
+def _read_ledgers(folder: Path, damaged: Damaged) -> dict[str, list[LedgerEntry]]:
+    """Return the entries of each intact ledger, by the digest of its samples."""
+    found: dict[str, list[LedgerEntry]] = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             with report_disk_errors(folder):
-                entries = read_ledger(path)
+                found[path.name.removesuffix(SUFFIX)] = read_ledger(path)
         except RunFolderError as error:
-            damages.append(error)
-            continue
-        if entries:
-            yield _describe(path.name.removesuffix(SUFFIX), entries)
+            damaged(error)
+    return found
 
 
-def _describe(digest: str, entries: list[LedgerEntry]) -> dict[str, Any]:
-    last = entries[-1]
+def _relate(folder: Path, damaged: Damaged) -> Mapping[str, list[str]] | None:
+    """Return for each ledger those with a sample in common; None if the samples of one are unknown."""
+    try:
+        with report_disk_errors(folder):
+            every = relate_ledgers(folder)
+            return {one: [o for o in others if ledger_file(folder, o).exists()] for one, others in every.items()}
+    except RunFolderError as error:
+        damaged(error)
+        return None
+
+
+def _describe(
+    digest: str, ledgers: Mapping[str, list[LedgerEntry]], related: Mapping[str, list[str]] | None
+) -> dict[str, Any]:
+    entries = ledgers[digest]
+    others = None if related is None else related[digest]
+    known = others is not None and all(other in ledgers for other in others)  # a damaged one is unknown
     return {
         "samples": digest,
         "clients": sorted({entry.client for entry in entries}),
         "runs": list(dict.fromkeys(entry.run for entry in entries)),
         "trainings": len(entries),
         "steps": sum(entry.charge.steps for entry in entries),
-        "epsilon": last.epsilon,
-        "delta": last.delta,
+        "epsilon": _total(entries, [ledgers[other] for other in others or ()]) if known else None,
+        "delta": entries[-1].delta,
+        "related": others,
     }
+
+
+def _total(entries: list[LedgerEntry], others: Sequence[list[LedgerEntry]]) -> float:
+    """Return what a ledger and the related ones have spent together.
+
+    Alone, a ledger names it. A total is computed with the accountant ``rdp``, whose bound holds for all
+    of them.
+    """
+    last = entries[-1]
+    if not others:
+        return last.epsilon
+    charges = {entry.training: entry.charge for ledger in (entries, *others) for entry in ledger}
+    return epsilon_of(list(charges.values()), last.delta, "rdp")
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
     if not rows:
         print("No training with differential privacy has used samples of this board.")
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("samples", "clients", "runs", "trainings", "steps", "epsilon", "delta"):
-        table.add_column(name, justify="left" if name in ("samples", "clients", "runs") else "right", no_wrap=True)
+    numbers = ("trainings", "steps", "epsilon", "delta")
+    table = make_table(("samples", "clients", "runs", *numbers, "related"), numbers)
     for row in rows:
+        epsilon = "unknown" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
         table.add_row(
-            row["samples"][:12], ", ".join(map(str, row["clients"])), ", ".join(row["runs"]), str(row["trainings"]),
-            str(row["steps"]), f"{row['epsilon']:.4f}", f"{row['delta']:g}",
+            row["samples"][:SHOWN], ", ".join(map(str, row["clients"])), ", ".join(row["runs"]), str(row["trainings"]),
+            str(row["steps"]), epsilon, f"{row['delta']:g}", ", ".join(one[:SHOWN] for one in row["related"] or ()),
         )  # fmt: skip
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)
+    print_table(table)
+    if any(row["related"] for row in rows):
+        print("Related samples have some in common: an epsilon counts what the related ones have spent, too.")
 
 
 def run(arguments: list[str]) -> None:

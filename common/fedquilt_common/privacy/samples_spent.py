@@ -69,9 +69,27 @@ def find_related(folder: Path, ids: NDArray[np.uint64]) -> list[str]:
         OSError: a file cannot be read; it may be intact.
     """
     own = digest_samples(ids)
-    known = {path.name.partition(".")[0] for end in (SUFFIX, _SAMPLES) for path in folder.glob(f"*{end}")}
-    others = (digest for digest in sorted(known - {own}) if np.isin(_read_samples(folder, digest), ids).any())
-    return [own, *others]
+    others = (digest for digest in _list_digests(folder) if digest != own)
+    return [own, *(digest for digest in others if np.isin(_read_samples(folder, digest), ids).any())]
+
+
+def relate_ledgers(folder: Path) -> dict[str, list[str]]:
+    """Return for each set of samples, by its digest, the other sets that have a sample in common with it.
+
+    Raises:
+        RunFolderError: the list of a ledger's samples is damaged or missing.
+        OSError: a file cannot be read; it may be intact.
+    """
+    samples = {digest: _read_samples(folder, digest) for digest in _list_digests(folder)}
+    return {
+        one: [other for other in samples if other != one and np.isin(samples[other], samples[one]).any()]
+        for one in samples
+    }
+
+
+def _list_digests(folder: Path) -> list[str]:
+    """Return the digests of all sets of samples that were trained on, or are in use, in a fixed order."""
+    return sorted({path.name.partition(".")[0] for end in (SUFFIX, _SAMPLES) for path in folder.glob(f"*{end}")})
 
 
 def _read_samples(folder: Path, digest: str) -> NDArray[np.uint64]:

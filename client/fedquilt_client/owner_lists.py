@@ -1,0 +1,50 @@
+"""Lists that a board's owner reads: as a table or as JSON, then what is damaged."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fedquilt_common.errors import RunFolderError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+
+
+def make_table(names: Iterable[str], numbers: Collection[str]) -> Table:
+    """Return an empty table.
+
+    Args:
+        names: its headings.
+        numbers: the headings of columns with numbers.
+    """
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in names:
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table. A narrow terminal wraps the lines of a wider table and loses nothing, unlike rich's columns."""
+    console = Console()
+    console.width = max(console.width, Console(width=1000).measure(table).maximum)
+    console.print(table)
+
+
+def print_json(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows as JSON."""
+    print(json.dumps(rows, indent=2))
+
+
+def exit_with(damages: Iterable[RunFolderError]) -> NoReturn:
+    """End the program after the list, with each damage once on standard error."""
+    messages = dict.fromkeys(map(str, damages))
+    for message in messages:
+        print(f"fedquilt: {message}", file=sys.stderr)
+    raise typer.Exit(RunFolderError.exit_code if messages else 0)
