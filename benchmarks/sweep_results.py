@@ -3,8 +3,8 @@
     fedquilt sweep deploy/experiments/fedaiot/table-5.yaml --vary dataset=aep --set rounds=300 --json >sweep.json
     python benchmarks/sweep_results.py sweep.json --to fedaiot --command "fedquilt sweep ..."
 
-Run it in the checkout that ran the sweep: the lines name its commit, and the machine. With `--folder`, they have the least
-and the greatest epsilon that a client of the run has spent.
+Run it in the checkout that ran the sweep: the lines name its commit, and the machine. With `--folder`, they also have
+the least and the greatest epsilon that a client of the run has spent.
 """
 
 from __future__ import annotations
