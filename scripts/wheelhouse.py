@@ -7,7 +7,8 @@ The folder gets the wheels of fedquilt, of its requirements on such a board and 
 their SHA-256 hashes for ``pip install --no-index --no-deps --require-hashes``. pip uses its own settings. From PyPI
 alone, torch comes with gigabytes for NVIDIA GPUs, for aarch64 too, and the script ends with an error: name an index
 with CPU-only wheels in PIP_EXTRA_INDEX_URL (see the torch installation page), or give ``--gpu`` for a machine that has
-such a GPU. Leave torch out with ``--without torch`` if the board has its own, as a Jetson has.
+such a GPU. Leave torch out with ``--without torch`` if the board has its own, as a Jetson has. The wheels for
+differential privacy (the extra ``dp``) are always included.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ GLIBC = range(17, 36)
 """Minor versions of the C library whose wheels Debian 12 and Ubuntu 22.04 can load."""
 BOARD = {"platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
 ARCHITECTURES = ("aarch64", "armv7l", "x86_64")
+PRIVACY = "dp"
+"""The extra that each wheelhouse includes. It takes 0.4 MiB, and a board without it would need another release."""
 
 
 def platforms(arch: str) -> list[str]:
@@ -71,9 +74,14 @@ def project(text: str) -> str:
 
 
 def find_missing(folder: Path, arch: str, python: str, without: Iterable[str]) -> set[str]:
-    """Return the projects that a wheel needs but the folder lacks: pip evaluates markers on this machine."""
+    """Return the projects that a wheel needs but the folder lacks, with those for differential privacy.
+
+    pip did not choose them, because it evaluates markers on this machine. It would also add torch to Opacus, which the
+    board may already have.
+    """
     wheels = list(folder.glob("*.whl"))
-    needed = {project(line) for wheel in wheels for line in requirements(wheel, arch, python, "", without)}
+    extras = {wheel: PRIVACY if wheel.name.startswith("fedquilt-") else "" for wheel in wheels}
+    needed = {project(line) for wheel in wheels for line in requirements(wheel, arch, python, extras[wheel], without)}
     return needed - {project(wheel.name.split("-")[0]) for wheel in wheels}
 
 
@@ -95,15 +103,15 @@ def collect(folder: Path, arch: str, python: str, extra: str, without: list[str]
     constraints = folder / "constraints.txt"
     lines = (PROJECT / "constraints.txt").read_text().splitlines()
     constraints.write_text("\n".join(select_for_board(lines, python, arch)))
-    for_board = [word for name in platforms(arch) for word in ("--platform", name)]
-    pip(
+    download = (
         "download", "--quiet", "--dest", str(folder), "--only-binary=:all:", "--python-version", python,
-        "--implementation", "cp", *for_board, "--constraint", str(constraints),
-        *requirements(own, arch, python, extra, without), "pip",
+        "--implementation", "cp", *(word for name in platforms(arch) for word in ("--platform", name)),
+        "--constraint", str(constraints),
     )  # fmt: skip
+    pip(*download, *requirements(own, arch, python, extra, without), "pip")
+    while missing := find_missing(folder, arch, python, without):
+        pip(*download, "--no-deps", *sorted(missing))
     constraints.unlink()
-    if missing := find_missing(folder, arch, python, without):
-        sys.exit(f"wheelhouse: lacks {', '.join(sorted(missing))}: run this with the board's Python {python}")
     (folder / "requirements.txt").write_text(pin_wheels(folder))
 
 

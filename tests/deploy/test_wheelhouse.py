@@ -94,6 +94,35 @@ def test_what_is_needed_and_not_there_is_noticed(script: Any, tmp_path: Path) ->
     wheel(tmp_path, "idna")
     assert script.find_missing(tmp_path, "aarch64", "3.10", ["torch"]) == {"exceptiongroup"}
     assert script.find_missing(tmp_path, "aarch64", "3.11", []) == {"torch"}
+    wheel(tmp_path, "fedquilt", "idna", "torch; extra == 'dp'", "opacus; extra == 'dp'", "fastapi; extra == 'server'")
+    assert script.find_missing(tmp_path, "aarch64", "3.11", ["torch"]) == {"opacus"}
+
+
+@pytest.mark.parametrize(
+    ("without", "expected"),
+    [([], {"numpy", "torch", "opacus", "opt-einsum", "pip"}), (["torch"], {"numpy", "opacus", "opt-einsum", "pip"})],
+)
+def test_every_wheelhouse_has_what_privacy_needs_but_no_torch_that_was_left_out(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: list[str], expected: set[str]
+) -> None:
+    own = ["numpy", *(f"torch; extra == '{extra}'" for extra in ("client", "dp")), "opacus>=1.5; extra == 'dp'"]
+    needs = {"fedquilt": own, "opacus": ["torch>=2.6", "opt-einsum"]}
+
+    def download(names: list[str], alone: bool) -> None:
+        for name in names:
+            made = wheel(tmp_path, name.replace("-", "_"), *needs.get(name, []))
+            if not alone and name != "fedquilt":
+                download([script.project(need) for need in script.requirements(made, "aarch64", "3.13", "", [])], False)
+
+    def pip(*words: str) -> None:
+        asked = words[words.index("--constraint") + 2 :] if "download" in words else ("fedquilt",)
+        names = [script.project(word) for word in asked if word != "--no-deps"]
+        download(names, "--no-deps" in words)
+
+    monkeypatch.setattr(script, "pip", pip)
+    script.collect(tmp_path, "aarch64", "3.13", "client", without)
+    assert {script.project(path.name.split("-")[0]) for path in tmp_path.glob("*.whl")} == expected | {"fedquilt"}
+    assert "opt-einsum==1.0 --hash" in (tmp_path / "requirements.txt").read_text()
 
 
 def test_wheels_for_the_c_library_of_a_board(script: Any) -> None:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 AccountantName = Literal["rdp", "prv"]
 
-MISSING: Final = "differential privacy needs the package opacus: pip install 'fedquilt[dp]'"
+MISSING: Final = (
+    "differential privacy needs the package opacus: run `pip install 'fedquilt[dp]'` on this machine. If it is a board "
+    "with a wheelhouse's release, run `make wheelhouse` and `fedquilt upgrade` on the workstation; if it is a "
+    "container, build the image again"
+)
 LARGEST_NOISE: Final = 1000.0
 """With more noise, in clipping norms, nothing can be learned."""
 TOLERANCE: Final = 0.01
