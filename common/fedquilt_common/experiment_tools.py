@@ -218,6 +218,28 @@ class ExperimentTools:
         data = self.dataset
         return build_model(model.name, model.params, data.input_shape, data.classes, self.allowed_imports)
 
+    def check_private_model(self, model: Model, key: str) -> None:
+        """Check the model of a client with local differential privacy, without allocating its arrays.
+
+        Args:
+            model: the model.
+            key: of the experiment file that gives the client this model.
+
+        Raises:
+            ExperimentError: it mixes the samples of a batch, or it cannot be built.
+        """
+        from fedquilt_common.models import has_param
+        from fedquilt_common.models.norms import find_batch_norm
+        from fedquilt_common.tracing.trace import build_on_meta
+
+        if norm := find_batch_norm(build_on_meta(self.model_builder(model))):
+            group = f"Set {key}.norm to group, as in model: {{name: {model.name}, norm: group}}"
+            remedy = group if has_param(model.name, "norm") else "Choose a model without batch norm, such as image-cnn"
+            raise ExperimentError(
+                f"{key}.name = {model.name}: its {norm} mixes the samples of a batch, so the gradient of one sample "
+                f"cannot be bounded. {remedy}; or remove the section privacy"
+            )
+
     @cached_property
     def _usual_builder(self) -> Callable[[], Any]:
         return self.model_builder(self.experiment.model)

@@ -71,6 +71,11 @@ def build_model(
     return make
 
 
+def has_param(name: str, key: str) -> bool:
+    """Whether one of our models has the parameter ``key``; False for a user's own."""
+    return name in MODELS and key in inspect.signature(resolve(name, MODELS, "model")).parameters
+
+
 def _check_params(name: str, factory: Callable[..., Any], params: Mapping[str, Any]) -> None:
     try:
         accepted = inspect.signature(factory).parameters

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from fedquilt_common.models.norms import NormName, choose_norm
 from fedquilt_common.models.resnet18 import assemble, scale_stages
 from fedquilt_common.models.shapes import check_image
 
@@ -20,7 +21,11 @@ _SMALLEST = 8
 
 
 def build(
-    input_shape: tuple[int, ...], classes: int, width: float = 1.0, hidden: Sequence[int] = (64, 128, 256, 512)
+    input_shape: tuple[int, ...],
+    classes: int,
+    width: float = 1.0,
+    hidden: Sequence[int] = (64, 128, 256, 512),
+    norm: NormName = "batch",
 ) -> nn.Module:
     """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
@@ -29,14 +34,17 @@ def build(
         classes: number of classes; 0 for regression.
         width: factor of ``hidden`` and of the first convolution's 128 channels.
         hidden: channels of the four stages.
+        norm: after each convolution: ``batch``, ``static`` (HeteroFL's, for sub-models) or ``group``, which can be
+            trained with privacy.
 
     Raises:
         ExperimentError: the samples are no such spectrograms, or a parameter is out of range.
     """
     channels, _, _ = check_image("epic-resnet18", input_shape, _SMALLEST, "mlp")
     first, *sizes = scale_stages(_STEM, hidden, width)
+    make_norm = choose_norm(norm)
     stem = OrderedDict[str, nn.Module](
-        conv=nn.Conv2d(channels, first, 7, 2, 3, bias=False), norm=nn.BatchNorm2d(first), relu=nn.ReLU(),
+        conv=nn.Conv2d(channels, first, 7, 2, 3, bias=False), norm=make_norm(first), relu=nn.ReLU(),
         pool1=nn.MaxPool2d(3, 2, 1),
     )  # fmt: skip
-    return assemble(stem, first, sizes, classes)
+    return assemble(stem, first, sizes, classes, make_norm)

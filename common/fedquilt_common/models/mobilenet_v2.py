@@ -10,6 +10,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
+from fedquilt_common.models.norms import Norm, NormName, choose_norm
 from fedquilt_common.models.shapes import check_image, scale_channels
 
 SETTINGS = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -21,16 +22,18 @@ _SMALLEST = 8
 class InvertedResidual(nn.Module):
     """Expand, filter each channel separately, project; the input is added if it has the same size."""
 
-    def __init__(self, channels: int, out: int, stride: int, expansion: int, bias: bool, expand_first: bool) -> None:
+    def __init__(
+        self, channels: int, out: int, stride: int, expansion: int, bias: bool, expand_first: bool, norm: Norm
+    ) -> None:
         super().__init__()
         inner = channels * expansion
-        expand = _convolution_layers(channels, inner, 1, bias=bias) if expansion != 1 or expand_first else {}
-        depthwise = _convolution_layers(inner, inner, 3, stride, inner, bias)
+        expand = _convolution_layers(channels, inner, 1, norm, bias=bias) if expansion != 1 or expand_first else {}
+        depthwise = _convolution_layers(inner, inner, 3, norm, stride, inner, bias)
         self.layers = nn.Sequential(OrderedDict([
             *((f"expand_{name}", layer) for name, layer in expand.items()),
             *((f"depthwise_{name}", layer) for name, layer in depthwise.items()),
             ("project_conv", nn.Conv2d(inner, out, 1, bias=bias)),
-            ("project_norm", nn.BatchNorm2d(out)),
+            ("project_norm", norm(out)),
         ]))  # fmt: skip
         self.residual = stride == 1 and channels == out
 
@@ -41,7 +44,12 @@ class InvertedResidual(nn.Module):
 
 
 def build(
-    input_shape: tuple[int, ...], classes: int, width: float = 1.0, bias: bool = False, expand_first: bool = False
+    input_shape: tuple[int, ...],
+    classes: int,
+    width: float = 1.0,
+    bias: bool = False,
+    expand_first: bool = False,
+    norm: NormName = "batch",
 ) -> nn.Module:
     """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
@@ -51,29 +59,33 @@ def build(
         width: factor of all channels.
         bias: whether convolutions have one.
         expand_first: give the first block, whose expansion is 1, an expanding convolution too.
+        norm: after each convolution: ``batch``, ``static`` (HeteroFL's, for sub-models) or ``group``, which can be
+            trained with privacy.
 
     Raises:
-        ExperimentError: the samples are no such images, or ``width`` is out of range.
+        ExperimentError: the samples are no such images, or a parameter is out of range.
     """
     channels, _, _ = check_image("mobilenet-v2", input_shape, _SMALLEST, "mlp")
-    previous = scale_channels(_FIRST, width)
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        (f"first_{name}", layer) for name, layer in _convolution_layers(channels, previous, 3, bias=bias).items()
-    )
+    previous, make_norm = scale_channels(_FIRST, width), choose_norm(norm)
+    first = _convolution_layers(channels, previous, 3, make_norm, bias=bias)
+    layers: OrderedDict[str, nn.Module] = OrderedDict((f"first_{name}", layer) for name, layer in first.items())
     for stage, (expansion, size, count, first_stride) in enumerate(SETTINGS):
         for block in range(count):
             stride = first_stride if block == 0 else 1
             out = scale_channels(size, width)
-            layers[f"stage{stage}_{block}"] = InvertedResidual(previous, out, stride, expansion, bias, expand_first)
+            layers[f"stage{stage}_{block}"] = InvertedResidual(
+                previous, out, stride, expansion, bias, expand_first, make_norm
+            )
             previous = out
     last = scale_channels(_LAST, width)
-    layers |= {f"last_{name}": layer for name, layer in _convolution_layers(previous, last, 1, bias=bias).items()}
+    end = _convolution_layers(previous, last, 1, make_norm, bias=bias)
+    layers |= {f"last_{name}": layer for name, layer in end.items()}
     layers |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(last, max(classes, 1))}
     return nn.Sequential(layers)
 
 
 def _convolution_layers(
-    channels: int, out: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
+    channels: int, out: int, kernel: int, norm: Norm, stride: int = 1, groups: int = 1, bias: bool = False
 ) -> dict[str, nn.Module]:
     conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups, bias=bias)
-    return {"conv": conv, "norm": nn.BatchNorm2d(out), "relu": nn.ReLU6()}
+    return {"conv": conv, "norm": norm(out), "relu": nn.ReLU6()}

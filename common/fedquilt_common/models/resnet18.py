@@ -7,28 +7,24 @@ ten classes. AdaptiveFL's published code has a wider first stage, ``hidden`` [96
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models.exits import with_exits
+from fedquilt_common.models.norms import Norm, NormName, choose_norm
 from fedquilt_common.models.shapes import check_image, check_sizes, scale_channels
 
 HIDDEN = (64, 128, 256, 512)
 _STEM = 64
 _SMALLEST = 8
 
-Norm = Callable[[int], nn.Module]
-"""Makes the norm of that many channels."""
-
 
 class BasicBlock(nn.Module):
     """Two convolutions and a shortcut; the shortcut is a convolution if sizes change."""
 
-    def __init__(
-        self, channels: int, out: int, stride: int, norm: Norm = nn.BatchNorm2d, shortcut_bias: bool = False
-    ) -> None:
+    def __init__(self, channels: int, out: int, stride: int, norm: Norm, shortcut_bias: bool = False) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
         self.norm1 = norm(out)
@@ -53,6 +49,7 @@ def build(
     width: float = 1.0,
     hidden: Sequence[int] = HIDDEN,
     exits: Sequence[int] = (),
+    norm: NormName = "batch",
 ) -> nn.Module:
     """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
@@ -62,18 +59,21 @@ def build(
         width: factor of ``hidden`` and of the first convolution's 64 channels.
         hidden: channels of the four stages.
         exits: stages 0 to 2 that get an early exit.
+        norm: after each convolution: ``batch``, ``static`` (HeteroFL's, for sub-models) or ``group``, which can be
+            trained with privacy.
 
     Raises:
         ExperimentError: the samples are no such images, or a parameter is out of range.
     """
     channels, _, _ = check_image("resnet18", input_shape, _SMALLEST, "mlp")
     first, *sizes = scale_stages(_STEM, hidden, width)
+    make_norm = choose_norm(norm)
     stem = OrderedDict[str, nn.Module](
-        conv=nn.Conv2d(channels, first, 3, 1, 1, bias=False), norm=nn.BatchNorm2d(first), relu=nn.ReLU()
+        conv=nn.Conv2d(channels, first, 3, 1, 1, bias=False), norm=make_norm(first), relu=nn.ReLU()
     )
     if not exits:
-        return assemble(stem, first, sizes, classes)
-    stages, head = make_stages(first, sizes), make_head(sizes[-1], classes)
+        return assemble(stem, first, sizes, classes, make_norm)
+    stages, head = make_stages(first, sizes, make_norm), make_head(sizes[-1], classes)
     opening = nn.Sequential(OrderedDict([*stem.items(), ("layer1", stages[0])]))
     ends = [(size, True) for size in sizes]
     return with_exits("resnet18", [opening, *stages[1:]], ends, nn.Sequential(head), exits, classes)
@@ -96,7 +96,7 @@ def assemble(
     first: int,
     sizes: Sequence[int],
     classes: int,
-    norm: Norm = nn.BatchNorm2d,
+    norm: Norm,
     shortcut_bias: bool = False,
 ) -> nn.Sequential:
     """Put a stem, the stages ``layer1`` to ``layer4`` and a classifier into one network.
@@ -114,9 +114,7 @@ def assemble(
     return nn.Sequential(OrderedDict([*stem.items(), *layers, *make_head(sizes[-1], classes).items()]))
 
 
-def make_stages(
-    first: int, sizes: Sequence[int], norm: Norm = nn.BatchNorm2d, shortcut_bias: bool = False
-) -> list[nn.Sequential]:
+def make_stages(first: int, sizes: Sequence[int], norm: Norm, shortcut_bias: bool = False) -> list[nn.Sequential]:
     """Make the stages of two blocks each; all but the first halve height and width."""
     before = [first, *sizes]
     return [

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.models.norms import make_group_norm
 from fedquilt_common.models.resnet18 import assemble, scale_stages
 from fedquilt_common.models.shapes import check_image, check_size
 
@@ -65,7 +66,7 @@ def build(
     shape = check_image("resnet18-gn", input_shape, _SMALLEST, "mlp")
     check_size("groups", groups)
     first, *sizes = (max(size // groups, 1) * groups for size in scale_stages(_STEM, hidden, width))
-    norm = functools.partial(nn.GroupNorm, groups)
+    norm = functools.partial(make_group_norm, groups=groups)
     opening = OrderedDict[str, nn.Module](
         reshape=_make_stem(stem, shape), conv=nn.Conv2d(_IMAGE, first, 7, 2, 3, bias=False), norm=norm(first),
         relu=nn.ReLU(), pool1=nn.MaxPool2d(3, 2, 1),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedquilt_common.models.exits import with_exits
+from fedquilt_common.models.norms import NormName, choose_norm
 from fedquilt_common.models.shapes import check_image, check_size, scale_channels
 
 CHANNELS = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
@@ -28,6 +29,7 @@ def build(
     head: int = 4096,
     dropout: float = 0.5,
     exits: Sequence[int] = (),
+    norm: NormName = "batch",
 ) -> nn.Module:
     """Build the network: input (n, channels, height, width), output (n, classes), or (n, 1) for regression.
 
@@ -38,17 +40,20 @@ def build(
         head: outputs of each of the two hidden linear layers.
         dropout: after each hidden linear layer.
         exits: stages 0 to 3, each of which ends in a pooling, that get an early exit.
+        norm: after each convolution: ``batch``, ``static`` (HeteroFL's, for sub-models) or ``group``, which can be
+            trained with privacy.
 
     Raises:
         ExperimentError: the samples are no such images, or a parameter is out of range.
     """
     previous, height, across = check_image("vgg16", input_shape, _SMALLEST, "mlp")
     check_size("head", head)
+    make_norm = choose_norm(norm)
     sizes = [scale_channels(size, width) for size in CHANNELS]
     stages: list[OrderedDict[str, nn.Module]] = [OrderedDict()]
     for index, size in enumerate(sizes):
         stages[-1][f"conv{index}"] = nn.Conv2d(previous, size, 3, padding=1)
-        stages[-1][f"norm{index}"] = nn.BatchNorm2d(size)
+        stages[-1][f"norm{index}"] = make_norm(size)
         stages[-1][f"relu{index}"] = nn.ReLU()
         previous = size
         if index in POOLED_AFTER:

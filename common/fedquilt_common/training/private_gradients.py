@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedquilt_common.errors import ExperimentError, PackageMissingError
-from fedquilt_common.models.static_norm import StaticBatchNorm
+from fedquilt_common.models.norms import find_batch_norm
 from fedquilt_common.privacy.accountant import MISSING
 from fedquilt_common.privacy.meter import PrivateSteps
 
@@ -122,11 +121,11 @@ def make_private(module: nn.Module) -> nn.Module:
     Raises:
         ExperimentError: the module mixes the samples of a batch.
     """
-    mixing = [part for part in module.modules() if isinstance(part, _BatchNorm | StaticBatchNorm)]
-    if mixing:
+    if norm := find_batch_norm(module):
         raise ExperimentError(
-            f"the model has {type(mixing[0]).__name__}, which mixes the samples of a batch, so the gradient of one "
-            "sample cannot be bounded: with `privacy`, choose a model without, such as resnet18-gn"
+            f"the model has {norm}, which mixes the samples of a batch, so the gradient of one sample cannot be "
+            "bounded: set model.norm to group if it has this parameter, or choose a model without batch norm, such as "
+            "image-cnn"
         )
     fixed: nn.Module = ModuleValidator.fix(module) if ModuleValidator.validate(module, strict=False) else module
     problems = [*ModuleValidator.validate(fixed, strict=False), *GradSampleModule.validate(fixed, strict=False)]

@@ -130,6 +130,7 @@ class Workbench(ExperimentTools):
             self._check_task()
             self._check_sampling()
             check_privacy(self.experiment, self.algorithm(), self.learning_task.name, self.holdout)
+            self._check_private_models()
             self._check_central_privacy()
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
@@ -145,6 +146,10 @@ class Workbench(ExperimentTools):
                 _ = learner.parameters  # builds the model without allocating its arrays
             except ExperimentError as error:
                 raise ExperimentError(f"{self._key_of(model)}: {error}") from None
+
+    def _check_private_models(self) -> None:
+        for model in (variant.model for variant in self.experiment.variants if variant.privacy is not None):
+            self.check_private_model(model, self._key_of(model))
 
     def _check_test_samples(self) -> None:
         if self.experiment.data.form is not None and not self.clients_evaluate:

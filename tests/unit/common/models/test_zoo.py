@@ -38,6 +38,8 @@ TIMED = ("time-series", "harb", "wisdm-lstm")
 NUMBERED = ("transformer", "casas-bilstm")
 """They take sequences of whole numbers."""
 IMAGE_MODELS = [name for name in SMALL if name not in (*FLAT, *TIMED, *NUMBERED, "image-cnn")]
+NORMED = ("vgg16", "resnet18", "preact-resnet18", "mobilenet-v2", "epic-resnet18")
+"""Models whose parameter ``norm`` chooses their norms; ``test_norms.py``."""
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *SMALL.items(),
     *((name, {**SMALL[name], "exits": [0]}) for name in ("mlp", "convnet", "vgg16", "resnet18")),
@@ -47,6 +49,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("resnet18", {"hidden": [9, 12, 25, 51], "width": 0.5}),
     ("resnet18-gn", {"width": 0.1, "stem": "profiles"}),
     ("mlp", {"hidden": [9, 8], "dropout": 0.5, "exits": [0]}),
+    *((name, {**SMALL[name], "norm": norm}) for name in NORMED for norm in ("batch", "static", "group")),
 ]
 
 

@@ -20,6 +20,12 @@ REFUSED = {
 FIELDS: dict[str, dict[str, Any]] = {"ditto": {"lambda": 0.1}, "fedprox": {"mu": 0.1}, "feddyn": {"alpha": 0.1}}
 
 
+def make_normed(input_shape: tuple[int, ...], classes: int) -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, classes))
+
+
 def check(**changes: Any) -> None:
     raw = {
         "name": "private",
@@ -66,11 +72,27 @@ def test_the_passes_that_a_client_may_make_in_a_run(name: str, fields: dict[str,
         ({"data": {"set": "digits", "clients": 4, "sensor_noise": {"std": 0.1}}}, r"data\.sensor_noise: its size"),
         ({"training": {"precision": "bf16"}}, r"training\.precision = bf16: .* remove the key"),
         ({"training": {"sampling": "balanced"}}, r"training\.sampling = balanced: "),
+        ({"model": {"name": "resnet18"}}, r"model\.name = resnet18: its BatchNorm2d .*: {name: resnet18, norm: group}"),
+        ({"model": {"name": "resnet18", "norm": "static"}}, "its StaticBatchNorm mixes .* Set model.norm to group"),
+        ({"model": {"name": "preact-resnet18"}}, r"its StaticBatchNorm mixes .* Set model\.norm to group"),
+        ({"model": {"name": f"{__name__}:make_normed"}}, "BatchNorm1d mixes .* a model without batch norm, such as"),
+        (
+            {
+                "algorithm": {"name": "fedmd"},
+                "fleet": [{"clients": 4, "variants": [{}, {"model": {"name": "resnet18"}}]}],
+            },
+            r"fleet\.0\.variants\.1\.model\.name = resnet18: .* Set fleet\.0\.variants\.1\.model\.norm to group",
+        ),
     ],
 )
 def test_what_would_leak_is_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ExperimentError, match=text):
         check(**changes)
+
+
+@pytest.mark.parametrize("privacy", [None, {"epsilon": 8.0}])
+def test_a_model_with_batch_norm_may_train_in_the_open_and_with_group_norm_privately(privacy: Any) -> None:
+    check(model={"name": "resnet18", "norm": "group" if privacy else "batch"}, privacy=privacy)
 
 
 def test_a_private_experiment_passes_and_a_line_may_have_its_own_budget() -> None:

@@ -163,11 +163,17 @@ class Encoder(nn.Module):
         return out
 
 
+GROUPED = {"width": 0.15, "norm": "group"}
 TRAINED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "encoder": (Encoder, WORDS),
     "transformer": (build_model("transformer", {"embed": 16, "hidden": 20, "heads": 2, "head_dim": 6}, WORDS, 10),
                     WORDS),
     "preact": (build_model("preact-resnet18", {"width": 0.08}, (3, 12, 12), 5), (3, 12, 12)),
+    "vgg16, group norm": (build_model("vgg16", GROUPED, (3, 32, 32), 5), (3, 32, 32)),
+    "resnet18, group norm": (build_model("resnet18", GROUPED, (3, 12, 12), 5), (3, 12, 12)),
+    "preact, group norm": (build_model("preact-resnet18", GROUPED, (3, 12, 12), 5), (3, 12, 12)),
+    "epic-resnet18, group norm": (build_model("epic-resnet18", GROUPED, (1, 16, 20), 5), (1, 16, 20)),
+    "mobilenet-v2, group norm": (build_model("mobilenet-v2", GROUPED, (3, 12, 12), 5), (3, 12, 12)),
     "resnet18-gn, amplitudes": (build_model("resnet18-gn", {"width": 0.15}, (2, 14, 64), 5), (2, 14, 64)),
     "resnet18-gn, profiles": (build_model("resnet18-gn", {"width": 0.15}, (3, 8, 8), 5), (3, 8, 8)),
     "within norm groups": (module(in_turn, layers=lambda: nn.ModuleList([
@@ -285,6 +291,7 @@ def test_groups_are_those_that_must_share_an_index_set() -> None:
     assert sizes("one norm group") == {"layers.0": 12}
     assert sizes("wisdm-lstm") == {"lstm": 6, "fc1": 9}
     assert sizes("resnet18-gn, profiles")["conv"] == 4  # of eight channels in two groups
+    assert list(sizes("resnet18, group norm").values())[-1] == 38  # of 76 channels in two groups
 
 
 def test_each_channel_owns_its_places_when_a_convolution_is_flattened() -> None:

@@ -28,6 +28,8 @@ from fedquilt_common.training.private_gradients import PrivateGradients, make_pr
 RNG = np.random.default_rng(3)
 DATA = Examples(RNG.normal(size=(60, 4)).astype(np.float32), RNG.integers(0, 3, 60))
 KEY = "07" * 32
+NORMED = ("vgg16", "resnet18", "preact-resnet18", "mobilenet-v2", "epic-resnet18")
+"""Models whose parameter ``norm`` chooses their norms."""
 
 
 def meter(
@@ -124,18 +126,21 @@ def test_the_noise_has_its_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "classes"),
+    ("name", "params", "shape", "classes"),
     [
-        ("mlp", (8,), 3),
-        ("image-cnn", (1, 28, 28), 10),
-        ("wisdm-lstm", (200, 6), 4),
-        ("resnet18-gn", (3, 30, 30), 7),
-        ("tabular", (20,), 6),
+        ("mlp", {}, (8,), 3),
+        ("image-cnn", {}, (1, 28, 28), 10),
+        ("wisdm-lstm", {}, (200, 6), 4),
+        ("resnet18-gn", {}, (3, 30, 30), 7),
+        ("tabular", {}, (20,), 6),
+        *((name, {"norm": "group", "width": 0.2}, (3, 16, 16), 5) for name in NORMED),
     ],
 )
-def test_the_gradients_are_those_of_single_samples(name: str, shape: tuple[int, ...], classes: int) -> None:
+def test_the_gradients_are_those_of_single_samples(
+    name: str, params: dict[str, Any], shape: tuple[int, ...], classes: int
+) -> None:
     torch.manual_seed(0)
-    module = build_model(name, {}, shape, classes)().train().double()  # fp32 would hide small errors
+    module = build_model(name, params, shape, classes)().train().double()  # fp32 would hide small errors
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
@@ -168,9 +173,10 @@ def test_the_gradients_are_those_of_single_samples(name: str, shape: tuple[int, 
     assert not any(hasattr(parameter, "grad_sample") for parameter in fixed.parameters())
 
 
-def test_norms_over_a_batch_are_refused() -> None:
-    with pytest.raises(ExperimentError, match=r"BatchNorm2d, which mixes the samples of a batch.*such as resnet18-gn"):
-        make_private(build_model("resnet18", {}, (3, 8, 8), 10)())
+@pytest.mark.parametrize(("norm", "kind"), [("batch", "BatchNorm2d"), ("static", "StaticBatchNorm")])
+def test_norms_over_a_batch_are_refused(norm: str, kind: str) -> None:
+    with pytest.raises(ExperimentError, match=f"has {kind}, which mixes the samples of a batch.*model.norm to group"):
+        make_private(build_model("resnet18", {"norm": norm}, (3, 8, 8), 10)())
 
 
 @pytest.mark.parametrize(
