@@ -43,6 +43,8 @@ SAMPLES: dict[str, tuple[tuple[int, ...], int]] = {
     "resnet18-gn": ((22, 20, 20), 9),
     "casas-bilstm": ((2000,), 12),
     "epic-resnet18": ((1, 128, 400), 44),
+    "image-cnn": ((1, 28, 28), 10),
+    "tabular": ((561,), 6),
 }
 """Shape of a sample and number of classes for the models of the zoo that are measured."""
 MODELS = tuple(SAMPLES)

@@ -121,7 +121,7 @@ COMMON = {
     "learning_tasks": "errors types",
     "algorithm_api": "learning_tasks submodels types",
     "models": "errors types user_imports",
-    "tracing": "errors experiment models submodels",
+    "tracing": "errors experiment models privacy submodels",
     "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks submodels types wire",
     "datasets": (

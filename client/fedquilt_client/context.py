@@ -123,13 +123,21 @@ class BoardRun:
             self._ids[client] = identify_samples(samples)
         return self._ids[client]
 
-    def training_memory(self, part: Slice, training: Training) -> int:
-        """Estimate the bytes that training a sub-model takes beyond those that the process uses already."""
-        key = tuple(part.counts.values()), part.absent, training
+    def training_memory(self, part: Slice, training: Training, *, private: bool = False) -> int:
+        """Estimate the bytes that training a sub-model takes beyond those that the process uses already.
+
+        Args:
+            part: the sub-model.
+            training: the client's training section.
+            private: whether the client trains with differential privacy, which loads Opacus.
+        """
+        key = tuple(part.counts.values()), part.absent, training, private
         if key not in self._needs:
             from fedquilt_common.tracing.memory_estimate import memory_to_train
 
-            self._needs[key] = memory_to_train(self.tools.blueprint, part, training).total
+            if private:
+                import fedquilt_common.training.private_gradients  # noqa: F401 - Opacus takes memory too
+            self._needs[key] = memory_to_train(self.tools.blueprint, part, training, private=private).total
         return self._needs[key]
 
 
@@ -301,8 +309,9 @@ class TaskContext:
         """Return whether the board has enough free memory now to train the sub-model ``part``."""
         if self.fitting is not None:  # a replay repeats what the board decided
             return dict(part.shapes) == dict(self.fitting)
-        training = self.board.experiment.variant(self.client).training
-        need = self.board.training_memory(part, training)  # loads torch and the data set, which take memory themselves
+        variant = self.board.experiment.variant(self.client)
+        # This loads torch and the data set, which take memory themselves.
+        need = self.board.training_memory(part, variant.training, private=variant.privacy is not None)
         if need > self.capacity():
             return False
         self.on_need(need)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from fedquilt_common.privacy.sample_batches import largest_draw, samples_at_once
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.tracing.cost import ATTENTION, CONVOLUTIONS, NORMS, RECURRENT, TRANSPOSED, numbers, tensors_of
 
@@ -50,7 +51,7 @@ class Estimate:
 
     Attributes:
         weights: parameters and buffers, with half-precision copies.
-        gradients: of all parameters.
+        gradients: of all parameters. With privacy, the sums of clipped gradients too.
         optimiser: its averages.
         activations: all that the backward pass needs.
         temporaries: what else is in memory at the peak, gradients included.
@@ -93,14 +94,22 @@ _FORMATS: Final[Mapping[str, _Format]] = {
 }
 
 
-def memory_to_train(blueprint: Blueprint, part: Slice, training: Training) -> Estimate:
-    """Estimate the memory that a training process needs for the sub-model ``part``."""
+def memory_to_train(blueprint: Blueprint, part: Slice, training: Training, *, private: bool = False) -> Estimate:
+    """Estimate the memory that a training process needs for the sub-model ``part``.
+
+    Args:
+        blueprint: the traced model.
+        part: the sub-model.
+        training: batch, precision and optimiser.
+        private: whether it trains with differential privacy, which computes the gradient of each sample.
+    """
     size = _FORMATS[training.precision]
-    walk = _TrainingWalk(blueprint, part, training.batch, size)
     params = sum(math.prod(part.shapes[name]) for name in blueprint.parameters if name in part.shapes)
+    batch = min(largest_draw(training.batch), samples_at_once(params)) if private else training.batch
+    walk = _TrainingWalk(blueprint, part, batch, size, private)
     weights = part.entries * size.weight + params * size.copies
     optimiser = params * size.weight * _kept_averages(training)
-    gradients = params * size.weight
+    gradients = params * size.weight * (2 if private else 1)
     largest = max(map(math.prod, part.shapes.values()), default=0) * size.weight
     decayed = largest * ((training.weight_decay > 0) + (training.optimiser != "sgd"))
     kept, highest = walk.peak()
@@ -123,12 +132,14 @@ class _TrainingWalk:
     part: Slice
     batch: int
     size: _Format
+    private: bool
 
     def peak(self) -> tuple[int, int]:
         """Return the bytes kept for the backward pass, and the peak of activations and gradients together."""
         kept: dict[object, int] = {}
         kept_after: list[int] = []
         highest = gradients = 0
+        sums = sum(map(self._own_numbers, self.places)) * self.size.weight if self.private else 0
         for place in self.places:
             for tensor, amount in self._tensors_kept(place):
                 kept.setdefault(tensor, amount)
@@ -137,13 +148,18 @@ class _TrainingWalk:
         for place, held in zip(reversed(self.places), reversed(kept_after), strict=True):
             flowing = self.result_bytes[place] + self._input_bytes(place)
             highest = max(highest, held + gradients + flowing + self._workspace(place))
-            gradients += self._own_numbers(place) * self.size.weight
-        return sum(kept.values()), max(highest, gradients)
+            gradients += self._own_numbers(place) * self.size.weight * (1 + self._rows)
+        return sum(kept.values()), max(highest, gradients) + sums
 
     def kernels(self) -> int:
         """Bytes that torch loads, and that its kernels allocate for themselves."""
         convolutions = sum(self._mixes_channels(place) for place in self.places)
         return self.size.loaded + convolutions * _PER_CONVOLUTION + int(self.part.entries * _PER_WEIGHT)
+
+    @property
+    def _rows(self) -> int:
+        """Samples whose own gradients are kept until the step clips them."""
+        return self.batch if self.private else 0
 
     @cached_property
     def places(self) -> list[int]:
@@ -206,8 +222,16 @@ class _TrainingWalk:
         """Bytes of temporaries: convolutions convert inputs, results and weights to another layout; norms need some."""
         kind = self.blueprint.steps[place].kind
         if kind in _CONVOLUTIONS:
-            return self.result_bytes[place] + self._input_bytes(place) + self._own_numbers(place) * 4
+            layouts = self.result_bytes[place] + self._input_bytes(place) + self._own_numbers(place) * 4
+            return layouts + (self._unfolded_bytes(place) if self.private else 0)
         return self.result_bytes[place] if kind in NORMS else 0
+
+    def _unfolded_bytes(self, place: int) -> int:
+        """Bytes of a convolution's windows, from which the gradients of single samples are computed."""
+        step = self.blueprint.steps[place]
+        weight = tensors_of(step, self.part)["weight"]
+        channels = self.part.length(self.blueprint.steps[step.inputs[0]].axes[1])
+        return channels * math.prod(weight[2:]) * (self._numbers(place) // weight[0]) * self.size.result
 
     def _mixes_channels(self, place: int) -> bool:
         """Whether it is a convolution that is not depthwise; kernels of depthwise ones take almost no memory."""

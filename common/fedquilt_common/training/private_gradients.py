@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from fedquilt_common.errors import ExperimentError, PackageMissingError
 from fedquilt_common.models.norms import find_batch_norm
 from fedquilt_common.privacy.accountant import MISSING
 from fedquilt_common.privacy.meter import PrivateSteps
+from fedquilt_common.privacy.sample_batches import samples_at_once
 
 try:
     from opacus import GradSampleModule
@@ -33,8 +35,9 @@ class _SecretNoiseOptimizer(DPOptimizer):  # type: ignore[misc]
     """Opacus's optimiser, with noise from the board's generator instead of torch's, whose seed has 32 bits only."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], steps: PrivateSteps) -> None:
+        # The caller takes the steps, so this only holds the parameters. An optimiser of torch would load its compiler.
         super().__init__(
-            torch.optim.SGD(parameters, lr=0.0),  # it only holds the parameters; the caller takes the steps
+            SimpleNamespace(param_groups=[{"params": list(parameters)}]),
             noise_multiplier=steps.noise,
             max_grad_norm=steps.clip,
             expected_batch_size=steps.expected_batch,
@@ -45,12 +48,45 @@ class _SecretNoiseOptimizer(DPOptimizer):  # type: ignore[misc]
         """Add Gaussian noise of standard deviation noise x clip to each entry of the sums."""
         for parameter in self.params:
             drawn = np.asarray(self._secret.standard_normal(tuple(parameter.shape)))
-            noise = torch.from_numpy(drawn * self.noise_multiplier * self.max_grad_norm).to(parameter.device)
-            parameter.grad = (parameter.summed_grad.double() + noise).to(parameter.dtype)
+            drawn *= self.noise_multiplier
+            drawn *= self.max_grad_norm
+            noisy = torch.from_numpy(drawn).to(parameter.device).add_(parameter.summed_grad)
+            parameter.grad = noisy.to(parameter.dtype)
+
+    def scale_grad(self) -> None:
+        """Divide the noisy sums by the expected number of samples."""
+        for parameter in self.params:
+            parameter.grad /= self.expected_batch_size
+
+
+def _keep_rows(compute: Callable[..., dict[nn.Parameter, Tensor]]) -> Callable[..., dict[nn.Parameter, Tensor]]:
+    """Make a sampler of Opacus hand over its gradients. Opacus copies them into zeros, which takes twice the memory."""
+
+    def compute_rows(layer: Any, *given: Any) -> dict[nn.Parameter, Tensor]:
+        rest: dict[nn.Parameter, Tensor] = {}
+        for parameter, rows in compute(layer, *given).items():
+            is_first = parameter.requires_grad and not hasattr(parameter, "_current_grad_sample")
+            if is_first and len(rows) == layer.max_batch_len:
+                parameter._current_grad_sample = rows  # type: ignore[attr-defined]
+            else:
+                rest[parameter] = rows
+        return rest
+
+    return compute_rows
+
+
+class _RowHooks(GradSampleModule):  # type: ignore[misc]
+    """Opacus's hooks, which compute the gradient of each sample in the backward pass; without its copies."""
+
+    GRAD_SAMPLERS: ClassVar[dict[type, Any]] = {
+        kind: _keep_rows(compute) for kind, compute in GradSampleModule.GRAD_SAMPLERS.items()
+    }
 
 
 class PrivateGradients:
     """Computes the private gradients of a module's parameters.
+
+    A step calls ``add`` for each part of its samples, then ``finish``.
 
     Args:
         module: made by ``make_private``, in training mode.
@@ -61,38 +97,56 @@ class PrivateGradients:
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], steps: PrivateSteps) -> None:
         self.steps = steps
         self._parameters = list(parameters)
-        self._hooks = GradSampleModule(module, loss_reduction="mean")
+        self._hooks = _RowHooks(module, loss_reduction="mean")
         self._used = self._parameters
+        self._sums: _SecretNoiseOptimizer | None = None
 
-    def differentiate(self, loss: Tensor | None, penalty: Tensor | None, samples: int) -> None:
-        """Set ``grad`` of the parameters to the private gradient of one step.
+    def divide(self, samples: int) -> list[slice]:
+        """Return the parts in which a step computes the gradients of its samples, so that they fit into memory."""
+        size = samples_at_once(sum(parameter.numel() for parameter in self._parameters))
+        return [slice(start, min(start + size, samples)) for start in range(0, samples, size)]
 
-        Parameters that the loss does not depend on have no gradient.
+    def add(self, loss: Tensor, samples: int) -> None:
+        """Add the clipped gradients of some of the step's samples to its sums.
 
         Args:
-            loss: the mean over the samples that the step has drawn, of shape (); None: it has drawn none.
-            penalty: of shape (); it does not depend on samples, so it needs no noise.
-            samples: number of samples that the step has drawn.
+            loss: the mean over these samples, of shape ().
+            samples: their number, 1 or more.
 
         Raises:
             ExperimentError: the gradient of a single sample cannot be told from those of the others.
         """
-        for parameter in self._parameters:
-            parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
-        if loss is not None:
-            with _ignore_hook_warning():
-                loss.backward()  # type: ignore[no-untyped-call]
-            self._used = [p for p in self._parameters if p.grad is not None]
-            _check_rows(self._used, samples)
-        optimizer = _SecretNoiseOptimizer(self._used, self.steps)
-        if loss is None:
-            for parameter in optimizer.params:
-                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
-        optimizer.pre_step()
-        for parameter in optimizer.params:
-            parameter.grad_sample = parameter.summed_grad = None
+        self._clear()
+        with _ignore_hook_warning():
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._used = [p for p in self._parameters if p.grad is not None]
+        _check_rows(self._used, samples)
+        if self._sums is None:
+            self._sums = _SecretNoiseOptimizer(self._used, self.steps)
+        self._sums.clip_and_accumulate()
+        self._clear()
+
+    def finish(self, penalty: Tensor | None) -> None:
+        """Set ``grad`` of the parameters to the private gradient of the step.
+
+        Parameters that the loss does not depend on have no gradient.
+
+        Args:
+            penalty: of shape (); it does not depend on samples, so it needs no noise.
+        """
+        self._clear()
+        sums = self._sums or _start_from_zero(self._used, self.steps)
+        sums.add_noise()
+        sums.scale_grad()
+        for parameter in sums.params:
+            parameter.summed_grad = None
+        self._sums = None
         if penalty is not None:
             _add_gradient(penalty, self._parameters)
+
+    def _clear(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
 
     def draw_batches(self, samples: int) -> Iterator[NDArray[np.int64]]:
         """Yield the positions of each step's samples in an epoch, int64 of shape (k,); each is equally likely to be in.
@@ -132,6 +186,14 @@ def make_private(module: nn.Module) -> nn.Module:
     if problems:
         raise ExperimentError(f"the model cannot be trained with `privacy`: {problems[0]}; choose another model")
     return fixed.train(module.training)
+
+
+def _start_from_zero(parameters: Sequence[nn.Parameter], steps: PrivateSteps) -> _SecretNoiseOptimizer:
+    """Return the sums of a step that has drawn no samples."""
+    sums = _SecretNoiseOptimizer(parameters, steps)
+    for parameter in parameters:
+        parameter.summed_grad = torch.zeros_like(parameter)  # type: ignore[attr-defined]
+    return sums
 
 
 def _check_rows(parameters: Sequence[nn.Parameter], samples: int) -> None:

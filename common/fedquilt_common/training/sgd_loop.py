@@ -218,11 +218,15 @@ class _RunningPhase:
 
     def _step_privately(self, private: PrivateGradients, batch: Examples) -> float:
         """Take a step with a private gradient, and return the loss on the batch; 0 if it is empty."""
-        penalty = self.phase.penalty
-        loss = self._data_loss(batch, self.loop.arithmetic) if len(batch) else None
-        private.differentiate(loss, None if penalty is None else penalty(self.now, self.start), len(batch))
+        penalty, mean = self.phase.penalty, 0.0
+        for part in private.divide(len(batch)):
+            samples = Examples(batch.x[part], batch.y[part])
+            loss = self._data_loss(samples, self.loop.arithmetic)
+            private.add(loss, len(samples))
+            mean += loss.item() * (len(samples) / len(batch))
+        private.finish(None if penalty is None else penalty(self.now, self.start))
         self.optimiser.update()
-        return 0.0 if loss is None else loss.item()
+        return mean
 
     def close(self) -> None:
         """Leave the module as other code expects it."""

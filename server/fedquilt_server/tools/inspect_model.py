@@ -46,6 +46,7 @@ class InspectOptions:
         classes: number of outputs; 0 for regression.
         tokens: whether samples are integers from 0 to ``classes`` - 1, instead of floats.
         training: training section of an experiment, for the memory estimate.
+        private: whether the memory estimate is that of training with differential privacy.
     """
 
     name: str
@@ -54,6 +55,7 @@ class InspectOptions:
     classes: int
     tokens: bool
     training: Training
+    private: bool = False
 
     @cached_property
     def blueprint(self) -> Blueprint:
@@ -67,7 +69,13 @@ class InspectOptions:
 
 
 def read_options(
-    name: str, params: Sequence[str], shape: str | None, classes: int | None, tokens: bool, training: Training
+    name: str,
+    params: Sequence[str],
+    shape: str | None,
+    classes: int | None,
+    tokens: bool,
+    training: Training,
+    private: bool = False,
 ) -> InspectOptions:
     """Read the options of the command line. Without ``shape`` and ``classes``, the model's defaults are used.
 
@@ -78,7 +86,7 @@ def read_options(
     sample = _read_shape(shape) if shape else (length,) if length else _IMAGE
     outputs = vocabulary if classes is None else classes
     values = dict(_read_parameter(text) for text in params)
-    return InspectOptions(name, values, sample, outputs, tokens or bool(length), training)
+    return InspectOptions(name, values, sample, outputs, tokens or bool(length), training, private)
 
 
 def _read_shape(text: str) -> tuple[int, ...]:
@@ -118,6 +126,7 @@ def inspect_model(
         "classes": options.classes,
         "batch": options.training.batch,
         "precision": options.training.precision,
+        "private": options.private,
         **whole,
         "groups": [{**asdict(group), "widths": {str(w): count_channels(group.size, w, "floor") for w in widths}}
                    for group in anatomy.groups],
@@ -137,7 +146,7 @@ def _head_row(anatomy: Anatomy, number: int, names: frozenset[str]) -> dict[str,
 
 def _cost_row(options: InspectOptions, part: Slice, whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
     cost = cost_of(options.blueprint, part)
-    memory = memory_to_train(options.blueprint, part, options.training).total
+    memory = memory_to_train(options.blueprint, part, options.training, private=options.private).total
     ratio = round(cost.params / whole["params"], 4) if whole else 1.0
     return {"params": cost.params, "flops": cost.flops, "ratio": ratio, "bytes": 4 * part.entries,
             "training_memory": memory}  # fmt: skip
@@ -199,7 +208,8 @@ def _member_label(row: Mapping[str, Any]) -> str:
 
 
 def _cost_table(title: str, rows: Sequence[Mapping[str, Any]], label: Any, report: Mapping[str, Any]) -> Table:
-    memory = f"training memory (batch {report['batch']}, {report['precision']})"
+    privacy = ", private" if report["private"] else ""
+    memory = f"training memory (batch {report['batch']}, {report['precision']}{privacy})"
     table = Table(title, "parameters", "operations", "ratio", "size", memory)
     for row in rows:
         table.add_row(

@@ -42,12 +42,15 @@ def inspect_(
     precision: Annotated[
         str, typer.Option(help="Precision for the memory estimate: fp32, amp, fp16 or bf16.")
     ] = "fp32",
+    private: Annotated[
+        bool, typer.Option("--private", help="Estimate the memory of training with differential privacy.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Report a model's channel groups, its parameters and operations at each width, and AdaptiveFL's model pool."""
     try:
         training = Training.model_validate({"batch": batch, "precision": precision, "momentum": 0.9})
-        options = read_options(name, params or [], shape, classes, tokens, training)
+        options = read_options(name, params or [], shape, classes, tokens, training, private)
         report = inspect_model(
             options,
             _read_numbers("--widths", widths, float, "1,0.5,0.25") if widths else WIDTHS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.client.test_worker import do, done, learner
 
+from fedquilt_client.context import BoardRun, TaskContext
 from fedquilt_client.current_run import commit_finished
 from fedquilt_client.privacy_account import PUBLIC_METRICS
 from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
+from fedquilt_common.privacy.sample_batches import largest_draw
+from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.training_jobs import Job, Spending
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
@@ -174,3 +179,17 @@ def test_a_replay_cannot_know_the_noise(board: PrivateBoard) -> None:
 def test_without_privacy_there_is_no_ledger(board: PrivateBoard, tmp_path: Path) -> None:
     assert board.train(board.job(board.run(privacy=None))).spent is None
     assert not (tmp_path / "state" / "privacy").exists()
+
+
+def test_a_sub_model_fits_if_the_gradients_of_single_samples_do(kit: Kit) -> None:
+    def need(**fields: Any) -> int:
+        message, needs = kit.run(**fields, model={"name": "mlp", "hidden": [512]}), list[int]()
+        experiment = Experiment.model_validate_json(json.dumps(message.experiment))
+        board = BoardRun(message, experiment, ())
+        ctx = TaskContext(board, 0, 1, 1, None, lambda: 1 << 40, lambda _: None, needs.append)
+        assert ctx.fits(full_slice(board.anatomy))
+        return needs[0]
+
+    plain = {key: value for key, value in PRIVATE.items() if key != "privacy"}
+    numbers = 64 * 512 + 512 + 512 * 10 + 10
+    assert need(**PRIVATE) - need(**plain) == pytest.approx(largest_draw(60) * numbers * 4, rel=0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from functools import cache
@@ -15,6 +16,7 @@ from tests.support.warm import call
 from fedquilt_common.algorithms.scalefl import absent_arrays
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.models import build_model
+from fedquilt_common.privacy.sample_batches import largest_draw, samples_at_once
 from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.tracing.memory_estimate import Estimate, memory_to_train
@@ -22,6 +24,7 @@ from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
 import memory
+import privacy
 
 TRAINING = Training(batch=10, lr=0.01, momentum=0.9)
 
@@ -48,6 +51,23 @@ def test_the_estimate_is_within_a_quarter_of_the_measured_peak(
 ) -> None:
     case = memory.Case(model, width, batch, precision)
     assert memory.estimate(case) == pytest.approx(call(memory.train_once, case), rel=0.25)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which reports the peak memory of a process")
+@pytest.mark.parametrize(("model", "batch"), [("mlp", 10), ("image-cnn", 64), ("wisdm-lstm", 32)])
+def test_the_estimate_of_private_training_is_within_a_quarter_of_the_measured_peak(model: str, batch: int) -> None:
+    pytest.importorskip("opacus", reason="needs the extra dp")
+    estimate = privacy.estimate(model, batch, True)
+    assert estimate == pytest.approx(call(privacy.measure_peak, model, batch, True), rel=0.25)
+
+
+def test_private_training_keeps_the_gradient_of_each_sample_up_to_a_limit() -> None:
+    plain, private = (privacy.estimate("tabular", 64, kind) for kind in (False, True))
+    numbers = sum(math.prod(shape) for shape in memory.prepare(privacy.case_of("tabular", 1))[2].shapes.values())
+    assert private - plain == pytest.approx(4 * numbers * (largest_draw(64) + 1), rel=0.1)
+    small, large = (privacy.estimate("mlp", batch, True) for batch in (32, 256))
+    assert samples_at_once(10_510_346) == 6
+    assert small == large
 
 
 def test_the_total_is_the_sum_of_its_parts() -> None:

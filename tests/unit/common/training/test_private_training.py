@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,12 +116,41 @@ def test_a_penalty_needs_no_noise() -> None:
     assert distance(near) < 0.6 * distance(far)
 
 
+def test_a_large_batch_is_divided_to_save_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = meter(), meter()
+    expected, sizes = train(whole), list[int]()
+    monkeypatch.setattr("fedquilt_common.privacy.sample_batches.ROW_BYTES", 7 * 4 * 67)  # 7 samples of 67 numbers
+    add = PrivateGradients.add
+
+    def count(private: PrivateGradients, loss: torch.Tensor, samples: int) -> None:
+        sizes.append(samples)
+        add(private, loss, samples)
+
+    monkeypatch.setattr(PrivateGradients, "add", count)
+    found = train(parts)
+    assert max(sizes) == 7
+    assert len(sizes) > 12
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-6)
+    assert parts.charges.keys() == whole.charges.keys()
+
+
+def test_private_training_does_not_load_the_compiler_of_torch() -> None:
+    """It takes 23 MiB, and seconds on a board."""
+    code = (
+        "import sys; from tests.unit.common.training.test_private_training import meter, train; train(meter()); "
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_the_noise_has_its_size() -> None:
     module = nn.Linear(200, 50).train()
     private = PrivateGradients(
         module, list(module.parameters()), PrivateSteps(3.0, 0.5, 0.5, 2, 10, np.random.default_rng(1))
     )
-    private.differentiate(None, None, 0)  # a step that has drawn no samples
+    private.finish(None)  # a step that has drawn no samples
     assert module.weight.grad is not None
     assert float(module.weight.grad.std()) == pytest.approx(3.0 * 0.5 / 10, rel=0.05)
     assert float(module.weight.grad.mean()) == pytest.approx(0.0, abs=0.01)
@@ -164,7 +195,8 @@ def test_the_gradients_are_those_of_single_samples(
         fixed, list(fixed.parameters()), PrivateSteps(0.0, clip, 1.0, 1, 3, np.random.default_rng(0))
     )
     output = fixed(x)
-    private.differentiate(nn.functional.cross_entropy(output[-1] if isinstance(output, tuple) else output, y), None, 3)
+    private.add(nn.functional.cross_entropy(output[-1] if isinstance(output, tuple) else output, y), 3)
+    private.finish(None)
     for parameter_name, parameter in fixed.named_parameters():
         wanted = expected[parameter_name]
         assert parameter.grad is not None

@@ -37,6 +37,12 @@ def test_heads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "head_layers: 2 is fc2, fc3, 75,850 of 797,962 numbers" in capsys.readouterr().out
 
 
+def test_privacy_needs_more_memory() -> None:
+    plain, private = inspect("convnet"), inspect("convnet", "--private")
+    assert private["private"]
+    assert private["training_memory"] > 4 * plain["training_memory"]
+
+
 def test_vgg16_is_table_1() -> None:
     report = inspect("vgg16")
     pool = {row["name"]: (row["params"] / 1e6, row["flops"] / 1e6) for row in report["pool"]}
