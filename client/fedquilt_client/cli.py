@@ -85,6 +85,13 @@ def agent(
             help="open; or private: report the kind of board, not its resources.", show_default=_default("profile")
         ),
     ] = None,
+    max_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Decline training that may spend more on any samples, or has no local differential privacy.",
+            show_default="no limit",
+        ),
+    ] = None,
     power_command: Annotated[
         str | None,
         typer.Option(help="Program that prints the board's power in watts.", show_default="the board's sensors"),
@@ -225,6 +232,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         memory=int(config.memory) if config.memory else None,
         budget=int(config.budget) if config.budget else None,
         private=config.profile == "private",
+        max_epsilon=config.max_epsilon,
         power_command=config.power_command,
         power_topic=parse_meter_topic(config.power_topic) if config.power_topic else None,
         machine_agents=config.machine_agents,

@@ -23,7 +23,7 @@ class CurrentRun:
 
     Attributes:
         given_up: tasks that failed since the last manifest, with the reason, or were stopped, without one.
-        declined: tasks that failed because the client's privacy budget is used up.
+        declined: tasks that the client's privacy budget or the board's owner does not allow.
         damages: how often a patch on disk was damaged since the last manifest, by digest.
         damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
         may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier

@@ -17,7 +17,7 @@ from fedquilt_common.errors import PrivacyBudgetError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.privacy.ledger import LedgerEntry, ledger_file, measure_ledgers, read_ledger
-from fedquilt_common.privacy.meter import PrivacyMeter
+from fedquilt_common.privacy.meter import PrivacyMeter, SpendingLimit
 from fedquilt_common.privacy.noise_key import open_key
 from fedquilt_common.privacy.samples_spent import find_related, keep_samples
 from fedquilt_common.privacy.secret_noise import open_secret
@@ -97,7 +97,43 @@ def open_account(
     mine = [entry for entry in known if (entry.run, entry.client) == (run, job.client)]
     noise = mine[-1].charge.noise if mine else None
     meter = PrivacyMeter(privacy, passes, spent, noise, functools.partial(_open_secret, job, experiment, privacy))
+    meter.owner = _owner_limit(job.max_epsilon, privacy, known)
     return PrivacyAccount(job, run, job.ledgers, ids, seen, meter)
+
+
+def check_owner_limit(privacy: Privacy | None, most: float | None) -> None:
+    """Check that the board's owner allows the training of a client.
+
+    Args:
+        privacy: the client's local differential privacy; None without.
+        most: the largest epsilon that the owner allows; None: no limit.
+
+    Raises:
+        PrivacyBudgetError: the owner does not allow it.
+    """
+    if most is None:
+        return
+    if privacy is None:
+        raise PrivacyBudgetError(
+            f"the board's owner allows only training with local differential privacy, up to epsilon {most:g} "
+            f"(--max-epsilon); add privacy: {{epsilon: {most:g}}}, or ask the owner"
+        )
+    if privacy.epsilon > most:
+        raise PrivacyBudgetError(
+            f"privacy.epsilon = {privacy.epsilon:g}: the board's owner allows at most epsilon {most:g} "
+            "(--max-epsilon); choose a smaller privacy.epsilon, or ask the owner"
+        )
+
+
+def _owner_limit(most: float | None, privacy: Privacy, known: Sequence[LedgerEntry]) -> SpendingLimit | None:
+    """Return the owner's limit at the smallest delta of all trainings; None if the budget, within it, is stricter.
+
+    The same training has a smaller epsilon at a larger delta: an experiment that names one spends no less.
+    """
+    delta = min((entry.delta for entry in known), default=privacy.delta)
+    if most is None or delta >= privacy.delta:
+        return None
+    return SpendingLimit(most, delta, "ask the board's owner for a larger --max-epsilon")
 
 
 def _open_secret(

@@ -21,6 +21,8 @@ class AgentSettings:
         memory: bytes of memory that the board reports; None reports what it has.
         budget: bytes that training may take; None allows what is free.
         private: report nothing about the board's resources.
+        max_epsilon: the most that training may spend on any samples, in all runs; None: no limit, and training
+            without differential privacy.
         power_topic: where a meter of the owner publishes the board's power in watts; None: nowhere.
         power_command: the owner's command that prints the board's power in watts; None: the board's own sensors.
         machine_agents: agents on this machine, which share its power figure.
@@ -39,6 +41,7 @@ class AgentSettings:
     memory: int | None = None
     budget: int | None = None
     private: bool = False
+    max_epsilon: float | None = None
     power_command: str | None = None
     power_topic: MeterTopic | None = None
     machine_agents: int = 1

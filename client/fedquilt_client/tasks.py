@@ -114,6 +114,7 @@ def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettin
         measured=not settings.private,
         data=data,
         ledgers=store.ledgers,
+        max_epsilon=settings.max_epsilon,
     )
 
 

@@ -97,6 +97,7 @@ class Worker:
     def _work(self, job: Job) -> dict[str, object]:
         """Do one job; returns the fields of ``JobFinished`` beside the job."""
         from fedquilt_client.context import TaskContext
+        from fedquilt_client.privacy_account import check_owner_limit
 
         if _is_scarce(job):
             return_freed_memory(TRAINING)
@@ -106,6 +107,7 @@ class Worker:
         has_peak = job.measured and reset_peak()
         reset_gpu_peak()
         board = self._board_for(job)
+        check_owner_limit(board.experiment.variant(job.client).privacy, job.max_epsilon)
         seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
         ctx = TaskContext(
             board,

@@ -21,7 +21,8 @@ from fedquilt_common.wire.messages import SliceMessage
 DISK_FAILURE: Final = "disk"
 """``cause`` of a job's failure if a file could not be read or written: the same job may succeed later."""
 DECLINED: Final = "declined"
-"""``cause`` of a job's failure if the client's privacy budget is used up: it does no task of the run any more."""
+"""``cause`` of a job's failure if the client's privacy budget, or its board's owner, does not allow it: the client does
+no task of the run any more."""
 _WORKER: Final = "fedquilt_client.worker"
 
 
@@ -106,6 +107,7 @@ class Job(BaseModel):
         fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
         data: the client's samples; None: the board has the data set.
         ledgers: folder of the board's privacy ledgers; None in a replay.
+        max_epsilon: the most that the board's owner allows for any samples; None: no limit.
         measured: whether the reply carries what the training took; then the process asks for its energy with the event
             ``trained``, and waits for ``{"energy": number, "joules": ...}``.
     """
@@ -136,6 +138,7 @@ class Job(BaseModel):
     measured: bool = False
     data: JobData | None = None
     ledgers: Path | None = None
+    max_epsilon: float | None = None
 
 
 def worker_command(threads: int) -> list[str]:

@@ -36,6 +36,7 @@ class AgentConfig(BaseModel):
     memory: Size | None = None
     budget: Size | None = None
     profile: Literal["open", "private"] = "open"
+    max_epsilon: float | None = Field(None, alias="max-epsilon", gt=0, allow_inf_nan=False)
     power_command: str | None = Field(None, alias="power-command")
     power_topic: str | None = Field(None, alias="power-topic")
     machine_agents: int = Field(1, alias="machine-agents", ge=1, le=10_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,21 @@ class PrivateSteps:
     generator: np.random.Generator
 
 
+@dataclass(frozen=True)
+class SpendingLimit:
+    """What all trainings on the same samples may spend.
+
+    Attributes:
+        epsilon: the most that they may spend.
+        delta: the delta of that epsilon.
+        advice: what to do if it is reached.
+    """
+
+    epsilon: float
+    delta: float
+    advice: str = "choose a larger privacy.epsilon"
+
+
 @dataclass
 class PrivacyMeter:
     """Charges the training of one task, and refuses what the budget does not allow.
@@ -49,6 +65,7 @@ class PrivacyMeter:
         open_secret: returns the digest and the secret generator of a training, from JSON values that tell it from any
             with a different result.
         charges: what this task has spent, by the digest of the training.
+        owner: a limit of the board's owner beside the budget; None: the budget is stricter, or there is none.
     """
 
     budget: Privacy
@@ -57,11 +74,17 @@ class PrivacyMeter:
     noise: float | None
     open_secret: Callable[[Sequence[Any]], tuple[str, np.random.Generator]]
     charges: dict[str, Charge] = field(default_factory=dict)
+    owner: SpendingLimit | None = None
 
     @property
     def epsilon(self) -> float:
         """What all trainings have spent on these samples, with those of this task."""
-        return self._epsilon({**self.spent, **self.charges})
+        return self._epsilon(self.budget.delta)
+
+    @property
+    def _limits(self) -> list[SpendingLimit]:
+        budget = SpendingLimit(self.budget.epsilon, self.budget.delta)
+        return [budget] if self.owner is None else [budget, self.owner]
 
     def charge(self, samples: int, batch: int, epochs: int, facts: Sequence[Any] = ()) -> PrivateSteps:
         """Charge a training, and return how it is made private.
@@ -74,7 +97,7 @@ class PrivacyMeter:
 
         Raises:
             ExperimentError: the samples are fewer than a batch, or too few for delta.
-            PrivacyBudgetError: it would spend more than the budget.
+            PrivacyBudgetError: it would spend more than a limit.
             PackageMissingError: Opacus is not installed.
         """
         self._check_samples(samples, batch)
@@ -83,31 +106,35 @@ class PrivacyMeter:
         noise = self._choose_noise(rate, steps)
         planned = Charge(noise, rate, steps * epochs)
         digest, generator = self.open_secret([noise, self.budget.clip, rate, len(self.charges), *facts])
-        after = self._epsilon({**self.spent, **self.charges, digest: planned})
-        if after > self.budget.epsilon:
-            raise self._used_up(f", and this training would make it {after:.5g}")
+        for limit in self._limits:
+            after = self._epsilon(limit.delta, {digest: planned})
+            if after > limit.epsilon:
+                raise self._used_up(limit, f", and this training would make it {after:.5g}")
         self.charges[digest] = planned
         return PrivateSteps(noise, self.budget.clip, rate, steps, samples // steps, generator)
 
-    def _used_up(self, more: str = "") -> PrivacyBudgetError:
+    def _used_up(self, limit: SpendingLimit, more: str = "") -> PrivacyBudgetError:
         return PrivacyBudgetError(
-            f"the privacy budget is used up: {self.epsilon:.5g} of epsilon {self.budget.epsilon:g} is spent on these "
-            f"samples{more}; choose a larger privacy.epsilon"
+            f"the privacy budget is used up: {self._epsilon(limit.delta):.5g} of epsilon {limit.epsilon:g} is spent on "
+            f"these samples{more}; {limit.advice}"
         )
 
     def _choose_noise(self, rate: float, steps: int) -> float:
         if self.noise is None:
-            budget = self.budget
-            rest = budget.epsilon - self.epsilon
-            if self.epsilon and rest <= TOLERANCE:  # solving the noise leaves such a rest
-                raise self._used_up()
-            spent = list(self.spent.values())
-            passes = steps * self.passes
-            self.noise = solve_noise(spent, budget.epsilon, budget.delta, rate, passes, budget.accountant)
+            self.noise = max(self._solve_noise(limit, rate, steps * self.passes) for limit in self._limits)
         return self.noise
 
-    def _epsilon(self, charges: Mapping[str, Charge]) -> float:
-        return epsilon_of(list(charges.values()), self.budget.delta, self.budget.accountant)
+    def _solve_noise(self, limit: SpendingLimit, rate: float, steps: int) -> float:
+        done = self._epsilon(limit.delta)
+        if done and limit.epsilon - done <= TOLERANCE:  # solving the noise leaves such a rest
+            raise self._used_up(limit)
+        spent = list(self.spent.values())
+        return solve_noise(spent, limit.epsilon, limit.delta, rate, steps, self.budget.accountant)
+
+    def _epsilon(self, delta: float, more: Mapping[str, Charge] = MappingProxyType({})) -> float:
+        """Return what all trainings and ``more`` spend at a delta."""
+        charges = {**self.spent, **self.charges, **more}
+        return epsilon_of(list(charges.values()), delta, self.budget.accountant)
 
     def _check_samples(self, samples: int, batch: int) -> None:
         if samples < batch:

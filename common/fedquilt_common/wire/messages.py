@@ -297,7 +297,8 @@ class FailedMessage(WireMessage):
     """Topic ``agents/<agent>/telemetry``, too: a client could not do its task, and why.
 
     Attributes:
-        declined: the client does no task of the run any more, because its privacy budget is used up.
+        declined: the client does no task of the run any more, because its privacy budget is used up or its board's
+            owner does not allow it.
     """
 
     type: Literal["failed"] = "failed"

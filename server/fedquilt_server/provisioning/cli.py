@@ -210,6 +210,10 @@ def provision(
     profile: Annotated[
         str | None, typer.Option(help="open, or private to publish nothing about the board's resources.")
     ] = None,
+    max_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Decline training without local differential privacy, or with a larger epsilon."),
+    ] = None,
     power_command: Annotated[
         str | None, typer.Option(help="Program on the board that prints its power in watts; default: its sensors.")
     ] = None,
@@ -228,7 +232,7 @@ def provision(
     federation = Federation(folder)
     options = {
         "workers": workers, "threads": threads, "profile": profile, "budget": budget, "power_command": power_command,
-        "power_topic": power_topic,
+        "power_topic": power_topic, "max_epsilon": max_epsilon,
     }  # fmt: skip
     settings = {key: value for key, value in options.items() if value is not None}
     if from_ is not None:

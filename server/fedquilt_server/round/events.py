@@ -66,7 +66,8 @@ class Rejected:
     Attributes:
         outcome: the column of the results in which it is counted.
         failed: whether the client could not do its task, or its reply is refused for good.
-        declined: whether the client does no task of the run any more, because its privacy budget is used up.
+        declined: whether the client does no task of the run any more, because its privacy budget or its board's owner
+            does not allow it.
     """
 
     at: float

@@ -61,7 +61,7 @@ class Exchange:
         number: from 0 within the round.
         deadline: Unix time in seconds; None if the exchange waits for all replies.
         hosts: the agent that hosted each client when the exchange opened.
-        declined: clients that will not reply, because their privacy budget is used up.
+        declined: clients that will not reply, because their privacy budget or their board's owner does not allow it.
         overdue: the deadline has passed once, so a quorum is enough.
     """
 

@@ -21,7 +21,7 @@ class MachineSnapshot:
         agents: the connected agents, in the order in which they joined.
         host_of: the agent that hosts each client.
         silent: clients that are not asked until they show a sign of life.
-        declined: clients that do no task any more, because their privacy budget is used up.
+        declined: clients that do no task any more.
         accepted: replies that count, of this round.
         counted: each client's last reply that counts.
         paused: whether no further round opens.

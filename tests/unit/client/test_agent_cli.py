@@ -74,11 +74,11 @@ def test_options_reach_the_agent(agent: Callable[..., AgentSettings], tmp_path: 
         "--broker", "mqtt://lab:1884", "--id", "pi-7", "--clients", "0-3,7", "--federation", "garden",
         "--kind", "pi4", "--workers", "2", "--threads", "3", "--memory", "512MiB", "--state", str(tmp_path),
         "--allow-import", "mine", "--allow-import", "yours", "--once", "--power-command", "meter --watts",
-        "--data", f"2={tmp_path}/own.csv", "--data", "7=mine:load",
+        "--data", f"2={tmp_path}/own.csv", "--data", "7=mine:load", "--max-epsilon", "8",
     )  # fmt: skip
     assert found == AgentSettings(
         "pi-7", (0, 1, 2, 3, 7), tmp_path, "garden", "pi4", 2, 3, 512 << 20, allow_import=("mine", "yours"), once=True,
-        power_command="meter --watts", own_data={2: f"{tmp_path}/own.csv", 7: "mine:load"},
+        power_command="meter --watts", max_epsilon=8.0, own_data={2: f"{tmp_path}/own.csv", 7: "mine:load"},
     )  # fmt: skip
     assert (Recorded.transport._address.host, Recorded.transport._address.port) == ("lab", 1884)
 
@@ -105,6 +105,7 @@ memory: 1GiB
 state: {state}
 allow-import: [mine]
 power-command: meter 'of mine'
+max-epsilon: 8
 once: true
 """
 
@@ -114,7 +115,7 @@ def test_a_configuration_file_has_the_same_keys(agent: Callable[..., AgentSettin
     path.write_text(CONFIG.format(state=tmp_path / "state"))
     from_file = AgentSettings(
         "pi-1", (4, 5), tmp_path / "state", "garden", "pi4", 2, 3, 1 << 30, allow_import=("mine",), once=True,
-        power_command="meter 'of mine'",
+        power_command="meter 'of mine'", max_epsilon=8.0,
     )  # fmt: skip
     assert agent("--config", str(path)) == from_file
     path.write_text(path.read_text().replace("allow-import", "allow_import").replace("4-5", "5"))
@@ -185,6 +186,8 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
         ((*NEEDED, "--memory", "much"), 4, "memory"),
         ((*NEEDED, "--workers", "0"), 4, "workers"),
         ((*NEEDED, "--workers", "many"), 2, "workers"),
+        ((*NEEDED, "--max-epsilon", "0"), 4, "max_epsilon: Input should be greater than 0"),
+        ((*NEEDED, "--max-epsilon", "nan"), 4, "max_epsilon: Input should be"),
         ((*NEEDED, "--nonsense"), 2, "--nonsense"),
         ((*NEEDED, "--broker", "http://lab"), 4, "mqtt://host"),
         ((*NEEDED, "--ca", "ca.pem"), 4, "mqtts://"),

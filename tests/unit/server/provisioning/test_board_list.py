@@ -11,6 +11,7 @@ import yaml
 
 from fedquilt_common import cli
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.agent_config import AgentConfig, read_agent_config
 from fedquilt_server.provisioning.board_list import read_boards
 from fedquilt_server.provisioning.federation import Federation, make_federation
 
@@ -44,14 +45,15 @@ def changes(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_every_line_becomes_a_board(federation: Federation) -> None:
-    assert provision(federation, LIST, "--profile", "private") == 0
+    assert provision(federation, LIST, "--profile", "private", "--max-epsilon", "8") == 0
     boards = federation.record.boards
     assert {name: (board.kind, board.clients, board.host, board.user) for name, board in boards.items()} == {
         "kitchen": ("pi4", "8", "kitchen.local", "pi"),  # 0 to 7 are the choice of other lines
         "desk": ("jetson-orin-nano", "4-7", "10.0.0.9", "nv"),
         "cellar": ("pi4", "0-3", "cellar.local", "pi"),
     }
-    assert yaml.safe_load((federation.board_folder("desk") / "agent.yaml").read_text())["profile"] == "private"
+    config = AgentConfig.model_validate(read_agent_config(federation.board_folder("desk") / "agent.yaml"))
+    assert (config.profile, config.max_epsilon) == ("private", 8.0)
     network = federation.wifi_file("kitchen")
     assert yaml.safe_load(network.read_text())["ssid"] == "Lab"
     assert network.stat().st_mode & 0o777 == 0o600

@@ -102,13 +102,13 @@ def test_renewing_withdraws_the_old_certificate(tmp_path: Path) -> None:
 def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None:
     """For example the private profile, and keys that the user added."""
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])
-    federation.provision("a", "pi4", profile="private", workers=2, budget="64MiB")
+    federation.provision("a", "pi4", profile="private", workers=2, budget="64MiB", max_epsilon=8.0)
     path = federation.board_folder("a") / "agent.yaml"
     path.write_text(path.read_text() + "allow-import: [mine]\n")
     federation.provision("a", "pi5", renew=True, workers=3)
     config = AgentConfig.model_validate(read_agent_config(path))
-    assert (config.kind, config.profile, config.workers, config.budget, config.allow_import) == (
-        "pi5", "private", 3, 64 << 20, ["mine"],
+    assert (config.kind, config.profile, config.workers, config.budget, config.max_epsilon, config.allow_import) == (
+        "pi5", "private", 3, 64 << 20, 8.0, ["mine"],
     )  # fmt: skip
 
 
