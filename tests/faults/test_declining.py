@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
 
 TOPICS = Topics("lab")
+Row = tuple[float | None, float | None, str]
 USED_UP = "the privacy budget is used up: 7.99 of epsilon 8"
 WHY = "every client declines: its privacy budget is used up, or its board's owner allows less"
 
@@ -44,7 +45,7 @@ def act(client: int, player: Player, message: RoundMessage, last: int) -> None:
     player.say(TOPICS.telemetry(player.name), report.encode())
 
 
-def told(rows: list[PrivacySpent]) -> list[tuple[float | None, float, str]]:
+def told(rows: list[PrivacySpent]) -> list[Row]:
     return [(row.epsilon, row.budget, row.declined) for row in rows]
 
 
@@ -66,7 +67,7 @@ def test_all_places_show_why_a_run_ended_in_which_all_clients_decline(private: S
 
 
 def test_a_coordinator_that_restarts_shows_the_privacy_again(private: Stage) -> None:
-    shown: list[list[tuple[float | None, float, str]]] = []
+    shown: list[list[Row]] = []
 
     def turn() -> bool:
         private.turn()

@@ -35,12 +35,17 @@ class PrivacyBook:
 
 
 def privacy_rows(experiment: Experiment, book: PrivacyBook) -> list[PrivacySpent]:
-    """Return a row for each client that trains with differential privacy, in client order."""
-    budgets = {client: experiment.variant(client).privacy for client in range(experiment.data.clients)}
-    return [
-        PrivacySpent(
-            client=client, epsilon=book.spent.get(client), budget=budget.epsilon, delta=budget.delta,
-            declined=book.declined.get(client, ""),
-        )
-        for client, budget in budgets.items() if budget is not None
-    ]  # fmt: skip
+    """Return a row for each client that trains with local differential privacy or declines, in client order."""
+    rows = (_privacy_row(client, experiment, book) for client in range(experiment.data.clients))
+    return [row for row in rows if row.budget is not None or row.declined]
+
+
+def _privacy_row(client: ClientId, experiment: Experiment, book: PrivacyBook) -> PrivacySpent:
+    section = experiment.variant(client).privacy
+    return PrivacySpent(
+        client=client,
+        epsilon=book.spent.get(client),
+        budget=section.epsilon if section is not None else None,
+        delta=section.delta if section is not None else None,
+        declined=book.declined.get(client, ""),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from fedquilt_server.library.recorded_run import RecordedRun
 from fedquilt_server.report.table import Cell, Column, ReportTable
@@ -11,6 +12,7 @@ from fedquilt_server.status.privacy_text import delta_text, epsilon_text
 from fedquilt_server.status.results import PrivacySpent
 from fedquilt_server.status.waiting import ranges
 
+CENTRAL: Final = "each, by the coordinator"
 _EPSILON = "epsilon that is spent on the client's samples, in all runs of its board; a dash: no reply named it"
 _COLUMNS = (Column("budget", "budget", "text", "largest epsilon that the experiment allows"),
             Column("delta", "delta", "text", "probability with which the guarantee may fail"),
@@ -39,12 +41,15 @@ def client_privacy_table(runs: Sequence[RecordedRun]) -> ReportTable:
 
 
 def _shared_rows(run: RecordedRun) -> Iterator[tuple[Cell, ...]]:
+    central = run.rounds[-1].central_privacy if run.rounds else None
+    if central is not None:
+        spent = epsilon_text(central.epsilon), epsilon_text(central.budget), delta_text(central.delta)
+        yield (run.label, CENTRAL, *spent, None)
     clients = defaultdict[tuple[Cell, ...], list[int]](list)
     for one in _privacy_of(run):
-        epsilon = None if one.epsilon is None else epsilon_text(one.epsilon)
-        values = epsilon, epsilon_text(one.budget), delta_text(one.delta), one.declined or None
+        values = epsilon_text(one.epsilon), epsilon_text(one.budget), delta_text(one.delta), one.declined or None
         clients[values].append(one.client)
-    return ((run.label, ranges(numbers), *values) for values, numbers in clients.items())
+    yield from ((run.label, ranges(numbers), *values) for values, numbers in clients.items())
 
 
 def _privacy_of(run: RecordedRun) -> Sequence[PrivacySpent]:

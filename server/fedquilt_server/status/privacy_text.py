@@ -4,24 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedquilt_server.status.results import PrivacySpent
+from fedquilt_server.status.results import PrivacySpent, RoundResult
 from fedquilt_server.status.units import DASH
 
 
 def most_spent(rows: Sequence[PrivacySpent]) -> PrivacySpent | None:
     """Return the row with the largest epsilon; None if no client has replied yet."""
-    known = [row for row in rows if row.epsilon is not None]
+    known = [row for row in rows if row.epsilon is not None and row.budget is not None]
     return max(known, key=lambda row: row.epsilon or 0.0, default=None)
 
 
 def describe_privacy(rows: Sequence[PrivacySpent]) -> str:
-    """Return ``epsilon 19.99 of 20 at delta 1e-5, 10 clients, 2 declined``; empty without privacy."""
-    if not rows:
-        return ""
-    most, declined = most_spent(rows), sum(bool(row.declined) for row in rows)
+    """Return ``epsilon 19.99 of 20 at delta 1e-5, 10 clients, 2 declined``.
+
+    Only ``2 clients declined`` if no client trains with local differential privacy; empty without any of both.
+    """
+    private, declined = sum(row.budget is not None for row in rows), sum(bool(row.declined) for row in rows)
+    if not private:
+        return f"{count_clients(declined)} declined" if declined else ""
+    most = most_spent(rows)
     spent = "unknown" if most is None else f"{epsilon_text(most.epsilon)} of {describe_limit(most)}"
-    clients = f"{len(rows)} client{'s' if len(rows) > 1 else ''}"
-    return f"epsilon {spent}, {clients}{f', {declined} declined' if declined else ''}"
+    return f"epsilon {spent}, {count_clients(private)}{f', {declined} declined' if declined else ''}"
+
+
+def describe_central(rounds: Sequence[RoundResult]) -> str:
+    """Return what the coordinator's noise has spent, in the form of ``describe_privacy``; empty without such noise."""
+    spent = rounds[-1].central_privacy if rounds else None
+    if spent is None:
+        return ""
+    limit = f"{epsilon_text(spent.budget)} at delta {delta_text(spent.delta)}"
+    return f"epsilon {epsilon_text(spent.epsilon)} of {limit} for each client, by the coordinator's noise"
+
+
+def count_clients(number: int) -> str:
+    """Return ``1 client`` or ``2 clients``."""
+    return f"{number} client{'' if number == 1 else 's'}"
 
 
 def describe_limit(row: PrivacySpent) -> str:
@@ -35,7 +52,7 @@ def describe_declined(rows: Sequence[PrivacySpent]) -> str:
     if not declined:
         return ""
     more = len(declined) - 1
-    others = f" (and {more} more client{'s' if more > 1 else ''})" if more else ""
+    others = f" (and {more} more {'clients' if more > 1 else 'client'})" if more else ""
     return f"client {declined[0].client}: {declined[0].declined}{others}"
 
 
@@ -44,6 +61,6 @@ def epsilon_text(epsilon: float | None) -> str:
     return DASH if epsilon is None else f"{epsilon:.4g}"
 
 
-def delta_text(delta: float) -> str:
-    """Format a delta: ``0.001``, ``1e-5``."""
-    return f"{delta:g}".replace("e-0", "e-")
+def delta_text(delta: float | None) -> str:
+    """Format a delta: ``0.001``, ``1e-5``; a dash for an unknown one."""
+    return DASH if delta is None else f"{delta:g}".replace("e-0", "e-")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from fedquilt_server.status.privacy_text import count_clients
 from fedquilt_server.status.run_event import EventLevel
 from fedquilt_server.status.snapshot import CLIENT_FAILED, ENDED, BoardStatus, HealthState, Snapshot
 
@@ -103,7 +104,7 @@ def _failing_clients(s: Snapshot) -> Iterator[RunProblem]:
 def _declining(s: Snapshot) -> Iterator[RunProblem]:
     if declined := [row for row in s.privacy if row.declined]:
         example = f"client {declined[0].client}: {declined[0].declined.rstrip('.')}"
-        yield RunProblem("warning", f"{len(declined)} of {len(s.privacy)} clients with privacy decline: {example}")
+        yield RunProblem("warning", f"{count_clients(len(declined))} declined: {example}")
 
 
 def _boards(s: Snapshot) -> Iterator[RunProblem]:

@@ -135,8 +135,8 @@ class PrivacySpent(BaseModel):
 
     client: int
     epsilon: float | None = Field(default=None, description="spent up to now; None before the client's first reply")
-    budget: float = Field(description="`privacy.epsilon` of the client")
-    delta: float = Field(description="probability with which the guarantee may fail")
+    budget: float | None = Field(description="`privacy.epsilon` of the client; None without local privacy")
+    delta: float | None = Field(description="probability with which the guarantee may fail")
     declined: str = Field(default="", description="why the client does no task any more; empty if it does")
 
 

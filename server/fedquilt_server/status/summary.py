@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.status.console import printable
-from fedquilt_server.status.privacy_text import describe_declined, describe_privacy
+from fedquilt_server.status.privacy_text import describe_central, describe_declined, describe_privacy
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.run_lines import show_loss, show_score
 from fedquilt_server.status.scores import (
@@ -60,8 +60,9 @@ def summary_lines(result: Result, folder: Path, restarts: Mapping[str, int]) -> 
         yield "rounds", _times(rows)
         yield "traffic", _traffic(rows)
         yield "replies", _replies(rows)
-    if result.privacy:
-        yield "privacy", describe_privacy(result.privacy)
+    for spent in (describe_privacy(result.privacy), describe_central(rows)):
+        if spent:
+            yield "privacy", spent
     if declined := describe_declined(result.privacy):
         yield "declined", declined
     if restarted := {name: count for name, count in restarts.items() if count}:

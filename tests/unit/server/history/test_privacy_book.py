@@ -68,8 +68,12 @@ def test_an_agent_that_joins_again_asks_for_its_clients_again(tmp_path: Path) ->
     assert [row.declined for row in found] == ["", "", ""]
 
 
-def test_a_client_without_privacy_has_no_row(tmp_path: Path) -> None:
-    assert [row.client for row in rows(tmp_path, EVENTS, privacy=None)] == [2]
+def test_a_client_without_privacy_has_a_row_only_if_it_declines(tmp_path: Path) -> None:
+    """For example because its board's owner allows no training without privacy."""
+    found = rows(tmp_path, EVENTS, privacy=None)
+    assert [(row.client, row.budget, row.delta, bool(row.declined)) for row in found] == [
+        (0, None, None, True), (2, 3.0, 1e-5, False),
+    ]  # fmt: skip
 
 
 def test_a_decline_is_an_event_of_its_own(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fedquilt_server.status.privacy_text import describe_privacy
 from fedquilt_server.status.problems import list_problems
-from fedquilt_server.status.results import PrivacySpent, Result
+from fedquilt_server.status.results import PrivacySpent, Result, RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.summary import summary_lines
 
@@ -20,6 +20,10 @@ def spent(client: int, epsilon: float | None = None, **changes: Any) -> PrivacyS
     return PrivacySpent.model_validate({"client": client, "epsilon": epsilon, "budget": 20.0, "delta": 1e-5, **changes})
 
 
+NONE = spent(5, budget=None, delta=None, declined="the board's owner allows less")
+"""A client without privacy."""
+
+
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
@@ -28,6 +32,8 @@ def spent(client: int, epsilon: float | None = None, **changes: Any) -> PrivacyS
         ([spent(0, 19.991), spent(1, 19.5), spent(2)], "epsilon 19.99 of 20 at delta 1e-5, 3 clients"),
         ([spent(0, 2.5, budget=3.0, delta=0.001), spent(1, 1.0)], "epsilon 2.5 of 3 at delta 0.001, 2 clients"),
         ([spent(0), spent(1)], "epsilon unknown, 2 clients"),
+        ([NONE, NONE], "2 clients declined"),
+        ([spent(0, 12.5), NONE], "epsilon 12.5 of 20 at delta 1e-5, 1 client, 1 declined"),
         ([spent(0, declined=USED_UP), spent(1, 19.9)], "epsilon 19.9 of 20 at delta 1e-5, 2 clients, 1 declined"),
     ],
 )
@@ -48,8 +54,15 @@ def test_the_summary_has_the_privacy_and_why_clients_declined() -> None:
     assert "privacy" not in summary()
 
 
+def test_the_summary_has_the_privacy_of_the_coordinator() -> None:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    spent = {"epsilon": 4.25, "budget": 20.0, "delta": 0.001, "noise": 1.5, "clip": 0.5}
+    lines = summary(rounds=[{**zeros, "round": 1, "central_privacy": spent}])
+    assert lines["privacy"] == "epsilon 4.25 of 20 at delta 0.001 for each client, by the coordinator's noise"
+
+
 def test_a_client_that_declines_is_a_problem_of_the_run() -> None:
     rows = [spent(0, 3.0), spent(3, declined=USED_UP), spent(4, declined=USED_UP)]
     (one,) = list_problems(Snapshot(name="n", broker_connected=True, privacy=rows))
-    assert one.text == f"2 of 3 clients with privacy decline: client 3: {USED_UP}"
+    assert one.text == f"2 clients declined: client 3: {USED_UP}"
     assert one.level == "warning"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedquilt_server.status.results import PrivacySpent
+from fedquilt_server.status.results import PrivacySpent, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.web import view
 from fedquilt_server.web.fragments import Renderer
@@ -27,6 +27,25 @@ def test_each_client_has_its_board_and_what_it_spent_and_those_that_decline_are_
         (3, "pi", "5", "20", 0.25, "used up"), (0, "pi", "5", "20", 0.25, ""),
         (1, "–", "–", "20", 0.0, ""), (2, "–", "25", "3", 1.0, ""),  # noqa: RUF001
     ]  # fmt: skip
+
+
+def test_a_client_without_privacy_that_declines_shows_the_reason_only() -> None:
+    shown = parts(spent(0, None, budget=None, delta=None, declined="the owner allows less"))
+    assert "declined: <bdi>the owner allows less</bdi>" in shown["privacy"]
+    assert "None" not in shown["privacy"]
+    assert "amount" not in shown["privacy"]
+    assert ">1 client declined<" in shown["privacy"]
+    assert "epsilon" not in shown["summary"]
+
+
+def test_the_privacy_of_the_coordinator_is_shown() -> None:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    spent_by_all = {"epsilon": 4.25, "budget": 20.0, "delta": 0.001, "noise": 1.5, "clip": 0.5}
+    history = [RoundResult.model_validate({**zeros, "round": 1, "central_privacy": spent_by_all})]
+    snapshot = Snapshot(history=history)
+    shown = Renderer().parts(snapshot, view.summarise(snapshot, view.summarise_results(history)))
+    assert "epsilon 4.25 of 20 at delta 0.001 for each client, by the coordinator&#39;s noise<" in shown["privacy"]
+    assert '<p class="value" data-testid="epsilon">4.25<small> of 20</small></p>' in shown["summary"]
 
 
 def test_a_big_run_shows_those_that_decline_and_counts_the_rest() -> None:
