@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
-from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, private_passes
+from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, private_passes, reply_weight
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.shares import Share, take_samples
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
@@ -30,6 +30,10 @@ from fedquilt_common.wire.messages import RunMessage
 
 if TYPE_CHECKING:
     from fedquilt_client.privacy_account import PrivacyAccount
+
+
+_SECRETS: Final = ".secure/"
+"""Begins the names of secrets in the file of a client's private memory."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,18 @@ class TaskContext:
     @cached_property
     def memory(self) -> dict[str, NDArray[Any]]:
         """The client's private arrays; replace entries, but the arrays themselves are read-only."""
-        return dict(self._stored_memory)
+        return {name: array for name, array in self._stored_memory.items() if not name.startswith(_SECRETS)}
+
+    @cached_property
+    def secrets(self) -> dict[str, NDArray[Any]]:
+        """The secrets of an open sum of secure aggregation, which the algorithm does not see."""
+        stored = self._stored_memory
+        return {name[len(_SECRETS) :]: stored[name] for name in stored if name.startswith(_SECRETS)}
+
+    @property
+    def memory_to_store(self) -> dict[str, NDArray[Any]]:
+        """All that the client keeps until its next task."""
+        return self.memory | {f"{_SECRETS}{name}": array for name, array in self.secrets.items()}
 
     @cached_property
     def learner(self) -> Learner:
@@ -275,6 +290,26 @@ class TaskContext:
         passes = private_passes(self.board.algorithm, variant.training.epochs, left)
         ids = self.board.sample_ids(self.client, self._samples.raw, stays=self.delivered is None)
         return open_account(self.job, self.board.run.run, experiment, variant.privacy, passes, ids)
+
+    def do(self, task: Task) -> Reply:
+        """Do the task and return the reply as it may leave the board.
+
+        Raises:
+            FedquiltError: the task cannot be done, or asks for more than may leave the board.
+        """
+        if not self.board.experiment.secure_aggregation:
+            return self._work(task)
+        from fedquilt_common.secure_aggregation.client_half import SecureClient
+
+        if self.job is None or self.job.ledgers is None:
+            raise ExperimentError(
+                "a replay cannot mask replies again, because the secrets are gone: use those that the run has kept "
+                "(coordinator --keep-replies)"
+            )
+        return SecureClient(self, partial(reply_weight, self.board.algorithm)).do(task, self._work)
+
+    def _work(self, task: Task) -> Reply:
+        return self.withhold(self.board.algorithm.work(task, self))
 
     def withhold(self, reply: Reply) -> Reply:
         """Return the reply as it may leave the board."""
@@ -319,8 +354,8 @@ class TaskContext:
 
     @property
     def memory_changed(self) -> bool:
-        """Whether the algorithm added, replaced or removed an entry of ``memory``."""
-        stored = self._stored_memory
-        return "memory" in self.__dict__ and (
-            self.memory.keys() != stored.keys() or any(self.memory[key] is not x for key, x in stored.items())
-        )
+        """Whether an entry of ``memory`` or ``secrets`` was added, replaced or removed."""
+        if not {"memory", "secrets"} & self.__dict__.keys():
+            return False
+        stored, now = self._stored_memory, self.memory_to_store
+        return now.keys() != stored.keys() or any(now[key] is not x for key, x in stored.items())

@@ -125,10 +125,10 @@ class Worker:
         if job.labels and board.run.public is not None:
             _ = ctx.public  # raises if the public set differs from the coordinator's
         task = _task(job, board)
-        reply = ctx.withhold(board.algorithm.work(task, ctx))
+        reply = ctx.do(task)
         memory: str | None = None
         if ctx.memory_changed:
-            memory = write_arrays(job.memory_out, ctx.memory).digest
+            memory = write_arrays(job.memory_out, ctx.memory_to_store).digest
             sync(job.memory_out)
         taken = {
             "joules": self._ask_energy(job),

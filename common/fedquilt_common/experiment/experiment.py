@@ -49,7 +49,9 @@ class Experiment(Section):
         algorithm: the algorithm and its fields.
         participation: the clients of a round, and how long it waits for them.
         training: the clients' gradient descent.
-        privacy: differential privacy of the clients' samples; null: none.
+        privacy: differential privacy of the clients' samples, or of whole clients; null: none.
+        secure_aggregation: clients hide their replies in a sum, so the coordinator learns only the mean of those with
+            arrays. `participation.quorum` clients must stay until the end of a round.
         wire: number formats on the wire, and the size of chunks.
         fleet: the agents that `simulate` starts, by default one with all clients. The lines' `clients` add up to
             `data.clients`.
@@ -69,6 +71,7 @@ class Experiment(Section):
     participation: Participation = Participation(per_round=1, quorum=1)
     training: Training = Training()
     privacy: Privacy | None = None
+    secure_aggregation: bool = False
     wire: Wire = Wire()
     fleet: Annotated[tuple[FleetLine, ...], Field(strict=False, min_length=1)] = (FleetLine(clients=1),)
 
@@ -270,6 +273,20 @@ def _find_privacy_problems(experiment: Experiment) -> Iterator[Problem]:
             yield Problem(f"{key}.mode", "local", why)
 
 
+def _find_secure_problems(experiment: Experiment) -> Iterator[Problem]:
+    part, key = experiment.participation, "secure_aggregation"
+    if part.per_round < 3:
+        yield Problem("participation.per_round", part.per_round, f"{key} needs at least 3 clients in a round")
+    if 2 * part.quorum <= part.per_round:
+        why = f"{key} needs more than half of the {part.per_round} clients of a round (participation.per_round)"
+        yield Problem("participation.quorum", part.quorum, why)
+    if experiment.wire.up != "fp32":
+        yield Problem("wire.up", experiment.wire.up, f"{key} sends whole numbers of 64 bits; remove the key")
+    if experiment.central_privacy is not None:
+        why = "the coordinator must see each update to clip it; remove secure_aggregation, or set privacy.mode: local"
+        yield Problem("privacy.mode", "central", why)
+
+
 def _own_privacies(experiment: Experiment) -> Iterator[tuple[str, Privacy]]:
     """Return the section ``privacy`` of each line and variant that has one, with its key."""
     for index, line in enumerate(experiment.fleet):
@@ -282,6 +299,8 @@ def _own_privacies(experiment: Experiment) -> Iterator[tuple[str, Privacy]]:
 
 def _find_contradictions(experiment: Experiment) -> Iterator[Problem]:
     yield from _find_privacy_problems(experiment)
+    if experiment.secure_aggregation:
+        yield from _find_secure_problems(experiment)
     clients, part = experiment.data.clients, experiment.participation
     if part.per_round > clients:
         yield Problem("participation.per_round", part.per_round, f"there are {clients} clients (data.clients)")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedquilt_common.algorithm_api import Learner, declaration_of
+from fedquilt_common.algorithm_api import Learner, declaration_of, pooling_problem
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import clients_evaluate
@@ -15,6 +15,7 @@ from fedquilt_common.experiment.sections import Model
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.privacy.central_accountant import NoisyRounds, solve_central_noise
 from fedquilt_common.privacy.promises import check_privacy
+from fedquilt_common.secure_aggregation.packages import check_packages
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
@@ -132,6 +133,7 @@ class Workbench(ExperimentTools):
             check_privacy(self.experiment, self.algorithm(), self.learning_task.name, self.holdout)
             self._check_private_models()
             self._check_central_privacy()
+            self._check_secure_aggregation()
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
         if not self.learns or self.experiment.models == [self.experiment.model]:
@@ -172,6 +174,16 @@ class Workbench(ExperimentTools):
                 f"model.name = {self.experiment.model.name}: it has statistics of its batch norm, which nothing clips; "
                 "choose a model without, such as resnet18-gn, or remove the section privacy"
             )
+
+    def _check_secure_aggregation(self) -> None:
+        if not self.experiment.secure_aggregation:
+            return
+        if reason := pooling_problem(self.algorithm()):
+            raise ExperimentError(
+                f"algorithm.name = {self.experiment.algorithm.name}: secure aggregation tells the coordinator only the "
+                f"mean of the replies, but {reason}. Choose another one, or remove secure_aggregation"
+            )
+        check_packages()
 
     def _check_sampling(self) -> None:
         lines = self.experiment.fleet

@@ -9,6 +9,7 @@ from typing import Final
 from fedquilt_common.algorithm_api import Algorithm, ServerContext, State
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.privacy.noise_key import open_key
+from fedquilt_common.secure_aggregation.server_half import SecureRounds
 from fedquilt_common.types import ClientId, Profile
 from fedquilt_server.lab.central_privacy import CentralPrivacy
 from fedquilt_server.lab.context import RoundContext
@@ -32,7 +33,7 @@ def make_policy(experiment: Experiment) -> Policy:
 
 
 def make_server_half(workbench: Workbench, folder: Path, find_key: Callable[[Path], str] = open_key) -> Algorithm:
-    """Return the algorithm as the coordinator runs it: with central differential privacy, if the experiment has it.
+    """Return the algorithm as the coordinator runs it: with secure aggregation or central differential privacy.
 
     Args:
         workbench: of the experiment.
@@ -42,8 +43,12 @@ def make_server_half(workbench: Workbench, folder: Path, find_key: Callable[[Pat
     Raises:
         RunFolderError: the key is damaged, or missing where ``find_key`` makes none.
     """
-    algorithm, central = workbench.algorithm(), workbench.experiment.central_privacy
-    return algorithm if central is None else CentralPrivacy(algorithm, central, find_key(folder / KEY_FOLDER))
+    algorithm, experiment = workbench.algorithm(), workbench.experiment
+    if experiment.secure_aggregation:
+        return SecureRounds(algorithm, experiment.participation.quorum)
+    if experiment.central_privacy is not None:
+        return CentralPrivacy(algorithm, experiment.central_privacy, find_key(folder / KEY_FOLDER))
+    return algorithm
 
 
 def make_context(workbench: Workbench, round: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:

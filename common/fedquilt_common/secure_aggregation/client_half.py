@@ -1,0 +1,197 @@
+"""The board's half of secure aggregation: secrets, shares, masks, and what a client must never tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.aggregation.client_evaluation import EVALUATE
+from fedquilt_common.algorithm_api import Reply, Task
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.secure_aggregation.fixed_point import to_fixed
+from fedquilt_common.secure_aggregation.keys import (
+    SEALED_BYTES,
+    SECRET_BYTES,
+    agree,
+    commitment,
+    derive_key,
+    new_secret,
+    public_key,
+    seal,
+    split_secret,
+    unseal,
+)
+from fedquilt_common.secure_aggregation.masks import MaskStream, add_masks, pair_sign
+from fedquilt_common.secure_aggregation.tasks import (
+    ATTEMPT,
+    KEYS,
+    MASKED_WITH,
+    SHARES,
+    THRESHOLD,
+    UNMASK,
+    WEIGHT,
+    decode_clients,
+    without_own,
+)
+from fedquilt_common.types import ClientId
+
+SHOWN_METRICS: Final = frozenset({"train_seconds", "kd_loss", "samples", "epsilon"})
+"""Metrics that leave the board beside a masked reply; of the client's own samples they tell only how many test."""
+_LEAST_CLIENTS: Final = 3
+"""With two clients each would learn the other's reply from the mean."""
+
+
+class SecureContext(Protocol):
+    """What a client knows in a task of secure aggregation."""
+
+    @property
+    def client(self) -> ClientId:
+        """The client's number."""
+
+    @property
+    def round(self) -> int:
+        """The round's number."""
+
+    @property
+    def secrets(self) -> dict[str, NDArray[Any]]:
+        """The secrets of the open sum; changes are stored with the reply."""
+
+
+@dataclass(frozen=True)
+class SecureClient:
+    """Answers the tasks of one client.
+
+    Attributes:
+        ctx: of the task.
+        weigh: returns the weight of a reply in the mean.
+    """
+
+    ctx: SecureContext
+    weigh: Callable[[Reply], float]
+
+    def do(self, task: Task, work: Callable[[Task], Reply]) -> Reply:
+        """Do a task and return the reply as it may leave the board.
+
+        Args:
+            task: of secure aggregation, or of the algorithm.
+            work: does a task of the algorithm.
+
+        Raises:
+            PayloadError: the task asks for more than the coordinator may know, or belongs to another sum.
+        """
+        own = {KEYS: self._send_keys, SHARES: self._share_secrets, UNMASK: self._unmask}
+        if task.kind in own:
+            return own[task.kind](task)
+        reply = work(replace(task, scalars=without_own(task.scalars)))
+        shown = {name: value for name, value in reply.metrics.items() if name in SHOWN_METRICS}
+        if MASKED_WITH in task.scalars:
+            return Reply(self._mask(task, reply), 1.0, shown)
+        if len(reply.arrays) and task.kind != EVALUATE:
+            raise PayloadError(f"task {task.kind!r} asks for a reply without masks, but the experiment promises them")
+        return Reply(reply.arrays, 1.0, shown)
+
+    def _send_keys(self, task: Task) -> Reply:
+        """Draw the secrets of a new sum and return the public keys, uint8 of shape (2, 32)."""
+        cipher, mask = new_secret(), new_secret()
+        self.ctx.secrets.clear()
+        self.ctx.secrets.update(
+            sum=np.array([self.ctx.round, int(task.scalars[ATTEMPT])]), cipher=to_bytes(cipher), mask=to_bytes(mask)
+        )
+        return Reply({"keys": np.stack([to_bytes(public_key(cipher, "cipher")), to_bytes(public_key(mask, "mask"))])})
+
+    def _share_secrets(self, task: Task) -> Reply:
+        """Return sealed shares for each member, uint8 of shape (members, 60), and the commitment to the own mask."""
+        secrets, own_mask = self._open(task), new_secret()
+        members, keys = [int(c) for c in task.arrays["members"]], np.asarray(task.arrays["keys"])
+        threshold = int(task.scalars[THRESHOLD])
+        self._check_members(members, threshold)
+        both = zip(
+            split_secret(secrets["mask"].tobytes(), threshold, len(members)),
+            split_secret(own_mask, threshold, len(members)),
+            strict=True,
+        )
+        shares = [mask + own for mask, own in both]
+        sealed = np.zeros((len(members), SEALED_BYTES), np.uint8)
+        for position, peer in enumerate(members):
+            if peer != self.ctx.client:
+                key = agree(secrets["cipher"].tobytes(), keys[position, 0].tobytes(), "cipher")
+                sealed[position] = to_bytes(seal(key, shares[position], self.ctx.client, peer))
+        own_shares = to_bytes(shares[members.index(self.ctx.client)])
+        secrets.update(
+            own=to_bytes(own_mask), members=np.array(members), keys=keys, own_shares=own_shares,
+            threshold=np.array([threshold]),
+        )  # fmt: skip
+        return Reply({"sealed": sealed, "commitment": to_bytes(commitment(own_mask))})
+
+    def _check_members(self, members: list[ClientId], threshold: int) -> None:
+        if len(set(members)) != len(members) or self.ctx.client not in members:
+            raise PayloadError("the list of clients has a client twice, or lacks this one")
+        if len(members) < _LEAST_CLIENTS or not len(members) < 2 * threshold <= 2 * len(members):
+            raise PayloadError(
+                f"{threshold} of {len(members)} shares would give a secret: at least {_LEAST_CLIENTS} clients must "
+                "take part, and more than half of them must be needed (participation.quorum)"
+            )
+
+    def _mask(self, task: Task, reply: Reply) -> dict[str, NDArray[np.int64]]:
+        """Return the reply's arrays and its weight in fixed point, with the masks of all pairs and the own one."""
+        secrets, peers = self._open(task), decode_clients(task.scalars)
+        members, threshold = secrets["members"].tolist(), int(secrets["threshold"][0])
+        if "masked_with" in secrets:
+            raise PayloadError("a second reply would be hidden by the same masks")
+        if self.ctx.client not in peers or not set(peers) <= set(members) or len(set(peers)) < threshold:
+            raise PayloadError(f"masks with clients {peers}: too few of {members} have sent shares")
+        weight = self.weigh(reply)
+        fixed = {name: to_fixed(np.asarray(reply.arrays[name]), weight, len(peers)) for name in reply.arrays}
+        fixed[WEIGHT] = to_fixed(np.ones(1), weight, len(peers))
+        streams = [MaskStream(derive_key(secrets["own"].tobytes(), "own mask"), 1)]
+        for peer in sorted(set(peers) - {self.ctx.client}):
+            key = secrets["keys"][members.index(peer), 1].tobytes()
+            streams.append(MaskStream(agree(secrets["mask"].tobytes(), key, "mask"), pair_sign(self.ctx.client, peer)))
+        add_masks(fixed, streams)
+        secrets["masked_with"] = np.array(sorted(set(peers)))
+        return fixed
+
+    def _unmask(self, task: Task) -> Reply:
+        """Return one share of each client that added masks, uint8 of shape (clients, 16), and forget all secrets.
+
+        For a client whose masked reply has arrived it is a share of its own mask; for one that dropped out, a share of
+        the secret of its pairs. Nobody may learn both of one client.
+        """
+        secrets = self._open(task)
+        if "masked_with" not in secrets:
+            raise PayloadError("this client has not masked a reply")
+        senders, members = secrets["masked_with"].tolist(), secrets["members"].tolist()
+        survivors, sealed = set(np.asarray(task.arrays["survivors"]).tolist()), np.asarray(task.arrays["sealed"])
+        enough = len(survivors) >= max(int(secrets["threshold"][0]), 2)
+        if not (enough and survivors <= set(senders) and self.ctx.client in survivors):
+            raise PayloadError(f"unmasks clients {sorted(survivors)}: that would tell of single replies")
+        if sealed.shape != (len(senders), SEALED_BYTES):
+            raise PayloadError(f"sealed shares have shape {sealed.shape} instead of {(len(senders), SEALED_BYTES)}")
+        told = []
+        for row, sender in enumerate(senders):
+            both = secrets["own_shares"].tobytes()
+            if sender != self.ctx.client:
+                key = agree(secrets["cipher"].tobytes(), secrets["keys"][members.index(sender), 0].tobytes(), "cipher")
+                both = unseal(key, sealed[row].tobytes(), sender, self.ctx.client)
+            told.append(to_bytes(both[SECRET_BYTES:] if sender in survivors else both[:SECRET_BYTES]))
+        secrets.clear()
+        return Reply({"shares": np.stack(told)})
+
+    def _open(self, task: Task) -> dict[str, NDArray[Any]]:
+        """Return the secrets of the task's sum."""
+        secrets, asked = self.ctx.secrets, [self.ctx.round, int(task.scalars[ATTEMPT])]
+        if "sum" not in secrets or secrets["sum"].tolist() != asked:
+            raise PayloadError(
+                "this board has no secrets for this sum: its state is from before the sum began, or it has told its "
+                "shares already; the client takes part again in the next round"
+            )
+        return secrets
+
+
+def to_bytes(data: bytes) -> NDArray[np.uint8]:
+    """Return bytes as a uint8 array of shape (len(data),)."""
+    return np.frombuffer(data, np.uint8)

@@ -1,0 +1,48 @@
+"""The tasks of secure aggregation, which both halves read: their kinds, scalars and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.types import ClientId, Scalar
+
+KEYS: Final = "secure-keys"
+"""The client draws its secrets and sends its public keys."""
+SHARES: Final = "secure-shares"
+"""The client shares its secrets among the clients that sent keys."""
+UNMASK: Final = "secure-unmask"
+"""The client tells, for each client, its share of one of the two secrets."""
+
+ATTEMPT: Final = ".attempt"
+"""Scalar: counts the sums of a round, so that each has secrets of its own, also when the round starts again."""
+THRESHOLD: Final = ".threshold"
+"""Scalar: number of shares that give a secret."""
+MASKED_WITH: Final = ".masked_with"
+"""Scalar of the task whose reply is masked: the clients that add masks, such as ``0,2,5``."""
+
+WEIGHT: Final = ".weight"
+"""Array of a masked reply: the client's weight, shape (1,)."""
+
+
+def encode_clients(clients: Sequence[ClientId]) -> str:
+    """Return clients as a scalar."""
+    return ",".join(map(str, clients))
+
+
+def decode_clients(scalars: Mapping[str, Scalar]) -> list[ClientId]:
+    """Return the clients of ``MASKED_WITH``.
+
+    Raises:
+        PayloadError: the scalar is not a list of clients.
+    """
+    try:
+        return [int(text) for text in str(scalars[MASKED_WITH]).split(",")]
+    except ValueError:
+        raise PayloadError(f"{MASKED_WITH} = {scalars[MASKED_WITH]!r} is not a list of clients") from None
+
+
+def without_own(scalars: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the algorithm's scalars."""
+    return {name: value for name, value in scalars.items() if name not in (ATTEMPT, THRESHOLD, MASKED_WITH)}
