@@ -30,6 +30,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.durable import sync
 from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
 from fedquilt_common.process.process_memory import gpu_peak_bytes, peak_bytes, reset_gpu_peak, reset_peak
+from fedquilt_common.secure_aggregation.tasks import EXCHANGE
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
@@ -108,7 +109,8 @@ class Worker:
         reset_gpu_peak()
         board = self._board_for(job)
         check_owner_limit(board.experiment.variant(job.client).privacy, job.max_epsilon)
-        seed = derive_seed(board.experiment.seed, job.round, job.exchange, job.client)
+        exchange = int(job.scalars.get(EXCHANGE, job.exchange))
+        seed = derive_seed(board.experiment.seed, job.round, exchange, job.client)
         ctx = TaskContext(
             board,
             job.client,

@@ -275,8 +275,9 @@ def _find_privacy_problems(experiment: Experiment) -> Iterator[Problem]:
 
 def _find_secure_problems(experiment: Experiment) -> Iterator[Problem]:
     part, key = experiment.participation, "secure_aggregation"
-    if part.per_round < 3:
-        yield Problem("participation.per_round", part.per_round, f"{key} needs at least 3 clients in a round")
+    if part.quorum < 3:
+        why = f"{key} needs at least 3 clients: with two, each would learn the other's reply from the mean"
+        yield Problem("participation.quorum", part.quorum, why)
     if 2 * part.quorum <= part.per_round:
         why = f"{key} needs more than half of the {part.per_round} clients of a round (participation.per_round)"
         yield Problem("participation.quorum", part.quorum, why)

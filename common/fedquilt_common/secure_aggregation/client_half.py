@@ -41,7 +41,7 @@ from fedquilt_common.types import ClientId
 
 SHOWN_METRICS: Final = frozenset({"train_seconds", "kd_loss", "samples", "epsilon"})
 """Metrics that leave the board beside a masked reply; of the client's own samples they tell only how many test."""
-_LEAST_CLIENTS: Final = 3
+LEAST_CLIENTS: Final = 3
 """With two clients each would learn the other's reply from the mean."""
 
 
@@ -130,10 +130,10 @@ class SecureClient:
     def _check_members(self, members: list[ClientId], threshold: int) -> None:
         if len(set(members)) != len(members) or self.ctx.client not in members:
             raise PayloadError("the list of clients has a client twice, or lacks this one")
-        if len(members) < _LEAST_CLIENTS or not len(members) < 2 * threshold <= 2 * len(members):
+        if threshold < LEAST_CLIENTS or not len(members) < 2 * threshold <= 2 * len(members):
             raise PayloadError(
-                f"{threshold} of {len(members)} shares would give a secret: at least {_LEAST_CLIENTS} clients must "
-                "take part, and more than half of them must be needed (participation.quorum)"
+                f"{threshold} of {len(members)} shares would give a secret: at least {LEAST_CLIENTS} must be needed, "
+                "and more than half of them (participation.quorum)"
             )
 
     def _mask(self, task: Task, reply: Reply) -> dict[str, NDArray[np.int64]]:
@@ -166,7 +166,7 @@ class SecureClient:
             raise PayloadError("this client has not masked a reply")
         senders, members = secrets["masked_with"].tolist(), secrets["members"].tolist()
         survivors, sealed = set(np.asarray(task.arrays["survivors"]).tolist()), np.asarray(task.arrays["sealed"])
-        enough = len(survivors) >= max(int(secrets["threshold"][0]), 2)
+        enough = len(survivors) >= int(secrets["threshold"][0])
         if not (enough and survivors <= set(senders) and self.ctx.client in survivors):
             raise PayloadError(f"unmasks clients {sorted(survivors)}: that would tell of single replies")
         if sealed.shape != (len(senders), SEALED_BYTES):

@@ -31,9 +31,9 @@ def to_fixed(values: NDArray[Any], weight: float, clients: int) -> NDArray[np.in
             f"a number of the reply, times its weight, is not finite or not below {limit:g}, so a sum of {clients} "
             "clients cannot hide it: the training may have diverged; lower training.lr"
         )
-    return np.rint(products * 2.0**FRACTION_BITS).astype(np.int64)
+    return np.asarray(np.rint(products * 2.0**FRACTION_BITS), np.int64)
 
 
 def from_fixed(values: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return fixed-point numbers as float64, in the shape of ``values``."""
-    return values / 2.0**FRACTION_BITS
+    return np.asarray(values / 2.0**FRACTION_BITS)

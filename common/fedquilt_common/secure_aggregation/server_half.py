@@ -37,6 +37,7 @@ from fedquilt_common.secure_aggregation.keys import (
 from fedquilt_common.secure_aggregation.masks import MaskStream, add_masks, pair_sign
 from fedquilt_common.secure_aggregation.tasks import (
     ATTEMPT,
+    EXCHANGE,
     KEYS,
     MASKED_WITH,
     SHARES,
@@ -45,7 +46,7 @@ from fedquilt_common.secure_aggregation.tasks import (
     WEIGHT,
     encode_clients,
 )
-from fedquilt_common.types import Arrays, ClientId, Shapes
+from fedquilt_common.types import Arrays, ClientId, Scalar, Shapes
 from fedquilt_common.wire.codec import BLOCK, block
 
 Exchanges = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Mapping[ClientId, Reply]]
@@ -86,18 +87,25 @@ class SecureRounds:
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         inner = self.inner.round(state, ctx)
-        tasks = next(inner)
+        tasks, exchange = next(inner), 0
         while True:
+            tasks = _add_scalars(tasks, {EXCHANGE: exchange})
             if any(_is_summed(task) for task in tasks.values()):
                 self.sums[ctx.round] += 1
                 replies = yield from sum_replies(tasks, self.threshold, self.sums[ctx.round])
             else:
                 replies = yield tasks
             try:
-                tasks = inner.send(replies)
+                tasks, exchange = inner.send(replies), exchange + 1
             except StopIteration as done:
                 result: State = done.value
                 return result
+
+
+def _add_scalars(tasks: Mapping[ClientId, Task], scalars: Mapping[str, Scalar]) -> dict[ClientId, Task]:
+    """Return the tasks with further scalars; tasks that were one object stay one."""
+    made = {id(task): replace(task, scalars={**task.scalars, **scalars}) for task in tasks.values()}
+    return {client: made[id(task)] for client, task in tasks.items()}
 
 
 def _is_summed(task: Task) -> bool:
@@ -171,15 +179,10 @@ def _check_enough(clients: Sequence[ClientId], threshold: int) -> None:
 
 def _masked_tasks(tasks: Mapping[ClientId, Task], scalars: Mapping[str, Any]) -> dict[ClientId, Task]:
     """Return the algorithm's tasks, whose replies are to be masked, in fixed point."""
-    with_masks = {**scalars, MASKED_WITH: encode_clients(sorted(tasks))}
-    made: dict[int, Task] = {}
-    for task in tasks.values():
-        if id(task) not in made:
-            shapes = {**_shapes(task), WEIGHT: (1,)}
-            dtypes = dict.fromkeys(shapes, "int64")
-            own = {**task.scalars, **with_masks}
-            made[id(task)] = replace(task, scalars=own, expect=shapes, dtypes=dtypes, metrics={})
-    return {client: made[id(task)] for client, task in tasks.items()}
+    shapes = {**_shapes(next(iter(tasks.values()))), WEIGHT: (1,)}
+    dtypes = dict.fromkeys(shapes, "int64")
+    asked = _add_scalars(tasks, {**scalars, MASKED_WITH: encode_clients(sorted(tasks))})
+    return {client: replace(task, expect=shapes, dtypes=dtypes, metrics={}) for client, task in asked.items()}
 
 
 def _unmask_tasks(
@@ -248,5 +251,5 @@ def _mean(total: Mapping[str, NDArray[np.int64]], like: Arrays) -> dict[str, NDA
         if name != WEIGHT:
             mean = from_fixed(array) / weight
             whole = name in like and like[name].dtype.kind != "f"
-            means[name] = np.rint(mean).astype(like[name].dtype) if whole else mean.astype(np.float32)
+            means[name] = np.asarray(np.rint(mean), like[name].dtype) if whole else mean.astype(np.float32)
     return means

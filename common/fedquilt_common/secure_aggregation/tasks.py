@@ -22,6 +22,9 @@ THRESHOLD: Final = ".threshold"
 MASKED_WITH: Final = ".masked_with"
 """Scalar of the task whose reply is masked: the clients that add masks, such as ``0,2,5``."""
 
+EXCHANGE: Final = ".exchange"
+"""Scalar: the exchange that the task would have without secure aggregation; seeds follow from it."""
+
 WEIGHT: Final = ".weight"
 """Array of a masked reply: the client's weight, shape (1,)."""
 
@@ -45,4 +48,4 @@ def decode_clients(scalars: Mapping[str, Scalar]) -> list[ClientId]:
 
 def without_own(scalars: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the algorithm's scalars."""
-    return {name: value for name, value in scalars.items() if name not in (ATTEMPT, THRESHOLD, MASKED_WITH)}
+    return {name: value for name, value in scalars.items() if name not in (ATTEMPT, THRESHOLD, MASKED_WITH, EXCHANGE)}

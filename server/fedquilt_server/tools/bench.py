@@ -63,7 +63,7 @@ class BenchResult:
             console.print(name, {key: traffic(value) for key, value in numbers.items()})
 
 
-def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int) -> Experiment:
+def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int, *, secure: bool = False) -> Experiment:
     """Return an experiment without training.
 
     Args:
@@ -71,6 +71,7 @@ def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int) -
         clients: number of clients of all agents together.
         megabytes: size of the model in millions of bytes.
         rounds: number of rounds.
+        secure: with secure aggregation.
     """
     return Experiment.model_validate(
         {
@@ -80,12 +81,15 @@ def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int) -
             "model": {"name": "ballast", "megabytes": megabytes},
             "algorithm": {"name": "echo"},
             "participation": {"per_round": clients, "quorum": clients, "deadline": 3600.0},
+            "secure_aggregation": secure,
             "fleet": [{"kind": "bench", "agents": agents, "clients": clients}],
         }
     )
 
 
-def bench_rounds(agents: int, clients: int, megabytes: float, rounds: int, out: Path | None) -> BenchResult:
+def bench_rounds(
+    agents: int, clients: int, megabytes: float, rounds: int, out: Path | None, *, secure: bool = False
+) -> BenchResult:
     """Run a ``bench_experiment``.
 
     Args:
@@ -94,11 +98,12 @@ def bench_rounds(agents: int, clients: int, megabytes: float, rounds: int, out: 
         megabytes: size of the model in millions of bytes.
         rounds: number of rounds.
         out: run folder to keep; None uses a temporary one.
+        secure: with secure aggregation.
 
     Raises:
         FedquiltError: as ``run_simulation``.
     """
-    experiment = bench_experiment(agents, clients, megabytes, rounds)
+    experiment = bench_experiment(agents, clients, megabytes, rounds, secure=secure)
     with tempfile.TemporaryDirectory(prefix="fedquilt-bench-") as folder:
         done = run_simulation(make_plan(experiment, out or Path(folder) / "run"), lambda _: None)
     assert done is not None  # noqa: S101 - without should_stop, a run ends with a result

@@ -45,6 +45,7 @@ def bench_round(
     megabytes: Annotated[float, typer.Option(help="Model size in millions of bytes.")] = 45.0,
     rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rounds.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Run folder to keep; default: a temporary one.")] = None,
+    secure: Annotated[bool, typer.Option("--secure", help="With secure aggregation, of 3 clients or more.")] = False,
     json_: JsonMeasurement = False,
 ) -> None:
     """Run rounds without training on a real broker, coordinator and agents. Each client only adds a constant."""
@@ -54,7 +55,9 @@ def bench_round(
         raise ExperimentError(f"--megabytes {megabytes:g}: choose a size from 0.0001 to 4096")
     if clients is not None and clients < agents:
         raise ExperimentError(f"--agents {agents} --clients {clients}: each agent needs at least one client")
-    result = bench_rounds(agents, clients or agents, megabytes, rounds, out)
+    if secure and (clients or agents) < 3:
+        raise ExperimentError(f"--clients {clients or agents}: with --secure, choose 3 clients or more")
+    result = bench_rounds(agents, clients or agents, megabytes, rounds, out, secure=secure)
     if json_:
         typer.echo(json.dumps(result.as_json(), indent=2))
     else:

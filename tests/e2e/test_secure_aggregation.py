@@ -1,0 +1,87 @@
+"""A simulation with secure aggregation: crashes and drop-outs change nothing but who is in the sum."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import load_file
+from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.support.runs import finished_rounds
+from tests.support.warm import ForkedProgram
+
+pytest.importorskip("Crypto", reason="needs the extra secure")
+EXPERIMENT = """
+name: digits-secure
+seed: 7
+rounds: {rounds}
+data: {{set: digits, clients: 6, partition: {{scheme: uniform}}, public: {{samples: 40}}}}
+model: {{name: mlp}}
+algorithm: {{name: {algorithm}}}
+participation: {{per_round: 6, quorum: 4, deadline: {deadline}}}
+training: {{epochs: 1, batch: 32, lr: 0.2}}
+secure_aggregation: {secure}
+fleet: [{{kind: board, agents: 3, clients: 6}}]
+"""
+
+
+def simulate(folder: Path, *, secure: bool = True, algorithm: str = "fedavg") -> Any:
+    folder.mkdir()
+    text = EXPERIMENT.format(rounds=3, algorithm=algorithm, deadline=60, secure=str(secure).lower())
+    (folder / "secure.yaml").write_text(text)
+    done = run("simulate", "secure.yaml", "--out", "run", "--keep-replies", where=folder)
+    assert done.code == 0, done.err
+    return done
+
+
+@pytest.mark.timeout(300)
+def test_kills_change_no_bit_and_masks_no_more_than_the_rounding(tmp_path: Path) -> None:
+    plain, calm, killed = (tmp_path / name for name in ("plain", "calm", "killed"))
+    simulate(plain, secure=False)
+    simulate(calm)
+    killed.mkdir()
+    (killed / "secure.yaml").write_text((calm / "secure.yaml").read_text())
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=killed, start=ForkedProgram) as process:
+        for number, who in enumerate(("coordinator", "board-1")):
+            wait_for(lambda number=number: finished_rounds(killed) > number, "round")  # type: ignore[misc]
+            os.kill(psutil.Process(pids(killed)[who]).pid, signal.SIGKILL)
+        done = finish(process)
+    assert done.code == 0, done.err
+    assert fingerprint(killed) == fingerprint(calm)
+    models = [load_file(folder / "run" / "global.safetensors") for folder in (plain, calm)]
+    for name, array in models[0].items():
+        np.testing.assert_allclose(models[1][name], array, atol=1e-4)
+    replayed = run("replay", "run", where=calm)
+    assert replayed.code == 0, replayed.err
+
+
+@pytest.mark.timeout(300)
+def test_soft_labels_are_hidden_too(tmp_path: Path) -> None:
+    simulate(tmp_path / "plain", secure=False, algorithm="fedakd")
+    simulate(tmp_path / "secure", algorithm="fedakd")
+    plain, secure = (result(tmp_path / name)["rounds"] for name in ("plain", "secure"))
+    for before, after in zip(plain, secure, strict=True):
+        assert after["accuracy"] == pytest.approx(before["accuracy"], abs=0.02)
+
+
+@pytest.mark.timeout(300)
+def test_rounds_go_on_when_a_board_falls_silent(tmp_path: Path) -> None:
+    folder = tmp_path / "silent"
+    folder.mkdir()
+    (folder / "secure.yaml").write_text(EXPERIMENT.format(rounds=4, algorithm="fedavg", deadline=4, secure="true"))
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder, start=ForkedProgram) as process:
+        wait_for(lambda: finished_rounds(folder) > 0, "round")
+        board = psutil.Process(pids(folder)["board-2"])
+        board.suspend()
+        wait_for(lambda: finished_rounds(folder) > 2, "rounds without the board")
+        board.resume()
+        done = finish(process)
+    assert done.code == 0, done.err
+    rounds = result(folder)["rounds"]
+    assert any(set(clients) & {"4", "5"} for row in rounds for clients in row["missing"].values())
+    assert rounds[-1]["accuracy"] > 0.5

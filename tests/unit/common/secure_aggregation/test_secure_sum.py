@@ -1,0 +1,247 @@
+"""Secure aggregation in one process: exact sums, drop-outs at every step, and what clients refuse to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedquilt_common.algorithm_api import Reply, State, Task, pooling_problem, reply_weight
+from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.secure_aggregation.client_half import SecureClient
+from fedquilt_common.secure_aggregation.fixed_point import FRACTION_BITS, from_fixed, to_fixed
+from fedquilt_common.secure_aggregation.keys import join_shares, new_secret, split_secret
+from fedquilt_common.secure_aggregation.server_half import SecureRounds, sum_replies
+from fedquilt_common.secure_aggregation.tasks import KEYS, SHARES, UNMASK, WEIGHT
+
+pytest.importorskip("Crypto", reason="needs the extra secure")
+TASK = Task("train", {"weight": np.zeros((3, 5), np.float32), "steps": np.zeros((), np.int64)}, {"lr": 0.1})
+STEPS = [KEYS, SHARES, "train", UNMASK]
+FIELDS: dict[str, dict[str, Any]] = {"ditto": {"lambda": 0.1}, "fedprox": {"mu": 0.1}, "feddyn": {"alpha": 0.1}}
+SUMMED = {
+    "fedavg", "fedprox", "fedopt", "feddyn", "ditto", "fedrod", "fedper", "fedrep", "fedbabu", "all-large",
+    "fedmd", "fedakd", "dsfl",
+}  # fmt: skip
+
+
+@dataclass
+class Board:
+    """A client with its own memory."""
+
+    client: int
+    round: int = 1
+    secrets: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def answer(self, task: Task) -> Reply:
+        return SecureClient(self, lambda reply: reply.weight).do(task, self.train)
+
+    def train(self, task: Task) -> Reply:
+        assert dict(task.scalars) == {"lr": 0.1}, "the algorithm sees only its own scalars"
+        return plain_reply(self.client)
+
+
+def plain_reply(client: int) -> Reply:
+    rng = np.random.default_rng(client)
+    arrays = {"weight": rng.normal(size=(3, 5)).astype(np.float32), "steps": np.array(int(rng.integers(100)))}
+    return Reply(arrays, float(1 + client), {"loss": 2.0, "train_seconds": 3.0})
+
+
+def add_up(
+    clients: int, threshold: int, gone: Mapping[str, set[int]], seen: list[dict[int, Reply]] | None = None
+) -> Mapping[int, Reply]:
+    """Run a sum in which some clients stop answering from a step on; returns what the algorithm receives."""
+    boards = {client: Board(client) for client in range(clients)}
+    steps = sum_replies(dict.fromkeys(boards, TASK), threshold, 1)
+    tasks, lost = next(steps), set[int]()
+    while True:
+        kind = next(iter(tasks.values())).kind
+        lost |= gone.get(kind, set())
+        replies = {client: boards[client].answer(task) for client, task in tasks.items() if client not in lost}
+        if seen is not None:
+            seen.append(replies)
+        try:
+            tasks = steps.send(replies)
+        except StopIteration as done:
+            result: Mapping[int, Reply] = done.value
+            return result
+
+
+def fixed_mean(clients: set[int]) -> dict[str, NDArray[Any]]:
+    """Return the mean that the sum must give, without masks."""
+    replies = [plain_reply(client) for client in sorted(clients)]
+    weight = sum(reply.weight for reply in replies)
+    sums = {name: sum(to_fixed(r.arrays[name], r.weight, 9) for r in replies) for name in replies[0].arrays}
+    weighted = {name: from_fixed(np.asarray(total)) / weight for name, total in sums.items()}
+    return {"weight": weighted["weight"].astype(np.float32), "steps": np.rint(weighted["steps"]).astype(np.int64)}
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_the_mean_has_the_bits_of_the_sum_without_masks(data: st.DataObject) -> None:
+    clients = data.draw(st.integers(3, 8))
+    threshold = data.draw(st.integers(max(3, clients // 2 + 1), clients))
+    leaving = data.draw(st.permutations(range(clients)))[: clients - threshold]
+    gone: dict[str, set[int]] = {}
+    for client in leaving:
+        gone.setdefault(data.draw(st.sampled_from(STEPS)), set()).add(client)
+    replies = add_up(clients, threshold, gone)
+    survivors = set(range(clients)) - set().union(*(gone.get(step, set()) for step in STEPS[:3]))
+    assert set(replies) == survivors
+    expected = fixed_mean(survivors)
+    for reply in replies.values():
+        assert (reply.weight, dict(reply.metrics)) == (1.0, {})
+        for name, array in expected.items():
+            np.testing.assert_array_equal(reply.arrays[name], array)
+            assert reply.arrays[name].dtype == array.dtype
+
+
+def test_the_coordinator_sees_noise() -> None:
+    """Without a mask the upper bits of small numbers are all equal; a masked reply uses all of them alike."""
+    seen: list[dict[int, Reply]] = []
+    add_up(4, 3, {}, seen)
+    for client, reply in seen[2].items():
+        assert set(reply.metrics) == {"train_seconds"}
+        assert reply.weight == 1.0
+        values = reply.arrays["weight"].view(np.uint64).ravel()
+        bits = np.array([int(v).bit_count() for v in values])
+        assert 24 < bits.mean() < 40
+        fixed = to_fixed(plain_reply(client).arrays["weight"], 1.0 + client, 4).view(np.uint64).ravel()
+        assert not np.isin(values, fixed).any()
+        assert reply.arrays[WEIGHT][0] != (1 + client) << FRACTION_BITS
+
+
+def test_each_sum_has_masks_of_its_own() -> None:
+    first: list[dict[int, Reply]] = []
+    second: list[dict[int, Reply]] = []
+    add_up(3, 3, {}, first)
+    add_up(3, 3, {}, second)
+    assert not (first[2][0].arrays["weight"] == second[2][0].arrays["weight"]).any()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_too_few_clients_end_the_sum(step: str) -> None:
+    with pytest.raises(PayloadError, match="needs 4 clients"):
+        add_up(5, 4, {step: {0, 1}})
+
+
+def test_a_share_that_was_changed_on_its_way_is_noticed() -> None:
+    boards = {client: Board(client) for client in range(4)}
+    steps = sum_replies(dict.fromkeys(boards, TASK), 3, 1)
+    tasks = next(steps)
+    for _ in range(3):
+        tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
+    sealed = np.array(tasks[0].arrays["sealed"])
+    sealed[1, 20] ^= 1
+    with pytest.raises(PayloadError, match="client 1 sent to client 0 are damaged"):
+        boards[0].answer(replace(tasks[0], arrays={**tasks[0].arrays, "sealed": sealed}))
+    wrong = {client: boards[client].answer(tasks[client]) for client in (1, 2, 3)}
+    shares = np.array(wrong[1].arrays["shares"])
+    shares[0, 0] ^= 1
+    with pytest.raises(PayloadError, match="client 0's secret are wrong"):
+        steps.send({**wrong, 1: Reply({"shares": shares})})
+
+
+def masked_board() -> tuple[Board, Mapping[int, Task]]:
+    """Return board 0 of five after it has sent its masked reply, and the tasks that unmask."""
+    boards = {client: Board(client) for client in range(5)}
+    steps = sum_replies(dict.fromkeys(boards, TASK), 4, 1)
+    tasks = next(steps)
+    for _ in range(3):
+        tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
+    return boards[0], tasks
+
+
+@pytest.mark.parametrize(
+    ("survivors", "what"), [([0, 1, 2], "too few"), ([1, 2, 3, 4], "without itself"), ([0, 1, 2, 9], "a stranger")]
+)
+def test_a_client_unmasks_no_small_or_foreign_group(survivors: list[int], what: str) -> None:
+    board, tasks = masked_board()
+    with pytest.raises(PayloadError, match="would tell of single replies"):
+        board.answer(replace(tasks[0], arrays={**tasks[0].arrays, "survivors": np.array(survivors)}))
+
+
+def test_a_client_tells_its_shares_once() -> None:
+    """Two answers with different survivors could tell both secrets of one client."""
+    board, tasks = masked_board()
+    board.answer(tasks[0])
+    assert not board.secrets
+    with pytest.raises(PayloadError, match="has told its shares already"):
+        board.answer(tasks[0])
+
+
+def test_a_client_masks_one_reply_only_and_none_without_masks() -> None:
+    board, _ = masked_board()
+    again = replace(TASK, scalars={**TASK.scalars, ".attempt": 1, ".masked_with": "0,1,2,3,4"})
+    with pytest.raises(PayloadError, match="second reply"):
+        board.answer(again)
+    with pytest.raises(PayloadError, match="without masks, but the experiment promises them"):
+        board.answer(TASK)
+    with pytest.raises(PayloadError, match="no secrets for this sum"):
+        board.answer(replace(again, scalars={**again.scalars, ".attempt": 2}))
+
+
+@pytest.mark.parametrize(("members", "threshold"), [(2, 2), (6, 3), (5, 6)])
+def test_a_client_shares_no_secret_that_too_few_could_join(members: int, threshold: int) -> None:
+    boards = [Board(client) for client in range(members)]
+    keys = [board.answer(Task(KEYS, scalars={".attempt": 1})).arrays["keys"] for board in boards]
+    arrays = {"members": np.arange(members), "keys": np.stack(keys)}
+    with pytest.raises(PayloadError, match=r"participation\.quorum"):
+        boards[0].answer(Task(SHARES, arrays, {".attempt": 1, ".threshold": threshold}))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_numbers_that_no_mask_can_hide_are_refused(value: float) -> None:
+    with pytest.raises(PayloadError, match=r"lower training\.lr"):
+        to_fixed(np.array([0.5, value]), 10.0, 4)
+
+
+@given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=20), st.floats(0.001, 1000))
+def test_fixed_point_is_exact_to_its_step(values: list[float], weight: float) -> None:
+    back = from_fixed(to_fixed(np.array(values), weight, 50))
+    assert np.abs(back - np.array(values) * weight).max() <= 2.0 ** -(FRACTION_BITS + 1) * 1.001
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 12), st.data())
+def test_any_threshold_of_the_shares_joins_the_secret(count: int, data: st.DataObject) -> None:
+    threshold, secret = data.draw(st.integers(2, count)), new_secret()
+    shares = split_secret(secret, threshold, count)
+    chosen = data.draw(st.permutations(range(count)))
+    assert join_shares({position: shares[position] for position in chosen[:threshold]}) == secret
+    assert join_shares({position: shares[position] for position in chosen[: threshold - 1]}) != secret
+
+
+def test_a_round_that_starts_again_asks_for_new_secrets() -> None:
+    class Once:
+        def round(self, state: State, ctx: Any) -> Any:
+            replies = yield {0: TASK, 1: TASK, 2: TASK}
+            assert replies
+
+    @dataclass
+    class Context:
+        round: int
+
+    rounds = SecureRounds(Once(), 2)  # type: ignore[arg-type]
+    asked = [next(rounds.round(State({}), Context(number)))[0].scalars for number in (1, 1, 2)]  # type: ignore[arg-type]
+    assert [scalars[".attempt"] for scalars in asked] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_each_algorithm_declares_whether_its_replies_can_be_summed(name: str) -> None:
+    problem = pooling_problem(make_algorithm(name, FIELDS.get(name, {}), ()))
+    assert bool(problem) == (name not in SUMMED)
+    assert "does not declare" not in problem
+
+
+def test_weights_that_the_algorithm_sets_itself() -> None:
+    reply = Reply({}, 7.0, {"accuracy": 0.25})
+    cases = [("fedavg", {}, 7.0), ("feddyn", {"alpha": 0.1}, 1.0), ("fedmd", {}, 1.0), ("fedakd", {}, 0.25)]
+    for name, fields, weight in cases:
+        assert reply_weight(make_algorithm(name, fields, ()), reply) == weight
