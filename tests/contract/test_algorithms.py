@@ -130,7 +130,7 @@ class Fleet:
         train = self.dataset.train
         return [(train.take(share.train[: self.most]), train.take(share.test[: self.most])) for share in cut]
 
-    def ctx(self, round: int, fleet: Mapping[int, Profile]) -> RoundContext:
+    def ctx(self, round: int, fleet: Mapping[int, Profile], opened: float = 0.0) -> RoundContext:
         count = self.clients
         return RoundContext(round, fleet, self.experiment.seed, 99, count, count, self.bench, self.measures)
 

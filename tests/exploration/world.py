@@ -66,7 +66,7 @@ class World:
         return f"{self.rounds}x{self.exchanges}, asks {self.per_round}, quorum {self.quorum}, {deadline}"
 
 
-def _context(round: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
+def _context(round: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0) -> ServerContext:
     """A stand-in that says which clients may be asked, in turn."""
     turned = sorted(fleet, key=lambda client: ((client - round) % 8, client))
     return cast(ServerContext, tuple(turned))

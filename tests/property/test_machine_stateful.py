@@ -73,7 +73,7 @@ def load(event: Replied) -> Arrays:
     return {"w": np.full(3, int(event.digest) / 3, np.float32)}
 
 
-def lab(number: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
+def lab(number: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0) -> ServerContext:
     return RoundContext(number, fleet, 7, 99, 99, 3, no_model())
 
 

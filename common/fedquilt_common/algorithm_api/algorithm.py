@@ -176,6 +176,10 @@ class ServerContext(ServerTools, Protocol):
         """Whether the clients evaluate at the end of this round."""
 
     @property
+    def opened(self) -> float:
+        """Unix time in seconds at which the round opened, or last started again; the same after a crash."""
+
+    @property
     def seed(self) -> int:
         """The run's seed."""
 

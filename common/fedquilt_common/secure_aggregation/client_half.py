@@ -98,9 +98,7 @@ class SecureClient:
         """Draw the secrets of a new sum and return the public keys, uint8 of shape (2, 32)."""
         cipher, mask = new_secret(), new_secret()
         self.ctx.secrets.clear()
-        self.ctx.secrets.update(
-            sum=np.array([self.ctx.round, int(task.scalars[ATTEMPT])]), cipher=to_bytes(cipher), mask=to_bytes(mask)
-        )
+        self.ctx.secrets.update(sum=self._name(task), cipher=to_bytes(cipher), mask=to_bytes(mask))
         return Reply({"keys": np.stack([to_bytes(public_key(cipher, "cipher")), to_bytes(public_key(mask, "mask"))])})
 
     def _share_secrets(self, task: Task) -> Reply:
@@ -181,10 +179,14 @@ class SecureClient:
         secrets.clear()
         return Reply({"shares": np.stack(told)})
 
+    def _name(self, task: Task) -> NDArray[np.uint8]:
+        """Return what tells the task's sum from all others of the run, shape (n,)."""
+        return to_bytes(f"{self.ctx.round} {task.scalars[ATTEMPT]}".encode())
+
     def _open(self, task: Task) -> dict[str, NDArray[Any]]:
         """Return the secrets of the task's sum."""
-        secrets, asked = self.ctx.secrets, [self.ctx.round, int(task.scalars[ATTEMPT])]
-        if "sum" not in secrets or secrets["sum"].tolist() != asked:
+        secrets = self.ctx.secrets
+        if "sum" not in secrets or not np.array_equal(secrets["sum"], self._name(task)):
             raise PayloadError(
                 "this board has no secrets for this sum: its state is from before the sum began, or it has told its "
                 "shares already; the client takes part again in the next round"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -64,12 +63,10 @@ class SecureRounds:
     Attributes:
         inner: the algorithm; it reads of the replies only their mean.
         threshold: number of clients whose shares give a secret.
-        sums: sums that each round has begun.
     """
 
     inner: Algorithm
     threshold: int
-    sums: Counter[int] = field(default_factory=Counter, compare=False)
 
     @property
     def declares(self) -> Declaration:
@@ -91,8 +88,7 @@ class SecureRounds:
         while True:
             tasks = _add_scalars(tasks, {EXCHANGE: exchange})
             if any(_is_summed(task) for task in tasks.values()):
-                self.sums[ctx.round] += 1
-                replies = yield from sum_replies(tasks, self.threshold, self.sums[ctx.round])
+                replies = yield from sum_replies(tasks, self.threshold, f"{ctx.opened!r} {exchange}")
             else:
                 replies = yield tasks
             try:
@@ -121,18 +117,18 @@ def _shapes(task: Task) -> Shapes:
     return task.expect
 
 
-def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, number: int) -> Exchanges:
+def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) -> Exchanges:
     """Ask clients for masked replies and return the mean as the reply of each one that sent one.
 
     Args:
         tasks: the algorithm's tasks; all expect arrays of the same shapes.
         threshold: number of clients whose shares give a secret.
-        number: tells this sum from others of the round.
+        attempt: tells this sum from others of the round, also from those before the round started again.
 
     Raises:
         PayloadError: too few clients are left, or shares do not belong to the keys.
     """
-    scalars = {ATTEMPT: number}
+    scalars = {ATTEMPT: attempt}
     request = Task(KEYS, scalars=scalars, expect={"keys": (2, KEY_BYTES)}, dtypes={"keys": _BYTES})
     answers = yield dict.fromkeys(tasks, request)
     members = sorted(answers)

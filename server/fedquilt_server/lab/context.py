@@ -33,6 +33,7 @@ class RoundContext:
         per_round: number of clients that take part in a round.
         tools: what the coordinator derives from the experiment.
         measures: whether the clients evaluate at the end of this round.
+        opened: Unix time in seconds at which the round opened, by the journal; 0 outside rounds.
     """
 
     round: int
@@ -43,6 +44,7 @@ class RoundContext:
     per_round: int
     tools: ServerTools
     measures: bool = False
+    opened: float = 0.0
 
     @cached_property
     def rng(self) -> np.random.Generator:

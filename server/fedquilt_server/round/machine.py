@@ -45,7 +45,7 @@ class Machine:
         algorithm: its server half is driven round by round.
         policy: rounds, quorum and deadline.
         state: the state before round ``done + 1``.
-        context_for: makes the context of a round from its number and the clients that may be asked.
+        context_for: makes the context of a round from its number, the clients that may be asked, and the time.
         load: returns the arrays of an accepted reply; they are read when the algorithm uses them.
         done: rounds that are finished.
         validates: check the invariants after every event (``validate``).
@@ -128,7 +128,7 @@ class Machine:
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Return the algorithm's scores of a state."""
-        return self._algorithm.evaluate(state, self._context_for(self.done, self._fleet()))
+        return self._algorithm.evaluate(state, self._context_for(self.done, self._fleet(), 0.0))
 
     def restart_event(self, at: float, reason: str) -> RoundRestarted:
         """Return the event that starts the open round again for the clients for which it opened."""
@@ -311,7 +311,7 @@ class Machine:
     def _open_round(self, at: float, opened_at: float, fleet: Mapping[ClientId, Profile]) -> list[Command]:
         self._counts.opened_at, self._asked_fleet = opened_at, fleet
         self._since = dict(self._counted)
-        self._round = self._algorithm.round(self.state, self._context_for(self.round, fleet))
+        self._round = self._algorithm.round(self.state, self._context_for(self.round, fleet, at))
         return self._open_exchange(0, next(self._round), at)
 
     def _open_exchange(self, number: int, tasks: Mapping[ClientId, Task], at: float) -> list[Command]:

@@ -8,7 +8,7 @@ from fedquilt_common.algorithm_api import ServerContext
 from fedquilt_common.types import Arrays, ClientId, Profile
 from fedquilt_server.round.events import Replied
 
-ContextFactory = Callable[[int, Mapping[ClientId, Profile]], ServerContext]
-"""Makes the context of a round from its number and the connected clients."""
+ContextFactory = Callable[[int, Mapping[ClientId, Profile], float], ServerContext]
+"""Makes the context of a round from its number, the connected clients and the Unix time at which it opens."""
 Load = Callable[[Replied], Arrays]
 """Returns the arrays of an accepted reply."""

@@ -51,7 +51,9 @@ def make_server_half(workbench: Workbench, folder: Path, find_key: Callable[[Pat
     return algorithm
 
 
-def make_context(workbench: Workbench, round: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
+def make_context(
+    workbench: Workbench, round: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0
+) -> ServerContext:
     """Return the context of a round for the clients that may be asked; round 0 is the start of the run."""
     experiment = workbench.experiment
     return RoundContext(
@@ -63,6 +65,7 @@ def make_context(workbench: Workbench, round: int, fleet: Mapping[ClientId, Prof
         experiment.participation.per_round,
         workbench,
         workbench.is_evaluated(round) and workbench.clients_evaluate,
+        opened,
     )
 
 

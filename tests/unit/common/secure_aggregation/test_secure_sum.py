@@ -58,7 +58,7 @@ def add_up(
 ) -> Mapping[int, Reply]:
     """Run a sum in which some clients stop answering from a step on; returns what the algorithm receives."""
     boards = {client: Board(client) for client in range(clients)}
-    steps = sum_replies(dict.fromkeys(boards, TASK), threshold, 1)
+    steps = sum_replies(dict.fromkeys(boards, TASK), threshold, "1.5 0")
     tasks, lost = next(steps), set[int]()
     while True:
         kind = next(iter(tasks.values())).kind
@@ -133,7 +133,7 @@ def test_too_few_clients_end_the_sum(step: str) -> None:
 
 def test_a_share_that_was_changed_on_its_way_is_noticed() -> None:
     boards = {client: Board(client) for client in range(4)}
-    steps = sum_replies(dict.fromkeys(boards, TASK), 3, 1)
+    steps = sum_replies(dict.fromkeys(boards, TASK), 3, "1.5 0")
     tasks = next(steps)
     for _ in range(3):
         tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
@@ -151,7 +151,7 @@ def test_a_share_that_was_changed_on_its_way_is_noticed() -> None:
 def masked_board() -> tuple[Board, Mapping[int, Task]]:
     """Return board 0 of five after it has sent its masked reply, and the tasks that unmask."""
     boards = {client: Board(client) for client in range(5)}
-    steps = sum_replies(dict.fromkeys(boards, TASK), 4, 1)
+    steps = sum_replies(dict.fromkeys(boards, TASK), 4, "1.5 0")
     tasks = next(steps)
     for _ in range(3):
         tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
@@ -178,22 +178,22 @@ def test_a_client_tells_its_shares_once() -> None:
 
 def test_a_client_masks_one_reply_only_and_none_without_masks() -> None:
     board, _ = masked_board()
-    again = replace(TASK, scalars={**TASK.scalars, ".attempt": 1, ".masked_with": "0,1,2,3,4"})
+    again = replace(TASK, scalars={**TASK.scalars, ".attempt": "1.5 0", ".masked_with": "0,1,2,3,4"})
     with pytest.raises(PayloadError, match="second reply"):
         board.answer(again)
     with pytest.raises(PayloadError, match="without masks, but the experiment promises them"):
         board.answer(TASK)
     with pytest.raises(PayloadError, match="no secrets for this sum"):
-        board.answer(replace(again, scalars={**again.scalars, ".attempt": 2}))
+        board.answer(replace(again, scalars={**again.scalars, ".attempt": "2.5 0"}))
 
 
 @pytest.mark.parametrize(("members", "threshold"), [(2, 2), (6, 3), (5, 6)])
 def test_a_client_shares_no_secret_that_too_few_could_join(members: int, threshold: int) -> None:
     boards = [Board(client) for client in range(members)]
-    keys = [board.answer(Task(KEYS, scalars={".attempt": 1})).arrays["keys"] for board in boards]
+    keys = [board.answer(Task(KEYS, scalars={".attempt": "1.5 0"})).arrays["keys"] for board in boards]
     arrays = {"members": np.arange(members), "keys": np.stack(keys)}
     with pytest.raises(PayloadError, match=r"participation\.quorum"):
-        boards[0].answer(Task(SHARES, arrays, {".attempt": 1, ".threshold": threshold}))
+        boards[0].answer(Task(SHARES, arrays, {".attempt": "1.5 0", ".threshold": threshold}))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
@@ -226,11 +226,11 @@ def test_a_round_that_starts_again_asks_for_new_secrets() -> None:
 
     @dataclass
     class Context:
-        round: int
+        opened: float
 
-    rounds = SecureRounds(Once(), 2)  # type: ignore[arg-type]
-    asked = [next(rounds.round(State({}), Context(number)))[0].scalars for number in (1, 1, 2)]  # type: ignore[arg-type]
-    assert [scalars[".attempt"] for scalars in asked] == [1, 2, 1]
+    rounds = SecureRounds(Once(), 3)  # type: ignore[arg-type]
+    tasks = [next(rounds.round(State({}), Context(at)))[0] for at in (10.25, 10.25, 99.5)]  # type: ignore[arg-type]
+    assert tasks[0] == tasks[1] != tasks[2]
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

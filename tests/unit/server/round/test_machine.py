@@ -40,7 +40,7 @@ def no_model() -> Any:
 
 
 def labs(per_round: int) -> ContextFactory:
-    def make(number: int, fleet: Mapping[ClientId, Profile]) -> ServerContext:
+    def make(number: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0) -> ServerContext:
         return RoundContext(number, fleet, 7, 99, 99, per_round, no_model())
 
     return make
