@@ -119,6 +119,7 @@ COMMON = {
     "submodels": "errors types wire",
     "privacy": "algorithm_api errors experiment files types",
     "learning_tasks": "errors types",
+    "secure_aggregation": "aggregation algorithm_api errors types wire",
     "algorithm_api": "learning_tasks submodels types",
     "models": "errors types user_imports",
     "tracing": "errors experiment models privacy submodels",
