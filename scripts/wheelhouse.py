@@ -8,7 +8,7 @@ their SHA-256 hashes for ``pip install --no-index --no-deps --require-hashes``. 
 alone, torch comes with gigabytes for NVIDIA GPUs, for aarch64 too, and the script ends with an error: name an index
 with CPU-only wheels in PIP_EXTRA_INDEX_URL (see the torch installation page), or give ``--gpu`` for a machine that has
 such a GPU. Leave torch out with ``--without torch`` if the board has its own, as a Jetson has. The wheels for
-differential privacy (the extra ``dp``) are always included.
+differential privacy and secure aggregation (the extras ``dp`` and ``secure``) are always included.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ GLIBC = range(17, 36)
 """Minor versions of the C library whose wheels Debian 12 and Ubuntu 22.04 can load."""
 BOARD = {"platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
 ARCHITECTURES = ("aarch64", "armv7l", "x86_64")
-PRIVACY = "dp"
-"""The extra that each wheelhouse includes. It takes 0.4 MiB, and a board without it would need another release."""
+PRIVACY = "dp,secure"
+"""The extras that each wheelhouse includes. They are small, and a board without them would need another release."""
 
 
 def platforms(arch: str) -> list[str]:
@@ -74,7 +74,7 @@ def project(text: str) -> str:
 
 
 def find_missing(folder: Path, arch: str, python: str, without: Iterable[str]) -> set[str]:
-    """Return the projects that a wheel needs but the folder lacks, with those for differential privacy.
+    """Return the projects that a wheel needs but the folder lacks, with those for privacy.
 
     pip did not choose them, because it evaluates markers on this machine. It would also add torch to Opacus, which the
     board may already have.

@@ -94,7 +94,9 @@ def test_what_is_needed_and_not_there_is_noticed(script: Any, tmp_path: Path) ->
     wheel(tmp_path, "idna")
     assert script.find_missing(tmp_path, "aarch64", "3.10", ["torch"]) == {"exceptiongroup"}
     assert script.find_missing(tmp_path, "aarch64", "3.11", []) == {"torch"}
-    wheel(tmp_path, "fedquilt", "idna", "torch; extra == 'dp'", "opacus; extra == 'dp'", "fastapi; extra == 'server'")
+    wheel(
+        tmp_path, "fedquilt", "idna", "torch; extra == 'dp'", "opacus; extra == 'secure'", "fastapi; extra == 'server'"
+    )
     assert script.find_missing(tmp_path, "aarch64", "3.11", ["torch"]) == {"opacus"}
 
 

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from Crypto.Protocol.SecretSharing import Shamir as Shamir
     from cryptography.hazmat.primitives.ciphers import Cipher
 
-_MISSING: Final = "secure aggregation needs the packages cryptography and pycryptodome: pip install 'fedquilt[secure]'"
+_MISSING: Final = (
+    "secure aggregation needs the packages cryptography and pycryptodome: run `pip install 'fedquilt[secure]'` on this "
+    "machine. If it is a board with a wheelhouse's release, run `make wheelhouse` and `fedquilt upgrade` on the "
+    "workstation; if it is a container, build the image again"
+)
 
 
 def check_packages() -> None:
