@@ -228,16 +228,14 @@ class ExperimentTools:
         Raises:
             ExperimentError: it mixes the samples of a batch, or it cannot be built.
         """
-        from fedquilt_common.models import has_param
+        from fedquilt_common.models import advise_against_batch_norm
         from fedquilt_common.models.norms import find_batch_norm
         from fedquilt_common.tracing.trace import build_on_meta
 
         if norm := find_batch_norm(build_on_meta(self.model_builder(model))):
-            group = f"Set {key}.norm to group, as in model: {{name: {model.name}, norm: group}}"
-            remedy = group if has_param(model.name, "norm") else "Choose a model without batch norm, such as image-cnn"
             raise ExperimentError(
                 f"{key}.name = {model.name}: its {norm} mixes the samples of a batch, so the gradient of one sample "
-                f"cannot be bounded. {remedy}; or remove the section privacy"
+                f"cannot be bounded. {advise_against_batch_norm(model.name, key)}; or remove the section privacy"
             )
 
     @cached_property

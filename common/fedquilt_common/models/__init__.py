@@ -71,6 +71,18 @@ def build_model(
     return make
 
 
+def advise_against_batch_norm(name: str, key: str = "model") -> str:
+    """Return advice, as a sentence without its full stop, where a model may not have batch norm.
+
+    Args:
+        name: of the model.
+        key: of the experiment file that names the model.
+    """
+    if has_param(name, "norm"):
+        return f"Set {key}.norm to group, as in model: {{name: {name}, norm: group}}"
+    return "Choose a model without batch norm, such as image-cnn"
+
+
 def has_param(name: str, key: str) -> bool:
     """Whether one of our models has the parameter ``key``; False for a user's own."""
     return name in MODELS and key in inspect.signature(resolve(name, MODELS, "model")).parameters

@@ -13,6 +13,7 @@ from fedquilt_common.datasets.shares import clients_evaluate
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
 from fedquilt_common.experiment.sections import Model
 from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.models import advise_against_batch_norm
 from fedquilt_common.privacy.central_accountant import NoisyRounds, solve_central_noise
 from fedquilt_common.privacy.promises import check_privacy
 from fedquilt_common.secure_aggregation.packages import check_packages
@@ -170,9 +171,10 @@ class Workbench(ExperimentTools):
         except PrivacyBudgetError as error:
             raise ExperimentError(str(error)) from None
         if set(self.first_model()) - self.parameters:
+            name = self.experiment.model.name
             raise ExperimentError(
-                f"model.name = {self.experiment.model.name}: it has statistics of its batch norm, which nothing clips; "
-                "choose a model without, such as resnet18-gn, or remove the section privacy"
+                f"model.name = {name}: it has statistics of its batch norm, which nothing clips. "
+                f"{advise_against_batch_norm(name)}; or remove the section privacy"
             )
 
     def _check_secure_aggregation(self) -> None:
