@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.privacy.promises import check_privacy
+from fedquilt_common.secure_aggregation.tasks import SECRETS
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.training_jobs import Job, JobData, Spending
@@ -30,10 +31,6 @@ from fedquilt_common.wire.messages import RunMessage
 
 if TYPE_CHECKING:
     from fedquilt_client.privacy_account import PrivacyAccount
-
-
-_SECRETS: Final = ".secure/"
-"""Begins the names of secrets in the file of a client's private memory."""
 
 
 @dataclass(frozen=True)
@@ -250,18 +247,18 @@ class TaskContext:
     @cached_property
     def memory(self) -> dict[str, NDArray[Any]]:
         """The client's private arrays; replace entries, but the arrays themselves are read-only."""
-        return {name: array for name, array in self._stored_memory.items() if not name.startswith(_SECRETS)}
+        return {name: array for name, array in self._stored_memory.items() if not name.startswith(SECRETS)}
 
     @cached_property
     def secrets(self) -> dict[str, NDArray[Any]]:
         """The secrets of an open sum of secure aggregation, which the algorithm does not see."""
         stored = self._stored_memory
-        return {name[len(_SECRETS) :]: stored[name] for name in stored if name.startswith(_SECRETS)}
+        return {name[len(SECRETS) :]: stored[name] for name in stored if name.startswith(SECRETS)}
 
     @property
     def memory_to_store(self) -> dict[str, NDArray[Any]]:
         """All that the client keeps until its next task."""
-        return self.memory | {f"{_SECRETS}{name}": array for name, array in self.secrets.items()}
+        return self.memory | {f"{SECRETS}{name}": array for name, array in self.secrets.items()}
 
     @cached_property
     def learner(self) -> Learner:

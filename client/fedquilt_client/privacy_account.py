@@ -21,7 +21,9 @@ from fedquilt_common.privacy.meter import PrivacyMeter, SpendingLimit
 from fedquilt_common.privacy.noise_key import open_key
 from fedquilt_common.privacy.samples_spent import find_related, keep_samples
 from fedquilt_common.privacy.secret_noise import open_secret
+from fedquilt_common.secure_aggregation.tasks import EXCHANGE, SECRETS, without_own
 from fedquilt_common.training_jobs import Job, Spending
+from fedquilt_common.wire.codec import FileArrays
 
 PUBLIC_METRICS: Final = frozenset({"train_seconds", "steps", "kd_loss", "accuracy", "samples"})
 """Metrics of a private client that leave the board: they depend on time, on the experiment, or on public samples."""
@@ -96,7 +98,7 @@ def open_account(
     spent = {entry.training: entry.charge for entry in known}
     mine = [entry for entry in known if (entry.run, entry.client) == (run, job.client)]
     noise = mine[-1].charge.noise if mine else None
-    meter = PrivacyMeter(privacy, passes, spent, noise, functools.partial(_open_secret, job, experiment, privacy))
+    meter = PrivacyMeter(privacy, passes, spent, noise, functools.partial(open_task_secret, job, experiment, privacy))
     meter.owner = _owner_limit(job.max_epsilon, privacy, known)
     return PrivacyAccount(job, run, job.ledgers, ids, seen, meter)
 
@@ -136,12 +138,25 @@ def _owner_limit(most: float | None, privacy: Privacy, known: Sequence[LedgerEnt
     return SpendingLimit(most, delta, "ask the board's owner for a larger --max-epsilon")
 
 
-def _open_secret(
+def _memory_digest(job: Job, *, secure: bool) -> str | None:
+    """Return the digest of what the algorithm remembers: the secrets of secure aggregation change no training."""
+    if job.memory is None or not secure:
+        return job.memory.digest if job.memory is not None else None
+    whole = hashlib.sha256()
+    arrays = FileArrays(job.memory.path)
+    for name in sorted(name for name in arrays if not name.startswith(SECRETS)):
+        whole.update(f"{name} {arrays.shape(name)} {arrays.dtype(name)}".encode())
+        whole.update(np.ascontiguousarray(arrays[name]).data)
+    return whole.hexdigest()
+
+
+def open_task_secret(
     job: Job, experiment: Experiment, privacy: Privacy, facts: Sequence[Any]
 ) -> tuple[str, np.random.Generator]:
     """Return the digest and the generator of a training: everything that its result depends on decides the noise."""
     assert job.ledgers is not None  # noqa: S101 - open_account has checked it
-    inputs = [patch.digest for patch in job.patches], job.memory.digest if job.memory is not None else None
-    task = job.client, job.round, job.exchange, job.kind, sorted(job.scalars.items()), job.slice
+    inputs = [patch.digest for patch in job.patches], _memory_digest(job, secure=experiment.secure_aggregation)
+    exchange = job.scalars.get(EXCHANGE, job.exchange)
+    task = job.client, job.round, exchange, job.kind, sorted(without_own(job.scalars).items()), job.slice
     whole = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
     return open_secret(open_key(job.ledgers), [*task, *inputs, whole, privacy.model_dump(), *facts])

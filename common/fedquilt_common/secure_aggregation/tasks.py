@@ -25,6 +25,8 @@ MASKED_WITH: Final = ".masked_with"
 EXCHANGE: Final = ".exchange"
 """Scalar: the exchange that the task would have without secure aggregation; seeds follow from it."""
 
+SECRETS: Final = ".secure/"
+"""Begins the names of secrets in the file of a client's private memory."""
 WEIGHT: Final = ".weight"
 """Array of a masked reply: the client's weight, shape (1,)."""
 

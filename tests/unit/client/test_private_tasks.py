@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from tests.unit.client.test_worker import do, done, learner
 
 from fedquilt_client.context import BoardRun, TaskContext
 from fedquilt_client.current_run import commit_finished
-from fedquilt_client.privacy_account import PUBLIC_METRICS
+from fedquilt_client.privacy_account import PUBLIC_METRICS, open_task_secret
 from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.errors import RunFolderError
@@ -20,8 +21,10 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
 from fedquilt_common.privacy.sample_batches import largest_draw
+from fedquilt_common.secure_aggregation.tasks import ATTEMPT, EXCHANGE, SECRETS
 from fedquilt_common.submodels.slices import full_slice
-from fedquilt_common.training_jobs import Job, Spending
+from fedquilt_common.training_jobs import CheckedFile, Job, Spending
+from fedquilt_common.types import Arrays
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
 
@@ -193,3 +196,21 @@ def test_a_sub_model_fits_if_the_gradients_of_single_samples_do(kit: Kit) -> Non
     plain = {key: value for key, value in PRIVATE.items() if key != "privacy"}
     numbers = 64 * 512 + 512 + 512 * 10 + 10
     assert need(**PRIVATE) - need(**plain) == pytest.approx(largest_draw(60) * numbers * 4, rel=0.05)
+
+
+def test_masks_change_no_noise(board: PrivateBoard) -> None:
+    """A round of secure aggregation that starts again repeats its trainings, which must spend nothing twice."""
+    experiment = Experiment.model_validate_json(json.dumps(board.kit.run(**PRIVATE).experiment))
+    masked = experiment.model_copy(update={"secure_aggregation": True})
+
+    def digest(attempt: str, exchange: int, secret: int, model: float = 1.0, **scalars: Any) -> str:
+        arrays: Arrays = {"w": np.full(3, model, np.float32), f"{SECRETS}mask": np.full(16, secret, np.uint8)}
+        memory = write_arrays(board.kit.folder / f"{attempt}{secret}{model}.memory", arrays)
+        own = {ATTEMPT: attempt, EXCHANGE: 0, **scalars}
+        job = board.job(board.run(), exchange=exchange, scalars=own, memory=CheckedFile(memory.path, memory.digest))
+        assert masked.privacy is not None
+        return open_task_secret(job, masked, masked.privacy, ["facts"])[0]
+
+    assert digest("1.5 0", 2, 7) == digest("2.5 0", 6, 8)
+    assert digest("1.5 0", 2, 7) != digest("1.5 0", 2, 7, model=2.0)
+    assert digest("1.5 0", 2, 7) != digest("1.5 0", 2, 7, lr=0.5)
