@@ -160,6 +160,7 @@ SERVER = {
     "watch": "fleet library runs status",
     "sinks": "library status",
     "tools": "simulate status",
+    "privacy_audit": "central history lab runs status",
     "replay": "central coordinator lab round runs status",
     "sweep": "runs simulate status",
     "report": "library status sweep",

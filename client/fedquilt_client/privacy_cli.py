@@ -11,6 +11,7 @@ import typer
 from fedquilt_client.memory_cli import IdOption, StateOption, find_state
 from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
 from fedquilt_client.store import LEDGERS, Damaged
+from fedquilt_common.cli import add_parts
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.privacy.accountant import epsilon_of
@@ -22,7 +23,8 @@ SHOWN: Final = 12
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 privacy_app = typer.Typer(
-    no_args_is_help=True, help="See what training has spent of the privacy of the samples on this board."
+    no_args_is_help=True,
+    help="See what training has spent of the privacy of the samples on this board, and audit a run on the workstation.",
 )
 app.add_typer(privacy_app, name="privacy")
 
@@ -120,6 +122,9 @@ def _print(rows: list[dict[str, Any]]) -> None:
     print_table(table)
     if any(row["related"] for row in rows):
         print("Related samples have some in common: an epsilon counts what the related ones have spent, too.")
+
+
+add_parts("privacy", privacy_app)
 
 
 def run(arguments: list[str]) -> None:

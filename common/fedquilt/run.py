@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedquilt_common.errors import NoGlobalModelError, PackageMissingError, PayloadError, RunFolderError
+from fedquilt_common.errors import NoGlobalModelError, PackageMissingError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.types import Arrays
-from fedquilt_server.runs.result_files import MODEL, read_result
+from fedquilt_server.runs.result_files import MODEL, read_model, read_result
 from fedquilt_server.runs.tables import round_records
 from fedquilt_server.status.results import Result, RoundResult
 
@@ -98,21 +98,8 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
 
 def _global_arrays(run: Run) -> Arrays:
     from fedquilt_common.algorithms import DIAGNOSTICS
-    from fedquilt_common.wire.chunks import digest_file
-    from fedquilt_common.wire.codec import FileArrays
 
-    path, algorithm = run.folder / MODEL, run.experiment.algorithm.name
-    if not path.is_file():
-        raise RunFolderError(
-            f"{run.folder}: holds no {MODEL}, so the run is not finished; run the same experiment in it again to resume"
-        )
-    try:
-        arrays = FileArrays(path)
-        expected = run.result.final.get("global_sha256")
-        if expected is not None and digest_file(path) != expected:
-            raise PayloadError("its SHA-256 is not the global_sha256 of result.json")
-    except (PayloadError, OSError) as error:
-        raise RunFolderError(f"{path}: is damaged: {error}; run the experiment again") from error
+    arrays, algorithm = read_model(run.folder, run.result), run.experiment.algorithm.name
     if algorithm in DIAGNOSTICS or not len(arrays):
         raise NoGlobalModelError(
             f"the algorithm '{algorithm}' has no global model: each client keeps its own; "

@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("fedquilt_common.data_tools.cli", "List, download, inspect, partition and publish data sets."),
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
     "memory": ("fedquilt_client.memory_cli", "List and export the private memory of clients on this board."),
-    "privacy": ("fedquilt_client.privacy_cli", "See what training has spent of the privacy of samples on this board."),
+    "privacy": ("fedquilt_client.privacy_cli", "See what training has spent of the samples' privacy, and audit a run."),
     "model": ("fedquilt_server.tools.model_cli", "Inspect a model and its sub-models."),
     "federation": ("fedquilt_server.provisioning.cli", "Create a federation's certificates, and run its broker."),
     "provision": ("fedquilt_server.provisioning.cli", "Give a board an identity and its configuration."),
@@ -47,7 +47,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("fedquilt_common.doctor.cli", "Check everything that a run needs, and report what is missing."),
     "bench": ("fedquilt_server.tools.bench_cli", "Measure rounds without training, and the cost of narrow links."),
 }
-PARTS: dict[str, tuple[str, ...]] = {"data": ("fedquilt_server.central.noise_matrix_cli",)}
+PARTS: dict[str, tuple[str, ...]] = {
+    "data": ("fedquilt_server.central.noise_matrix_cli",),
+    "privacy": ("fedquilt_server.privacy_audit.cli",),
+}
 """Modules of another half of the program with further sub-commands of a group; each has ``add_to``."""
 GROUPS = frozenset({"bench", "data", "federation", "memory", "model", "privacy"})
 """Commands that only hold sub-commands: alone they print their help and exit with 0, as ``fedquilt`` alone does."""

@@ -37,3 +37,10 @@ def boxes(folder: Path | None = None) -> Dataset:
             x[image, 0, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 1 - 2 * kind
             y[image, place] = (kind, 0.25 + 0.5 * column, 0.25 + 0.5 * row, 0.5, 0.5)
     return Dataset("boxes", Examples(x[:200], y[:200]), Examples(x[200:], y[200:]), 2, task="detection")
+
+
+def dice(folder: Path | None = None) -> Dataset:
+    """Classification without any rule: random labels of random points, so that a model can only learn them by heart."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(1200, 24)).astype(np.float32), rng.integers(0, 6, 1200)
+    return Dataset("dice", Examples(x[:800], y[:800]), Examples(x[800:], y[800:]), 6)

@@ -10,13 +10,15 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from fedquilt_common.errors import RunFolderError
+from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
 from fedquilt_common.learning_tasks.metrics import ACCURACY, MAIN_METRICS, METRICS, SECOND_METRICS
-from fedquilt_common.wire.chunks import Blob
+from fedquilt_common.types import Arrays
+from fedquilt_common.wire.chunks import Blob, digest_file
+from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
@@ -211,6 +213,31 @@ def read_result(folder: Path) -> Result:
             f"{path}: is damaged ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}); "
             "run the experiment again with another run folder"
         ) from None
+
+
+def read_model(folder: Path, result: Result) -> Arrays:
+    """Return the final global model of a run, read lazily; without arrays if the algorithm has none.
+
+    Args:
+        folder: the run folder.
+        result: its ``result.json``.
+
+    Raises:
+        RunFolderError: the run is not finished, or the file is damaged.
+    """
+    path = folder / MODEL
+    if not path.is_file():
+        raise RunFolderError(
+            f"{folder}: holds no {MODEL}, so the run is not finished; run the same experiment in it again to resume"
+        )
+    try:
+        arrays = FileArrays(path)
+        expected = result.final.get("global_sha256")
+        if expected is not None and digest_file(path) != expected:
+            raise PayloadError("its SHA-256 is not the global_sha256 of result.json")
+    except (PayloadError, OSError) as error:
+        raise RunFolderError(f"{path}: is damaged: {error}; run the experiment again") from error
+    return arrays
 
 
 def record_ending(folder: Path, experiment: Experiment, ending: Ending) -> None:

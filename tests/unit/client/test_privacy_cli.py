@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,16 @@ def spend(folder: Path, samples: list[int], run: str, client: int, epsilon: floa
 def state(tmp_path: Path) -> Path:
     (tmp_path / "state" / "runs").mkdir(parents=True)
     return tmp_path / "state"
+
+
+def test_a_board_without_the_server_half_shows_its_ledgers(state: Path) -> None:
+    code = (
+        "import sys; sys.modules['fedquilt_server'] = None; from fedquilt_common.cli import run; "
+        f"sys.exit(run(['privacy', 'show', '--state', {str(state)!r}, '--json']) + run(['privacy', 'audit', 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("[]\n", 2), done.stderr
+    assert "No such command 'audit'" in done.stderr
 
 
 def show(state: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, dict[str, Any]]:
