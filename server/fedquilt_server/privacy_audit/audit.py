@@ -173,11 +173,13 @@ def _shapes(run: FinishedRun, variant: Variant) -> Shapes:
 def _find_bound(run: FinishedRun, clients: frozenset[ClientId] | set[ClientId]) -> PrivacyBound | None:
     """Return what the least private of the clients is guaranteed, or what the coordinator's noise guarantees."""
     central = run.result.rounds[-1].central_privacy if run.result.rounds else None
-    spent = {row.client: row for row in run.result.privacy if row.epsilon is not None}
+    spent = {
+        row.client: (row.epsilon or 0.0, row.delta or 0.0) for row in run.result.privacy if row.epsilon is not None
+    }
     bounds = [PrivacyBound(central.epsilon, central.delta)] if central is not None else []
     if clients <= spent.keys():
-        rows = [spent[client] for client in clients]
-        bounds.append(PrivacyBound(max(row.epsilon or 0.0 for row in rows), max(row.delta for row in rows)))
+        epsilons, deltas = zip(*(spent[client] for client in clients), strict=True)
+        bounds.append(PrivacyBound(max(epsilons), max(deltas)))
     return min(bounds, key=lambda bound: bound.auc, default=None)
 
 

@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.public import own_public
-from fedquilt_common.datasets.shares import take_samples
+from fedquilt_common.datasets.shares import SampleIndices, take_samples
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import ClientId, Examples
 from fedquilt_server.lab.workbench import Workbench
-
-Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -36,17 +34,17 @@ class Candidates:
 
     samples: Examples
     is_member: NDArray[np.bool_]
-    compared: Positions
+    compared: SampleIndices
     unused: int
 
     @property
-    def members(self) -> Positions:
-        """Positions of the compared members."""
+    def members(self) -> SampleIndices:
+        """SampleIndices of the compared members."""
         return self.compared[self.is_member[self.compared]]
 
     @property
-    def others(self) -> Positions:
-        """Positions of the compared non-members."""
+    def others(self) -> SampleIndices:
+        """SampleIndices of the compared non-members."""
         return self.compared[~self.is_member[self.compared]]
 
 
@@ -84,7 +82,7 @@ def find_candidates(bench: Workbench, clients: Collection[ClientId], seed: int) 
     )
 
 
-def _find_free(bench: Workbench, seed: int) -> Positions:
+def _find_free(bench: Workbench, seed: int) -> SampleIndices:
     """Return the samples that no client trained on: official training samples at random, then test samples."""
     official, tests = len(bench.dataset.train), len(bench.dataset.test)
     taken = [own_public(bench.experiment, bench.raw_dataset), *(share.train for share in bench.shares)]
@@ -99,7 +97,7 @@ def _class_labels(bench: Workbench) -> NDArray[np.int64]:
     return y if y.ndim == 1 and y.dtype.kind in "iu" else np.zeros(len(y), np.int64)
 
 
-def _take_each(index: Positions, labels: NDArray[np.int64], wanted: NDArray[np.int64]) -> Positions:
+def _take_each(index: SampleIndices, labels: NDArray[np.int64], wanted: NDArray[np.int64]) -> SampleIndices:
     """Return the first of ``index`` of each class, at most as many as ``wanted`` has of it."""
     found = [index[labels[index] == label][: int((wanted == label).sum())] for label in np.unique(wanted)]
     return np.concatenate(found) if found else index[:0]
