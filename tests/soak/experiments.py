@@ -1,4 +1,6 @@
-"""The small experiments of the soak test: one for each algorithm, made from ``deploy/experiments/digits-*.yaml``.
+"""The small experiments of the soak test: one for each algorithm and way of pooling replies.
+
+They are made from ``deploy/experiments/digits-*.yaml``.
 
 Each one has four clients on two agents and trains little. Starting torch in several processes dominates the time of a
 scenario, so a round costs almost nothing.
@@ -18,7 +20,9 @@ CLIENTS: Final = 4
 ROUNDS: Final = 8
 ECHO: Final = "echo"
 """An experiment that trains nothing. It is the cheapest one, and its model passes in the most chunks."""
-NAMES: Final = (ECHO, *ALGORITHMS)
+POOLED: Final = ("fedavg-secure", "fedavg-central-dp")
+"""Secure aggregation, and noise that the coordinator adds."""
+NAMES: Final = (ECHO, *ALGORITHMS, *POOLED)
 FEWER: Final = {"kd_epochs": 1, "tune_epochs": 1, "head_epochs": 1, "body_epochs": 1}
 """Fields of algorithms that only take time."""
 QUORUM: Final = {"quorum": CLIENTS - 1, "deadline": 45.0}
@@ -39,7 +43,7 @@ def experiment(name: str, policy: str = "wait", link: str = "plain") -> dict[str
     """Return an experiment as the content of its file.
 
     Args:
-        name: ``echo`` or the name of an algorithm.
+        name: ``echo``, the name of an algorithm, or one of ``POOLED``.
         policy: a key of ``POLICIES``. It does not change the model, because all clients reply before the deadline.
         link: a key of ``LINKS``, for the first agent. It does not change the model either.
     """
@@ -69,7 +73,7 @@ def _shrink(raw: dict[str, Any]) -> dict[str, Any]:
     has_budgets = any("budget" in line for line in fleet)  # they fit the model as it is
     return {
         **raw,
-        "name": f"soak-{raw['algorithm']['name']}",
+        "name": f"soak-{raw['name']}",
         "rounds": ROUNDS,
         "data": {**raw["data"], "clients": CLIENTS},
         "model": raw["model"] if has_budgets else _shrink_model(raw["model"]),
