@@ -18,7 +18,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.privacy.ledger import LedgerEntry, ledger_file, measure_ledgers, read_ledger
 from fedquilt_common.privacy.meter import PrivacyMeter, SpendingLimit
-from fedquilt_common.privacy.noise_key import open_key
+from fedquilt_common.privacy.noise_key import board_key
 from fedquilt_common.privacy.samples_spent import find_related, keep_samples
 from fedquilt_common.privacy.secret_noise import open_secret
 from fedquilt_common.secure_aggregation.tasks import EXCHANGE, SECRETS, without_own
@@ -159,4 +159,4 @@ def open_task_secret(
     exchange = job.scalars.get(EXCHANGE, job.exchange)
     task = job.client, job.round, exchange, job.kind, sorted(without_own(job.scalars).items()), job.slice
     whole = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
-    return open_secret(open_key(job.ledgers), [*task, *inputs, whole, privacy.model_dump(), *facts])
+    return open_secret(board_key(job.ledgers), [*task, *inputs, whole, privacy.model_dump(), *facts])

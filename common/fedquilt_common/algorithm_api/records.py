@@ -28,6 +28,7 @@ class Task:
         metrics: metrics that the reply must have, each with its least and its greatest value, both allowed.
         labels: whether ``arrays`` and the reply's arrays are soft labels of the public samples.
         dtypes: numpy's dtype names of reply arrays that are neither in ``arrays`` nor float32.
+        lasting: the round waits for a quorum of replies, and does not start again when the deadline passes.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Task:
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     labels: bool = False
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    lasting: bool = False
 
 
 @dataclass(frozen=True)

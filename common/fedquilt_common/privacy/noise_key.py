@@ -18,19 +18,22 @@ _KEY: Final = "key"
 _PATTERN: Final = re.compile(r"[0-9a-f]{64}")
 
 
+def board_key(folder: Path) -> str:
+    """Return the board's key in hex: the one in FEDQUILT_NOISE_KEY, or as ``open_key``."""
+    given = os.environ.get(KEY_VARIABLE)
+    return open_key(folder) if given is None else _check_key(given, KEY_VARIABLE)
+
+
 def open_key(folder: Path) -> str:
-    """Return the machine's key in hex; draw and store it the first time.
+    """Return the key in hex; draw and store it the first time.
 
     Args:
         folder: the board's ledgers, or the key folder of a run.
 
     Raises:
-        RunFolderError: the stored key, or the one in FEDQUILT_NOISE_KEY, is damaged.
+        RunFolderError: the stored key is damaged.
         OSError: the file cannot be read or written.
     """
-    given = os.environ.get(KEY_VARIABLE)
-    if given is not None:
-        return _check_key(given, KEY_VARIABLE)
     if not (folder / _KEY).exists():
         store_key(folder, secrets.token_hex(32))
     return read_key(folder)

@@ -39,8 +39,8 @@ from fedquilt_common.secure_aggregation.tasks import (
 )
 from fedquilt_common.types import ClientId
 
-SHOWN_METRICS: Final = frozenset({"train_seconds", "kd_loss", "samples", "epsilon"})
-"""Metrics that leave the board beside a masked reply; of the client's own samples they tell only how many test."""
+SHOWN_METRICS: Final = frozenset({"train_seconds", "samples", "epsilon"})
+"""Metrics that leave the board. ``samples`` belongs to evaluations, whose counts are not masked either."""
 LEAST_CLIENTS: Final = 3
 """With two clients each would learn the other's reply from the mean."""
 
@@ -143,8 +143,8 @@ class SecureClient:
         if self.ctx.client not in peers or not set(peers) <= set(members) or len(set(peers)) < threshold:
             raise PayloadError(f"masks with clients {peers}: too few of {members} have sent shares")
         weight = self.weigh(reply)
-        fixed = {name: to_fixed(np.asarray(reply.arrays[name]), weight, len(peers)) for name in reply.arrays}
-        fixed[WEIGHT] = to_fixed(np.ones(1), weight, len(peers))
+        fixed = {name: to_fixed(name, np.asarray(reply.arrays[name]), weight, len(peers)) for name in reply.arrays}
+        fixed[WEIGHT] = to_fixed(WEIGHT, np.ones(1), weight, len(peers))
         streams = [MaskStream(derive_key(secrets["own"].tobytes(), "own mask"), 1)]
         for peer in sorted(set(peers) - {self.ctx.client}):
             key = secrets["keys"][members.index(peer), 1].tobytes()
@@ -188,8 +188,8 @@ class SecureClient:
         secrets = self.ctx.secrets
         if "sum" not in secrets or not np.array_equal(secrets["sum"], self._name(task)):
             raise PayloadError(
-                "this board has no secrets for this sum: its state is from before the sum began, or it has told its "
-                "shares already; the client takes part again in the next round"
+                "this board has no secrets for this sum: it has told its shares already, or it lost its state after "
+                "the sum began. The round must go on without it, which participation.quorum below per_round allows"
             )
         return secrets
 

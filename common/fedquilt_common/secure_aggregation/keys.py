@@ -15,7 +15,7 @@ KEY_BYTES: Final = 32
 _NONCE: Final = 12
 SEALED_BYTES: Final = _NONCE + 2 * SECRET_BYTES + 16
 """Of two shares for one peer: nonce, both shares, and the tag that shows damage."""
-Purpose = Literal["cipher", "mask", "self"]
+Purpose = Literal["cipher", "mask"]
 
 
 def new_secret() -> bytes:

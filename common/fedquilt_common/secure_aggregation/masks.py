@@ -43,8 +43,13 @@ def add_masks(arrays: Mapping[str, NDArray[np.int64]], streams: Sequence[MaskStr
     Args:
         arrays: contiguous; equal names and shapes at both ends of a pair.
         streams: the masks.
+
+    Raises:
+        ValueError: an array is not contiguous, so the masks would go into a copy.
     """
     for name in sorted(arrays):
+        if not arrays[name].flags.c_contiguous:
+            raise ValueError(f"array {name!r} is not contiguous")
         flat = arrays[name].reshape(-1)
         for start in range(0, flat.size, BLOCK):
             for stream in streams:

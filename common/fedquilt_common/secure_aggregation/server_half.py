@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from fedquilt_common.algorithm_api import (
     declaration_of,
 )
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.secure_aggregation.fixed_point import from_fixed
+from fedquilt_common.secure_aggregation.fixed_point import fraction_bits, from_fixed
 from fedquilt_common.secure_aggregation.keys import (
     KEY_BYTES,
     SEALED_BYTES,
@@ -48,7 +48,10 @@ from fedquilt_common.secure_aggregation.tasks import (
 from fedquilt_common.types import Arrays, ClientId, Scalar, Shapes
 from fedquilt_common.wire.codec import BLOCK, block
 
-Exchanges = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Mapping[ClientId, Reply]]
+Result = TypeVar("Result")
+Exchanges = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Result]
+"""Exchanges that end with a result."""
+_Keys = Mapping[ClientId, NDArray[np.uint8]]
 _BYTES: Final = "uint8"
 
 
@@ -117,7 +120,7 @@ def _shapes(task: Task) -> Shapes:
     return task.expect
 
 
-def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) -> Exchanges:
+def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) -> Exchanges[Mapping[ClientId, Reply]]:
     """Ask clients for masked replies and return the mean as the reply of each one that sent one.
 
     Args:
@@ -128,52 +131,67 @@ def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) ->
     Raises:
         PayloadError: too few clients are left, or shares do not belong to the keys.
     """
-    scalars = {ATTEMPT: attempt}
+    scalars: dict[str, Scalar] = {ATTEMPT: attempt, THRESHOLD: threshold}
+    keys = yield from _collect_keys(tasks, scalars)
+    shares = yield from _collect_shares(keys, scalars)
+    masked = yield _masked_tasks({client: tasks[client] for client in shares}, scalars)
+    _check_enough(masked, scalars)
+    survivors = sorted(masked)
+    secrets = yield from _collect_secrets(list(keys), shares, survivors, scalars)
+    _check_secrets(secrets, survivors, keys, shares)
+    total = _add([masked[client].arrays for client in survivors])
+    add_masks(total, _opposite_masks(secrets, survivors, keys))
+    task = tasks[survivors[0]]
+    return dict.fromkeys(survivors, Reply(_mean(total, task.arrays), 1.0, dict.fromkeys(task.metrics, 1.0)))
+
+
+def _collect_keys(clients: Collection[ClientId], scalars: Mapping[str, Scalar]) -> Exchanges[_Keys]:
+    """Return the public keys of the clients that answer, uint8 of shape (2, 32), in client order."""
     request = Task(KEYS, scalars=scalars, expect={"keys": (2, KEY_BYTES)}, dtypes={"keys": _BYTES})
-    answers = yield dict.fromkeys(tasks, request)
-    members = sorted(answers)
-    _check_enough(members, threshold)
-    keys = np.stack([np.asarray(answers[client].arrays["keys"]) for client in members])
+    answers = yield dict.fromkeys(clients, request)
+    _check_enough(answers, scalars)
+    return {client: np.asarray(answers[client].arrays["keys"]) for client in sorted(answers)}
+
+
+def _collect_shares(keys: _Keys, scalars: Mapping[str, Scalar]) -> Exchanges[dict[ClientId, Arrays]]:
+    """Return what the clients that answer have sealed for all with keys, and their commitments, in client order."""
     request = Task(
         SHARES,
-        {"members": np.array(members), "keys": keys},
-        {**scalars, THRESHOLD: threshold},
-        expect={"sealed": (len(members), SEALED_BYTES), "commitment": (KEY_BYTES,)},
+        {"members": np.array(list(keys)), "keys": np.stack(list(keys.values()))},
+        scalars,
+        expect={"sealed": (len(keys), SEALED_BYTES), "commitment": (KEY_BYTES,)},
         dtypes={"sealed": _BYTES, "commitment": _BYTES},
     )
-    answers = yield dict.fromkeys(members, request)
-    senders = sorted(answers)
-    _check_enough(senders, threshold)
-    sealed = {client: np.asarray(answers[client].arrays["sealed"]) for client in senders}
-    commitments = {client: np.asarray(answers[client].arrays["commitment"]).tobytes() for client in senders}
-    masked = yield _masked_tasks({client: tasks[client] for client in senders}, scalars)
-    survivors = sorted(masked)
-    _check_enough(survivors, threshold)
-    shown = yield _unmask_tasks(members, senders, survivors, sealed, scalars)
-    told = {client: np.asarray(shown[client].arrays["shares"]) for client in sorted(shown)[:threshold]}
-    _check_enough(list(told), threshold)
-    shares = {members.index(client): rows for client, rows in told.items()}
-    secrets = {
-        client: join_shares({position: rows[row].tobytes() for position, rows in shares.items()})
-        for row, client in enumerate(senders)
+    answers = yield dict.fromkeys(keys, request)
+    _check_enough(answers, scalars)
+    return {client: answers[client].arrays for client in sorted(answers)}
+
+
+def _collect_secrets(
+    members: Sequence[ClientId],
+    shares: Mapping[ClientId, Arrays],
+    survivors: Sequence[ClientId],
+    scalars: Mapping[str, Scalar],
+) -> Exchanges[dict[ClientId, bytes]]:
+    """Return one secret of each client that was to add masks: its own mask's, or its pairs' if it dropped out."""
+    answers = yield _unmask_tasks(members, shares, survivors, scalars)
+    _check_enough(answers, scalars)
+    chosen = sorted(answers)[: int(scalars[THRESHOLD])]
+    told = {members.index(client): np.asarray(answers[client].arrays["shares"]) for client in chosen}
+    return {
+        client: join_shares({position: rows[row].tobytes() for position, rows in told.items()})
+        for row, client in enumerate(shares)
     }
-    public = {client: keys[row, 1].tobytes() for row, client in enumerate(members)}
-    _check_secrets(secrets, survivors, public, commitments)
-    total = _add([masked[client].arrays for client in survivors])
-    add_masks(total, _opposite_masks(secrets, survivors, public))
-    task = tasks[survivors[0]]
-    reply = Reply(_mean(total, task.arrays), 1.0, dict.fromkeys(task.metrics, 1.0))
-    return dict.fromkeys(survivors, reply)
 
 
-def _check_enough(clients: Sequence[ClientId], threshold: int) -> None:
-    if len(clients) < threshold:
+def _check_enough(clients: Collection[ClientId], scalars: Mapping[str, Scalar]) -> None:
+    if len(clients) < int(threshold := scalars[THRESHOLD]):
         raise PayloadError(
             f"secure aggregation needs {threshold} clients (participation.quorum), but only {len(clients)} are left"
         )
 
 
-def _masked_tasks(tasks: Mapping[ClientId, Task], scalars: Mapping[str, Any]) -> dict[ClientId, Task]:
+def _masked_tasks(tasks: Mapping[ClientId, Task], scalars: Mapping[str, Scalar]) -> dict[ClientId, Task]:
     """Return the algorithm's tasks, whose replies are to be masked, in fixed point."""
     shapes = {**_shapes(next(iter(tasks.values()))), WEIGHT: (1,)}
     dtypes = dict.fromkeys(shapes, "int64")
@@ -183,42 +201,44 @@ def _masked_tasks(tasks: Mapping[ClientId, Task], scalars: Mapping[str, Any]) ->
 
 def _unmask_tasks(
     members: Sequence[ClientId],
-    senders: Sequence[ClientId],
+    shares: Mapping[ClientId, Arrays],
     survivors: Sequence[ClientId],
-    sealed: Mapping[ClientId, NDArray[np.uint8]],
-    scalars: Mapping[str, Any],
+    scalars: Mapping[str, Scalar],
 ) -> dict[ClientId, Task]:
     """Return the task of each client that has sent a masked reply, with the shares that the others sealed for it."""
-    expect = {"shares": (len(senders), SECRET_BYTES)}
+    sealed = np.stack([np.asarray(arrays["sealed"]) for arrays in shares.values()])
+    expect = {"shares": (len(shares), SECRET_BYTES)}
     tasks = {}
     for client in survivors:
-        column = members.index(client)
-        arrays = {"sealed": np.stack([sealed[sender][column] for sender in senders]), "survivors": np.array(survivors)}
-        tasks[client] = Task(UNMASK, arrays, scalars, expect=expect, dtypes={"shares": _BYTES})
+        arrays = {"sealed": sealed[:, members.index(client)], "survivors": np.array(survivors)}
+        tasks[client] = Task(UNMASK, arrays, scalars, expect=expect, dtypes={"shares": _BYTES}, lasting=True)
     return tasks
 
 
 def _check_secrets(
-    secrets: Mapping[ClientId, bytes],
-    survivors: Sequence[ClientId],
-    public: Mapping[ClientId, bytes],
-    commitments: Mapping[ClientId, bytes],
+    secrets: Mapping[ClientId, bytes], survivors: Collection[ClientId], keys: _Keys, shares: Mapping[ClientId, Arrays]
 ) -> None:
     for client, secret in secrets.items():
-        right = commitments[client] if client in survivors else public[client]
-        if (commitment(secret) if client in survivors else public_key(secret, "mask")) != right:
+        if client in survivors:
+            is_right = commitment(secret) == np.asarray(shares[client]["commitment"]).tobytes()
+        else:
+            is_right = public_key(secret, "mask") == _mask_key(keys, client)
+        if not is_right:
             raise PayloadError(f"the shares of client {client}'s secret are wrong, so its mask cannot be removed")
 
 
+def _mask_key(keys: _Keys, client: ClientId) -> bytes:
+    return bytes(keys[client][1].tobytes())
+
+
 def _opposite_masks(
-    secrets: Mapping[ClientId, bytes], survivors: Sequence[ClientId], public: Mapping[ClientId, bytes]
+    secrets: Mapping[ClientId, bytes], survivors: Collection[ClientId], keys: _Keys
 ) -> list[MaskStream]:
     """Return what removes the masks that are left in the sum: the own ones, and those of pairs that dropped out."""
     own = [MaskStream(derive_key(secrets[client], "own mask"), -1) for client in survivors]
-    gone = sorted(set(secrets) - set(survivors))
     pairs = [
-        MaskStream(agree(secrets[client], public[peer], "mask"), pair_sign(client, peer))
-        for client in gone for peer in survivors
+        MaskStream(agree(secrets[client], _mask_key(keys, peer), "mask"), pair_sign(client, peer))
+        for client in sorted(set(secrets) - set(survivors)) for peer in survivors
     ]  # fmt: skip
     return own + pairs
 
@@ -245,7 +265,7 @@ def _mean(total: Mapping[str, NDArray[np.int64]], like: Arrays) -> dict[str, NDA
     means = {}
     for name, array in total.items():
         if name != WEIGHT:
-            mean = from_fixed(array) / weight
-            whole = name in like and like[name].dtype.kind != "f"
-            means[name] = np.asarray(np.rint(mean), like[name].dtype) if whole else mean.astype(np.float32)
+            dtype = like[name].dtype if name in like else np.dtype(np.float32)
+            mean = from_fixed(array, fraction_bits(dtype)) / weight
+            means[name] = np.asarray(mean if dtype.kind == "f" else np.rint(mean), dtype)
     return means

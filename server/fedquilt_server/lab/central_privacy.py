@@ -32,6 +32,8 @@ REPORT: Final = "central_privacy"
 """Name of what has been spent in ``State.report``."""
 _ACCOUNT: Final = "central_privacy/account"
 """Name, in ``State.extra``, of the rounds that are paid for: noise, asked, clients and the clipping norm after each."""
+_ASKED: Final = "central_privacy/asked"
+"""Name of the rounds in which each client was asked, uint8 of shape (rounds, clients)."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,13 @@ class CentralPrivacy:
         inner: the algorithm; it reads of the replies only their mean.
         privacy: the budget, and the clipping norm of round 1.
         key: of the coordinator, in hex.
+        experiment: digest of the experiment: noise that two experiments shared would tell their difference.
     """
 
     inner: Algorithm
     privacy: Privacy
     key: str
+    experiment: str
 
     @property
     def declares(self) -> Declaration:
@@ -73,7 +77,7 @@ class CentralPrivacy:
                 exchange, which would tell of the mean before it is accounted.
         """
         account = _read_account(state)
-        own = open_secret(self.key, ["selection", ctx.round])[1]
+        own = open_secret(self.key, [self.experiment, "selection", ctx.round, ctx.opened])[1]
         assert isinstance(ctx, RoundContext)  # noqa: S101 - the coordinator makes no other
         inner = self.inner.round(_without_account(state), replace(ctx, seed=int(own.integers(1 << 62))))
         tasks = next(inner)
@@ -85,7 +89,8 @@ class CentralPrivacy:
             inner.send(dict.fromkeys(tasks, Reply(mean)))
         except StopIteration as done:
             spent = np.vstack([account, [noise, len(tasks), len(ctx.fleet), clip_after]])
-            return self._with_account(done.value, spent, clip)
+            asked = np.vstack([_read_asked(state, ctx.clients), np.isin(np.arange(ctx.clients), sorted(tasks))])
+            return self._with_account(done.value, spent, asked.astype(np.uint8), clip)
         raise RunFailedError("privacy.mode = central: the algorithm asks the clients again; choose another one")
 
     def _noise(self, account: NDArray[np.float64], asked: int, ctx: ServerContext) -> float:
@@ -112,27 +117,37 @@ class CentralPrivacy:
             noise: in clipping norms.
         """
         adaptive, asked = self.privacy.adaptive, len(tasks)
-        facts: list[Any] = [round, sorted(tasks), sorted(replies), clip, noise]
-        rng = open_secret(self.key, facts)[1]
         base = tasks[min(tasks)].arrays
         arrays = [replies[client].arrays for client in sorted(replies)]
         norms = [update_norm(base, each) for each in arrays]
+        facts: list[Any] = [round, sorted(tasks), sorted(replies), clip, noise, norms]  # all that the mean depends on
+        rng = open_secret(self.key, [self.experiment, *facts])[1]
         split = split_noise(noise, asked, adaptive=adaptive is not None)
         mean = noisy_mean(base, arrays, clip_factors(norms, clip), asked, split.mean * clip, rng)
         if adaptive is None:
             return mean, clip
         return mean, next_clip(clip, norms, asked, split.count, rng, adaptive.quantile, adaptive.rate)
 
-    def _with_account(self, state: State, account: NDArray[np.float64], clip: float) -> State:
+    def _with_account(self, state: State, account: NDArray[np.float64], asked: NDArray[np.uint8], clip: float) -> State:
+        """Return the state with what is spent, in its arrays and its report.
+
+        Args:
+            state: of the algorithm.
+            account: as ``_read_account`` returns it.
+            asked: as ``_read_asked`` returns it.
+            clip: the clipping norm of the round.
+        """
         privacy = self.privacy
+        known = [[NoisyRounds(row[0], 1, 1) for row in account[rounds > 0]] for rounds in asked.T]
         spent = {
             "epsilon": central_epsilon(_charges(account), privacy.delta),
+            "epsilon_known": max(central_epsilon(rounds, privacy.delta) for rounds in known),
             "budget": privacy.epsilon,
             "delta": privacy.delta,
             "noise": float(account[-1, 0]),
             "clip": clip,
         }
-        extra = {**state.extra, _ACCOUNT: account.view(np.int64)}  # whole numbers are stored to the bit
+        extra = {**state.extra, _ACCOUNT: account.view(np.int64), _ASKED: asked}  # whole numbers stay to the bit
         return replace(state, extra=extra, report={**state.report, REPORT: spent})
 
 
@@ -143,8 +158,13 @@ def _read_account(state: State) -> NDArray[np.float64]:
     return np.ascontiguousarray(state.extra[_ACCOUNT]).view(np.float64)
 
 
+def _read_asked(state: State, clients: int) -> NDArray[np.uint8]:
+    """Return 1 for each client that a round asked, shape (rounds, clients)."""
+    return np.asarray(state.extra[_ASKED]) if _ASKED in state.extra else np.zeros((0, clients), np.uint8)
+
+
 def _without_account(state: State) -> State:
-    return replace(state, extra={name: array for name, array in state.extra.items() if name != _ACCOUNT})
+    return replace(state, extra={name: state.extra[name] for name in state.extra if name not in (_ACCOUNT, _ASKED)})
 
 
 def _charges(account: NDArray[np.float64]) -> list[NoisyRounds]:

@@ -13,6 +13,7 @@ from fedquilt_server.status.results import PrivacySpent
 from fedquilt_server.status.waiting import ranges
 
 CENTRAL: Final = "each, by the coordinator"
+KNOWN: Final = "the one asked most often, for those who know which clients took part"
 _EPSILON = "epsilon that is spent on the client's samples, in all runs of its board; a dash: no reply named it"
 _COLUMNS = (Column("budget", "budget", "text", "largest epsilon that the experiment allows"),
             Column("delta", "delta", "text", "probability with which the guarantee may fail"),
@@ -43,8 +44,9 @@ def client_privacy_table(runs: Sequence[RecordedRun]) -> ReportTable:
 def _shared_rows(run: RecordedRun) -> Iterator[tuple[Cell, ...]]:
     central = run.rounds[-1].central_privacy if run.rounds else None
     if central is not None:
-        spent = epsilon_text(central.epsilon), epsilon_text(central.budget), delta_text(central.delta)
-        yield (run.label, CENTRAL, *spent, None)
+        limit = epsilon_text(central.budget), delta_text(central.delta)
+        yield (run.label, CENTRAL, epsilon_text(central.epsilon), *limit, None)
+        yield (run.label, KNOWN, epsilon_text(central.epsilon_known), *limit, None)
     clients = defaultdict[tuple[Cell, ...], list[int]](list)
     for one in _privacy_of(run):
         values = epsilon_text(one.epsilon), epsilon_text(one.budget), delta_text(one.delta), one.declined or None

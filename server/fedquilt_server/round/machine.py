@@ -31,7 +31,7 @@ from fedquilt_server.round.events import (
     Ticked,
 )
 from fedquilt_server.round.invariants import MachineView, validate
-from fedquilt_server.round.policy import NO_BUDGET, Exchange, KnownAgent, Policy, judge_reply, move_clients, same_task
+from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, judge_reply, move_clients, same_task
 from fedquilt_server.round.ports import ContextFactory, Load
 from fedquilt_server.round.round_counts import CountedReply, RoundCounts
 from fedquilt_server.round.snapshots import MachineSnapshot, ReplyId
@@ -235,11 +235,11 @@ class Machine:
         if self.exchange is not None or self.finished or self.paused:
             return []
         able = self.policy.clients - len(self._declined)
-        if not able:
+        if able < max(1, self.policy.least(able)):
             self.policy, self.finished = self.policy.end_after(self.done), True
-            return [Finish(NO_BUDGET)]
+            return [Finish(self.policy.no_budget)]
         self._waited = self._waited or self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
-        enough = min(self.policy.quorum if self._waited else self.policy.clients, able)
+        enough = self.policy.least(able) if self._waited else able
         if len(self._fleet()) < enough:
             self._silent.clear()  # they get no tasks, so they could never show a sign of life
         return self._open_round(at, at, self._fleet()) if len(self._fleet()) >= enough else []
@@ -272,7 +272,7 @@ class Machine:
         self._declined.add(client)
         if self.exchange is not None:
             self.exchange.declined |= {client} & set(self.exchange.missing)
-            if self.exchange.missing or self.exchange.replies:
+            if self.exchange.can_close(self.policy):
                 return self._close_if_complete(at)
             self._abandon_round()
         return self._start_if_ready(at)
@@ -327,7 +327,7 @@ class Machine:
         exchange = self.exchange
         if exchange is None:
             return []
-        if exchange.is_complete(at, self.policy.quorum):
+        if exchange.is_complete(at, self.policy):
             return self._close(exchange, at)
         return self._shortfall(exchange, at) if exchange.is_late(at) else []
 
@@ -355,13 +355,13 @@ class Machine:
     def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:
         """Handle a deadline that passed without a quorum: keep waiting, or restart the round with other clients."""
         missing = set(exchange.missing)
-        if self.policy.shortfall == "wait" or self.policy.deadline is None:
+        if self.policy.shortfall == "wait" or self.policy.deadline is None or exchange.lasting:
             exchange.deadline = None
             return []
-        enough = min(self.policy.quorum, len(exchange.tasks) - len(exchange.declined))
+        enough = self.policy.least(exchange.able)
         stuck = len(exchange.replies) + len(missing & set(self.host_of)) < enough  # so the silent ones are needed again
         others = set(self.host_of if stuck else self._fleet()) - missing - self._declined
-        if len(others) < min(self.policy.quorum, self.policy.clients - len(self._declined)):
+        if len(others) < self.policy.least(self.policy.clients - len(self._declined)):
             exchange.deadline = at + self.policy.deadline
             return []
         self._silent = missing if stuck else self._silent | missing

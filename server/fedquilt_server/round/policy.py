@@ -13,6 +13,8 @@ from fedquilt_server.round.events import Joined, Replied
 
 NO_BUDGET: Final = "every client declines: its privacy budget is used up, or its board's owner allows less"
 """Why a run ends in which no client does tasks any more."""
+TOO_FEW: Final = "fewer clients than participation.quorum, which secure aggregation needs, have privacy budget left"
+"""Why a run ends in which fewer clients do tasks than any exchange needs."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Policy:
         quorum: replies that close an exchange after its deadline.
         deadline: seconds after which a quorum is enough; None waits for all replies.
         shortfall: after a deadline without a quorum, keep waiting, or replace the clients that did not reply.
+        firm: fewer replies than the quorum never close an exchange, also when clients decline.
     """
 
     rounds: int
@@ -42,6 +45,16 @@ class Policy:
     quorum: int
     deadline: float | None = None
     shortfall: Literal["wait", "replace"] = "wait"
+    firm: bool = False
+
+    def least(self, able: int) -> int:
+        """Return the clients that an exchange or a round needs if ``able`` ones have not declined."""
+        return self.quorum if self.firm else min(self.quorum, able)
+
+    @property
+    def no_budget(self) -> str:
+        """Why a run ends in which too many clients have declined."""
+        return TOO_FEW if self.firm else NO_BUDGET
 
     def end_after(self, round: int) -> Policy:
         """Return the policy of a run whose last round is ``round``."""
@@ -73,15 +86,28 @@ class Exchange:
     overdue: bool = False
     declined: set[ClientId] = field(default_factory=set)
 
-    def is_complete(self, at: float, quorum: int) -> bool:
+    def is_complete(self, at: float, policy: Policy) -> bool:
         """Whether enough clients have replied at this time: all of them, or a quorum once the deadline has passed.
 
         Clients that have declined are not waited for, but without any reply no exchange is complete.
         """
         self.overdue = self.overdue or self.is_late(at)
-        expected = len(self.tasks) - len(self.declined)
-        enough = min(quorum, expected) if self.overdue else expected
+        enough = policy.least(self.able) if self.overdue else max(self.able, policy.least(self.able))
         return len(self.replies) >= enough and (bool(self.replies) or not self.tasks)
+
+    @property
+    def able(self) -> int:
+        """Number of clients with a task that have not declined."""
+        return len(self.tasks) - len(self.declined)
+
+    def can_close(self, policy: Policy) -> bool:
+        """Whether replies can still close the exchange, although clients have declined."""
+        return bool(self.missing or self.replies) and self.able >= policy.least(self.able)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the round must not start again because of missing replies."""
+        return any(task.lasting for task in self.tasks.values())
 
     def accept(self, event: Replied) -> None:
         """Add a reply that counts, also of a client that declined before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ def make_policy(experiment: Experiment) -> Policy:
         participation.quorum,
         participation.deadline / experiment.speedup,
         participation.shortfall,
+        firm=experiment.secure_aggregation,
     )
 
 
@@ -47,7 +49,8 @@ def make_server_half(workbench: Workbench, folder: Path, find_key: Callable[[Pat
     if experiment.secure_aggregation:
         return SecureRounds(algorithm, experiment.participation.quorum)
     if experiment.central_privacy is not None:
-        return CentralPrivacy(algorithm, experiment.central_privacy, find_key(folder / KEY_FOLDER))
+        digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
+        return CentralPrivacy(algorithm, experiment.central_privacy, find_key(folder / KEY_FOLDER), digest)
     return algorithm
 
 

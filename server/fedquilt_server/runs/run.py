@@ -25,7 +25,6 @@ from fedquilt_server.lab.delivery import Delivery, prepare_delivery
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event
 from fedquilt_server.round.machine import Machine
-from fedquilt_server.round.policy import NO_BUDGET
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
@@ -143,7 +142,8 @@ class ActiveRun:
     @property
     def _early_end(self) -> str:
         """Why a finished run ended before its last round; empty if it did not."""
-        return self.budget.reason or (NO_BUDGET if self.machine.done < self.experiment.rounds else "")
+        is_early = self.machine.done < self.experiment.rounds
+        return self.budget.reason or (self.machine.policy.no_budget if is_early else "")
 
     @property
     def _finished(self) -> Ending:

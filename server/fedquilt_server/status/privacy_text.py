@@ -33,7 +33,8 @@ def describe_central(rounds: Sequence[RoundResult]) -> str:
     if spent is None:
         return ""
     limit = f"{epsilon_text(spent.budget)} at delta {delta_text(spent.delta)}"
-    return f"epsilon {epsilon_text(spent.epsilon)} of {limit} for each client, by the coordinator's noise"
+    known = f"{epsilon_text(spent.epsilon_known)} for those who know which clients took part"
+    return f"epsilon {epsilon_text(spent.epsilon)} of {limit} for each client, by the coordinator's noise; {known}"
 
 
 def count_clients(number: int) -> str:

@@ -145,7 +145,8 @@ class CentralSpent(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    epsilon: float = Field(description="spent up to now")
+    epsilon: float = Field(description="spent up to now, against those who do not know which clients took part")
+    epsilon_known: float = Field(description="against those who know it, for the client that was asked most often")
     budget: float = Field(description="`privacy.epsilon`")
     delta: float = Field(description="probability with which the guarantee may fail")
     noise: float = Field(description="standard deviation of the noise on the sum of updates, in clipping norms")

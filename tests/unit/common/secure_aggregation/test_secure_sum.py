@@ -18,6 +18,7 @@ from fedquilt_common.errors import PayloadError
 from fedquilt_common.secure_aggregation.client_half import SecureClient
 from fedquilt_common.secure_aggregation.fixed_point import FRACTION_BITS, from_fixed, to_fixed
 from fedquilt_common.secure_aggregation.keys import join_shares, new_secret, split_secret
+from fedquilt_common.secure_aggregation.masks import MaskStream, add_masks
 from fedquilt_common.secure_aggregation.server_half import SecureRounds, sum_replies
 from fedquilt_common.secure_aggregation.tasks import KEYS, SHARES, UNMASK, WEIGHT
 
@@ -77,9 +78,9 @@ def fixed_mean(clients: set[int]) -> dict[str, NDArray[Any]]:
     """Return the mean that the sum must give, without masks."""
     replies = [plain_reply(client) for client in sorted(clients)]
     weight = sum(reply.weight for reply in replies)
-    sums = {name: sum(to_fixed(r.arrays[name], r.weight, 9) for r in replies) for name in replies[0].arrays}
-    weighted = {name: from_fixed(np.asarray(total)) / weight for name, total in sums.items()}
-    return {"weight": weighted["weight"].astype(np.float32), "steps": np.rint(weighted["steps"]).astype(np.int64)}
+    sums = {name: sum(to_fixed(name, r.arrays[name], r.weight, 9) for r in replies) for name in replies[0].arrays}
+    means = from_fixed(np.asarray(sums["weight"])) / weight, from_fixed(np.asarray(sums["steps"]), 8) / weight
+    return {"weight": means[0].astype(np.float32), "steps": np.asarray(np.rint(means[1]), np.int64)}
 
 
 @settings(deadline=None, max_examples=25)
@@ -112,7 +113,7 @@ def test_the_coordinator_sees_noise() -> None:
         values = reply.arrays["weight"].view(np.uint64).ravel()
         bits = np.array([int(v).bit_count() for v in values])
         assert 24 < bits.mean() < 40
-        fixed = to_fixed(plain_reply(client).arrays["weight"], 1.0 + client, 4).view(np.uint64).ravel()
+        fixed = to_fixed("w", plain_reply(client).arrays["weight"], 1.0 + client, 4).view(np.uint64).ravel()
         assert not np.isin(values, fixed).any()
         assert reply.arrays[WEIGHT][0] != (1 + client) << FRACTION_BITS
 
@@ -199,12 +200,12 @@ def test_a_client_shares_no_secret_that_too_few_could_join(members: int, thresho
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_numbers_that_no_mask_can_hide_are_refused(value: float) -> None:
     with pytest.raises(PayloadError, match=r"lower training\.lr"):
-        to_fixed(np.array([0.5, value]), 10.0, 4)
+        to_fixed("w", np.array([0.5, value]), 10.0, 4)
 
 
 @given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=20), st.floats(0.001, 1000))
 def test_fixed_point_is_exact_to_its_step(values: list[float], weight: float) -> None:
-    back = from_fixed(to_fixed(np.array(values), weight, 50))
+    back = from_fixed(to_fixed("w", np.array(values), weight, 50))
     assert np.abs(back - np.array(values) * weight).max() <= 2.0 ** -(FRACTION_BITS + 1) * 1.001
 
 
@@ -245,3 +246,17 @@ def test_weights_that_the_algorithm_sets_itself() -> None:
     cases = [("fedavg", {}, 7.0), ("feddyn", {"alpha": 0.1}, 1.0), ("fedmd", {}, 1.0), ("fedakd", {}, 0.25)]
     for name, fields, weight in cases:
         assert reply_weight(make_algorithm(name, fields, ()), reply) == weight
+
+
+def test_step_counters_of_long_runs_have_room() -> None:
+    """Batch norm's step counter after thousands of epochs, at 40 clients of 2,000 samples."""
+    steps = np.array(10_000_000)
+    assert from_fixed(to_fixed("steps", steps, 2000.0, 40), 8) == steps * 2000
+
+
+def test_masks_reach_arrays_in_any_order_of_memory() -> None:
+    fixed = to_fixed("w", np.asfortranarray(np.ones((3, 4), np.float32)), 1.0, 3)
+    add_masks({"w": fixed}, [MaskStream(bytes(32), 1)])
+    assert not (fixed == 1 << FRACTION_BITS).any()
+    with pytest.raises(ValueError, match="not contiguous"):
+        add_masks({"w": np.asfortranarray(fixed)}, [MaskStream(bytes(32), 1)])

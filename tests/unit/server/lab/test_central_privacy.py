@@ -14,6 +14,7 @@ from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.privacy_section import Privacy
+from fedquilt_common.privacy.central_accountant import NoisyRounds, central_epsilon
 from fedquilt_common.types import ClientId, Profile
 from fedquilt_server.lab.central_privacy import REPORT, CentralPrivacy
 from fedquilt_server.lab.context import RoundContext
@@ -25,12 +26,12 @@ ROUNDS, CLIENTS = 5, 12
 
 
 def algorithm(key: str = KEY, name: str = "fedavg", privacy: Privacy = PRIVACY) -> CentralPrivacy:
-    return CentralPrivacy(make_algorithm(name, {}, ()), privacy, key)
+    return CentralPrivacy(make_algorithm(name, {}, ()), privacy, key, "digest")
 
 
-def context(round: int, present: int = CLIENTS) -> RoundContext:
+def context(round: int, present: int = CLIENTS, opened: float = 0.0) -> RoundContext:
     fleet = dict.fromkeys(range(present), Profile("generic", 1))
-    return RoundContext(round, fleet, 5, ROUNDS, CLIENTS, 4, None)  # type: ignore[arg-type]
+    return RoundContext(round, fleet, 5, ROUNDS, CLIENTS, 4, None, opened=opened)  # type: ignore[arg-type]
 
 
 def answer(task: Task, client: ClientId, round: int) -> Reply:
@@ -106,6 +107,36 @@ def test_who_replies_decides_the_noise() -> None:
     assert abs(cosine) < 0.9
 
 
+def test_a_round_that_starts_again_draws_anew() -> None:
+    """Draws from the same random numbers would make it likely who is asked instead of a client that is away."""
+    asked = [sorted(next(algorithm().round(start(), context(1, opened=at)))) for at in (1.5, 1.5, 2.5, 3.5)]
+    assert asked[0] == asked[1]
+    assert asked[1] != asked[2] != asked[3]
+
+
+def test_the_same_noise_is_on_no_other_sum() -> None:
+    """Another experiment with the same key, and other updates of the same clients."""
+    means = []
+    for experiment, shift in (("one", 0.0), ("two", 0.0), ("one", 0.5)):
+        steps = replace(algorithm(), experiment=experiment).round(start(), context(1))
+        tasks = next(steps)
+        with pytest.raises(StopIteration) as done:
+            steps.send({c: Reply({n: np.full_like(x, shift) for n, x in t.arrays.items()}) for c, t in tasks.items()})
+        means.append(done.value.value.arrays["weight"].ravel())
+    shapes = [mean - mean.mean() for mean in means]
+    assert abs(np.corrcoef(shapes)[np.triu_indices(3, 1)]).max() < 0.95
+
+
+def test_who_knows_the_participants_learns_more() -> None:
+    """The client that was asked most often, without amplification by sampling."""
+    played = run()
+    rounds = max(sum(client in asked for asked, _ in played) for client in range(CLIENTS))
+    noise = played[-1][1].report[REPORT]["noise"]
+    expected = central_epsilon([NoisyRounds(noise, 1, 1, rounds)], PRIVACY.delta)
+    assert played[-1][1].report[REPORT]["epsilon_known"] == pytest.approx(expected)
+    assert rounds < ROUNDS
+
+
 def test_the_algorithm_keeps_its_own_state() -> None:
     private = algorithm(name="fedopt")
     first = private.init(start().arrays, replace(context(0), tools=_Parameters()))  # type: ignore[arg-type]
@@ -129,7 +160,7 @@ def test_an_algorithm_that_asks_again_is_refused() -> None:
             yield {0: Task("train", state.arrays)}
             yield {0: Task("test", state.arrays)}
 
-    steps = CentralPrivacy(Twice(), PRIVACY, KEY).round(start(), context(1))  # type: ignore[arg-type]
+    steps = CentralPrivacy(Twice(), PRIVACY, KEY, "digest").round(start(), context(1))  # type: ignore[arg-type]
     task = next(steps)[0]
     with pytest.raises(RunFailedError, match="asks the clients again"):
         steps.send({0: answer(task, 0, 1)})

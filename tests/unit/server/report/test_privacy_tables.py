@@ -38,11 +38,14 @@ def test_each_client_has_what_it_spent_and_equal_ones_share_a_row(tmp_path: Path
 
 
 def test_the_privacy_of_the_coordinator_is_a_row_of_its_own(tmp_path: Path) -> None:
-    spent = CentralSpent(epsilon=4.25, budget=20.0, delta=0.001, noise=1.5, clip=0.5)
+    spent = CentralSpent(epsilon=4.25, epsilon_known=7.5, budget=20.0, delta=0.001, noise=1.5, clip=0.5)
     rounds = [row.model_copy(update={"central_privacy": spent}) for row in make_rounds((0.5, 0.8))]
     write_run(tmp_path / "a", rounds=rounds)
     rows = make_contents(gather_runs([tmp_path])).tables["privacy"].rows
-    assert rows == (("a", "each, by the coordinator", "4.25", "20", "0.001", None),)
+    known = "the one asked most often, for those who know which clients took part"
+    assert rows == (
+        ("a", "each, by the coordinator", "4.25", "20", "0.001", None), ("a", known, "7.5", "20", "0.001", None),
+    )  # fmt: skip
 
 
 def test_runs_without_privacy_have_no_table(tmp_path: Path) -> None:

@@ -56,9 +56,10 @@ def test_the_summary_has_the_privacy_and_why_clients_declined() -> None:
 
 def test_the_summary_has_the_privacy_of_the_coordinator() -> None:
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
-    spent = {"epsilon": 4.25, "budget": 20.0, "delta": 0.001, "noise": 1.5, "clip": 0.5}
+    spent = {"epsilon": 4.25, "epsilon_known": 7.5, "budget": 20.0, "delta": 0.001, "noise": 1.5, "clip": 0.5}
     lines = summary(rounds=[{**zeros, "round": 1, "central_privacy": spent}])
-    assert lines["privacy"] == "epsilon 4.25 of 20 at delta 0.001 for each client, by the coordinator's noise"
+    known = "7.5 for those who know which clients took part"
+    assert lines["privacy"] == f"epsilon 4.25 of 20 at delta 0.001 for each client, by the coordinator's noise; {known}"
 
 
 def test_a_client_that_declines_is_a_problem_of_the_run() -> None:

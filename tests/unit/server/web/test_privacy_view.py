@@ -40,11 +40,11 @@ def test_a_client_without_privacy_that_declines_shows_the_reason_only() -> None:
 
 def test_the_privacy_of_the_coordinator_is_shown() -> None:
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
-    spent_by_all = {"epsilon": 4.25, "budget": 20.0, "delta": 0.001, "noise": 1.5, "clip": 0.5}
+    spent_by_all = {"epsilon": 4.25, "epsilon_known": 7.5, "budget": 20.0, "delta": 0.001, "noise": 1.5, "clip": 0.5}
     history = [RoundResult.model_validate({**zeros, "round": 1, "central_privacy": spent_by_all})]
     snapshot = Snapshot(history=history)
     shown = Renderer().parts(snapshot, view.summarise(snapshot, view.summarise_results(history)))
-    assert "epsilon 4.25 of 20 at delta 0.001 for each client, by the coordinator&#39;s noise<" in shown["privacy"]
+    assert "epsilon 4.25 of 20 at delta 0.001 for each client, by the coordinator&#39;s noise; 7.5" in shown["privacy"]
     assert '<p class="value" data-testid="epsilon">4.25<small> of 20</small></p>' in shown["summary"]
 
 
