@@ -77,7 +77,7 @@ class CentralPrivacy:
                 exchange, which would tell of the mean before it is accounted.
         """
         account = _read_account(state)
-        own = open_secret(self.key, [self.experiment, "selection", ctx.round, ctx.opened])[1]
+        own = open_secret(self.key, [self.experiment, "selection", ctx.round, sorted(ctx.fleet)])[1]
         assert isinstance(ctx, RoundContext)  # noqa: S101 - the coordinator makes no other
         inner = self.inner.round(_without_account(state), replace(ctx, seed=int(own.integers(1 << 62))))
         tasks = next(inner)
