@@ -48,8 +48,8 @@ from fedquilt_common.secure_aggregation.tasks import (
 from fedquilt_common.types import Arrays, ClientId, Scalar, Shapes
 from fedquilt_common.wire.codec import BLOCK, block
 
-Found = TypeVar("Found")
-Exchanges = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Found]
+Gathered = TypeVar("Gathered")
+Exchanges = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Gathered]
 """Exchanges that end with a result."""
 _Keys = Mapping[ClientId, NDArray[np.uint8]]
 _BYTES: Final = "uint8"
