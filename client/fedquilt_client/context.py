@@ -21,7 +21,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.privacy.promises import check_privacy
-from fedquilt_common.secure_aggregation.tasks import SECRETS
+from fedquilt_common.secure_aggregation.tasks import SECRETS, without_secrets
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.training_jobs import Job, JobData, Spending
@@ -247,7 +247,7 @@ class TaskContext:
     @cached_property
     def memory(self) -> dict[str, NDArray[Any]]:
         """The client's private arrays; replace entries, but the arrays themselves are read-only."""
-        return {name: array for name, array in self._stored_memory.items() if not name.startswith(SECRETS)}
+        return without_secrets(self._stored_memory)
 
     @cached_property
     def secrets(self) -> dict[str, NDArray[Any]]:

@@ -21,7 +21,7 @@ from fedquilt_common.privacy.meter import PrivacyMeter, SpendingLimit
 from fedquilt_common.privacy.noise_key import board_key
 from fedquilt_common.privacy.samples_spent import find_related, keep_samples
 from fedquilt_common.privacy.secret_noise import open_secret
-from fedquilt_common.secure_aggregation.tasks import EXCHANGE, SECRETS, without_own
+from fedquilt_common.secure_aggregation.tasks import EXCHANGE, without_own, without_secrets
 from fedquilt_common.training_jobs import Job, Spending
 from fedquilt_common.wire.codec import FileArrays
 
@@ -143,10 +143,9 @@ def _memory_digest(job: Job, *, secure: bool) -> str | None:
     if job.memory is None or not secure:
         return job.memory.digest if job.memory is not None else None
     whole = hashlib.sha256()
-    arrays = FileArrays(job.memory.path)
-    for name in sorted(name for name in arrays if not name.startswith(SECRETS)):
-        whole.update(f"{name} {arrays.shape(name)} {arrays.dtype(name)}".encode())
-        whole.update(np.ascontiguousarray(arrays[name]).data)
+    for name, array in sorted(without_secrets(FileArrays(job.memory.path)).items()):
+        whole.update(f"{name} {array.shape} {array.dtype}".encode())
+        whole.update(array.tobytes())
     return whole.hexdigest()
 
 
