@@ -22,8 +22,10 @@ from tests.support.runs import (
 )
 from tests.support.warm import ForkedProgram
 
+from fedquilt_common.cli import run as run_command
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.transport import MqttMessage
+from fedquilt_server.privacy_audit.report import AuditReport
 from fedquilt_server.simulate.mosquitto import broker_command, free_port
 
 EXPERIMENT = EXPERIMENTS / "digits-cfedakd.yaml"
@@ -42,6 +44,16 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     with recording_broker(folder) as (broker, messages):
         simulate(EXPERIMENT, folder, "--broker", broker, *SHORT)
     return folder, messages
+
+
+def test_the_clients_own_models_are_audited(calm: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+    """The audit finds them in the boards' state, which the run folder of a simulation has."""
+    assert run_command(["privacy", "audit", str(calm[0] / "run"), "--shadows", "4", "--json"]) == 0
+    report = AuditReport.model_validate_json(capsys.readouterr().out)
+    assert report.models == "own"
+    clients = [attack.client for attack in report.attacks if attack.attack == "likelihood ratio"]
+    assert clients == [None, *range(6)]
+    assert report.attacks[0].members == sum(attack.members for attack in report.attacks[2::2])
 
 
 def test_only_numbers_travel_and_no_weights(calm: Recorded) -> None:

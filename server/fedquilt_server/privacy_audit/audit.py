@@ -128,17 +128,20 @@ def _global_target(run: FinishedRun, seed: int) -> Target:
             f"--models global: '{run.result.algorithm}' has no global model; leave the option out to attack the "
             "clients' own models"
         )
-    usual = experiment.default_variant
-    variants = [usual, *(experiment.variant(client) for client in sorted(run.clients))]
-    fitting = [one for one in variants if _shapes(run, one) == {name: x.shape for name, x in arrays.items()}]
+    variants = [experiment.variant(client) for client in sorted(run.clients)]
+    fitting = [
+        one
+        for one in (experiment.default_variant, *variants)
+        if _shapes(run, one) == {name: x.shape for name, x in arrays.items()}
+    ]
     if not fitting:
         raise RunFolderError(
             f"{run.folder}: the global model does not fit the model '{experiment.model.name}' of the experiment; if "
             "the model is your own, use the code that the run used"
         )
-    privacy = next((one.privacy for one in variants if one.privacy is not None), None)
-    bound = _find_bound(run, run.clients)
-    variant = fitting[0].model_copy(update={"privacy": privacy})
+    private = [one.privacy for one in variants if one.privacy is not None]
+    weakest = max(private, key=lambda privacy: privacy.epsilon) if len(private) == len(variants) else None
+    bound, variant = _find_bound(run, run.clients), fitting[0].model_copy(update={"privacy": weakest})
     return Target(None, variant, arrays, find_candidates(run.bench, run.clients, seed), bound)
 
 

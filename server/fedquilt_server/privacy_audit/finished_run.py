@@ -12,9 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from fedquilt_common.cli import run as run_command
 from fedquilt_common.errors import ExperimentError, RunFolderError
-from fedquilt_common.experiment_file import load_experiment
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.central.plan import CENTRAL
@@ -95,9 +98,22 @@ def read_finished(folder: Path) -> FinishedRun:
         raise RunFolderError(
             f"{folder}: the run is {result.status}, so it has released no model; finish it, or name another run"
         )
-    bench = AuditBench(load_experiment(folder / "experiment.yaml"))
+    bench = AuditBench(_read_experiment(folder))
     _check(bench)
     return FinishedRun(folder, result, bench)
+
+
+def _read_experiment(folder: Path) -> Experiment:
+    """Return the recorded experiment, also that of a central training, whose algorithm is none of a federation."""
+    path = folder / "experiment.yaml"
+    try:
+        return Experiment.model_validate(load_yaml(read_text(path), str(path)))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RunFolderError(
+            f"{path}: is damaged, or of another version ({'.'.join(map(str, first['loc']))}: {first['msg']}); name "
+            "another run"
+        ) from None
 
 
 def _check(bench: AuditBench) -> None:

@@ -134,6 +134,15 @@ def test_noise_of_the_coordinator_bounds_attacks_too(tmp_path: Path) -> None:
     assert (report.epsilon, report.delta) == (2.0, 0.001)
 
 
+def test_a_central_training_is_audited_too(tmp_path: Path) -> None:
+    folder = write_finished(tmp_path / "run", None, {**DICE, **QUICK})
+    data = {**DICE["data"], "holdout": 0.25}
+    write_run(folder, [0.5], algorithm="central", settings={**DICE, **QUICK, "data": data})
+    (folder / "replies.csv").unlink()
+    report = audit_run(folder, AuditSettings(shadows=4))
+    assert (report.algorithm, report.attacks[0].members) == ("central", 120)
+
+
 def test_private_runs_have_private_shadows(overfitted: Path) -> None:
     pytest.importorskip("opacus", reason="needs the extra dp")
     bench = AuditBench(load_experiment(overfitted / "experiment.yaml"))
@@ -212,6 +221,7 @@ def test_runs_that_cannot_be_audited(
             "does not fit the model 'mlp'",
         ),
         (lambda folder: (folder / "result.json").unlink(), "holds no result.json"),
+        (lambda folder: (folder / "experiment.yaml").write_text("name: x"), "is damaged, or of another version"),
     ],
 )
 def test_damaged_runs_are_refused(tmp_path: Path, damage: Any, text: str, capsys: pytest.CaptureFixture[str]) -> None:
