@@ -32,6 +32,10 @@ class FedRep(PrivateHead):
         if self.body_epochs < 1 or (self.head_epochs is not None and self.head_epochs < 1):
             raise ValueError("head_epochs and body_epochs must be 1 or more")
 
+    def private_passes(self, epochs: int, rounds: int) -> int:
+        """Return the passes over a client's samples: those of the head, whose inputs follow from them, and the base."""
+        return rounds * ((self.head_epochs or epochs) + self.body_epochs)
+
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         learner, layers = ctx.learner, self.head_layers
         features = learner.features(task.arrays, ctx.data, layers)

@@ -206,10 +206,9 @@ class TorchLearner:
         plans: dict[int, PrivateSteps] = {}
         for number, phase in enumerate(phases):
             if self.meter is not None and not phase.public:
-                if phase.only is not None:
-                    raise ExperimentError("with `privacy`, a training changes all parameters; choose another algorithm")
                 start, samples = digest_arrays(arrays), digest_arrays({"x": phase.data.x, "y": phase.data.y})
-                facts = [start, samples, list(schedule), self.training.model_dump_json()]
+                only = None if phase.only is None else sorted(phase.only)
+                facts = [start, samples, list(schedule), self.training.model_dump_json(), only]
                 epochs = schedule.count(number)
                 plans[number] = self.meter.charge(len(phase.data), self.training.batch, epochs, facts)
         return plans

@@ -97,7 +97,8 @@ class PrivateGradients:
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], steps: PrivateSteps) -> None:
         self.steps = steps
         self._parameters = list(parameters)
-        self._hooks = _RowHooks(module, loss_reduction="mean")
+        with _train_only(module, self._parameters):  # Opacus must have no hook on a layer that does not train
+            self._hooks = _RowHooks(module, loss_reduction="mean")
         self._used = self._parameters
         self._sums: _SecretNoiseOptimizer | None = None
 
@@ -205,6 +206,19 @@ def _check_rows(parameters: Sequence[nn.Parameter], samples: int) -> None:
                 "the model cannot be trained with `privacy`: a layer mixes samples, is used in several ways or is not "
                 "called as a layer, so that the gradient of one sample is unknown; choose another model"
             )
+
+
+@contextlib.contextmanager
+def _train_only(module: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Freeze all other parameters of the module for a while."""
+    chosen, before = set(map(id, parameters)), [(each, each.requires_grad) for each in module.parameters()]
+    for parameter, _ in before:
+        parameter.requires_grad_(id(parameter) in chosen)
+    try:
+        yield
+    finally:
+        for parameter, trains in before:
+            parameter.requires_grad_(trains)
 
 
 def _add_gradient(penalty: Tensor, parameters: Sequence[nn.Parameter]) -> None:

@@ -54,7 +54,7 @@ class PrivateHead(ABC):
     declares: ClassVar[Declaration] = Declaration(
         holdout=0.25,
         tasks=frozenset({"classification", "regression", "next-word"}),
-        privacy="private heads train in passes that the privacy budget does not plan",
+        privacy="",
         pooled="",
     )
 

@@ -14,7 +14,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.lab.workbench import Workbench
 
 REFUSED = {
-    "fedreb", "fedrod", "fedper", "fedrep", "fedbabu",  # always
+    "fedreb", "fedrod",  # always
     "fedrolex", "heterofl",  # with their default fields
 }  # fmt: skip
 FIELDS: dict[str, dict[str, Any]] = {"ditto": {"lambda": 0.1}, "fedprox": {"mu": 0.1}, "feddyn": {"alpha": 0.1}}
@@ -56,7 +56,8 @@ def test_an_algorithm_that_does_not_declare_it_cannot() -> None:
     ("name", "fields", "passes"),
     [
         ("fedavg", {}, 6), ("ditto", {"lambda": 0.1}, 12), ("ditto", {"lambda": 0.1, "personal_epochs": 1}, 9),
-        ("fedakd", {"warm_up_epochs": 20, "kd_epochs": 5}, 26),
+        ("fedakd", {"warm_up_epochs": 20, "kd_epochs": 5}, 26), ("fedper", {}, 6), ("fedbabu", {}, 6),
+        ("fedrep", {"body_epochs": 2}, 12), ("fedrep", {"head_epochs": 5}, 18),
     ],
 )  # fmt: skip
 def test_the_passes_that_a_client_may_make_in_a_run(name: str, fields: dict[str, Any], passes: int) -> None:

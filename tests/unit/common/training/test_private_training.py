@@ -281,10 +281,41 @@ def test_statistics_of_samples_do_not_leave_the_board() -> None:
         trainer.statistics(trainer.init(0), DATA)
 
 
-def test_a_part_of_the_parameters_cannot_be_trained_privately() -> None:
-    """Opacus would not see layers that are frozen between others."""
-    with pytest.raises(ExperimentError, match="changes all parameters"):
-        train(meter(), only=["0.weight"])
+def test_a_part_of_the_parameters_trains_privately() -> None:
+    own, start = meter(), learner(None).init(0)
+    found = train(own, only=["0.weight", "0.bias"])
+    assert differ({name: found[name] for name in ("0.weight", "0.bias")}, start)
+    assert not differ({name: found[name] for name in ("2.weight", "2.bias")}, start)
+    assert differ(found, train(meter(), only=["0.weight"]))
+
+
+@pytest.mark.parametrize(
+    "trained", [["0.weight", "0.bias"], ["2.weight", "2.bias"], ["2.weight"], ["0.bias", "4.weight"]]
+)
+def test_a_part_of_the_parameters_is_clipped_by_its_own_norm(trained: list[str]) -> None:
+    """Frozen layers below, above and between: the clipped gradients of single samples, computed one by one."""
+    torch.manual_seed(0)
+    module = make_private(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3)))
+    x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    chosen = [parameter for name, parameter in module.named_parameters() if name in trained]
+    for parameter in module.parameters():
+        parameter.requires_grad_(any(parameter is one for one in chosen))
+    expected = [torch.zeros_like(parameter) for parameter in chosen]
+    for row in range(6):
+        found = torch.autograd.grad(nn.functional.cross_entropy(module(x[row : row + 1]), y[row : row + 1]), chosen)
+        norm = float(torch.cat([each.flatten() for each in found]).norm())
+        expected = [total + each * min(1.0, 0.05 / norm) for total, each in zip(expected, found, strict=True)]
+    steps = PrivateSteps(0.0, 0.05, 1.0, 1, 6, np.random.default_rng(0))
+    for parameter in module.parameters():
+        parameter.requires_grad_(True)
+    private = PrivateGradients(module, chosen, steps)
+    for parameter in module.parameters():
+        parameter.requires_grad_(any(parameter is one for one in chosen))
+    private.add(nn.functional.cross_entropy(module(x), y), 6)
+    private.finish(None)
+    for parameter, total in zip(chosen, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, total / 6, rtol=1e-4, atol=1e-7)
+    private.close()
 
 
 @pytest.mark.parametrize("change", ["samples", "labels", "start", "lr"])
