@@ -9,6 +9,7 @@ import pytest
 from tests.support import warm
 from tests.support.data import data_folder, real_data
 
+from fedquilt_common.experiment_file import load_experiment
 from fedquilt_server.report.contents import make_contents
 from fedquilt_server.report.mean_deviation import MeanDeviation
 from fedquilt_server.report.sources import gather_runs
@@ -30,8 +31,17 @@ def test_every_run_is_valid(name: str, runs: int, figures: int) -> None:
     assert sum(len(table.figures) for table in source.published) == figures
 
 
+EXPERIMENTS = "privacy_audit_few", "privacy_audit_har"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_valid(name: str) -> None:
+    assert load_experiment(BENCHMARKS / f"{name}.yaml").data.clients > 1
+
+
 def test_there_are_no_others() -> None:
-    assert sorted(path.stem for path in BENCHMARKS.glob("*.yaml")) == ["personal", "soft_labels", "submodels"]
+    found = {path.stem for path in BENCHMARKS.glob("*.yaml")}
+    assert found == {"personal", "soft_labels", "submodels", *EXPERIMENTS}
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_an_attack_beyond_the_guarantee_is_reported(overfitted: Path, capsys: py
 
 
 def test_noise_of_the_coordinator_bounds_attacks_too(tmp_path: Path) -> None:
-    central = {"epsilon": 2.0, "budget": 3.0, "delta": 0.001, "noise": 1.0, "clip": 1.0}
+    central = {"epsilon": 2.0, "epsilon_known": 2.5, "budget": 3.0, "delta": 0.001, "noise": 1.0, "clip": 1.0}
     folder = write_finished(
         tmp_path / "run", None, {**DICE, **QUICK}, rounds=[make_round(1, 0.5, central_privacy=central)]
     )
