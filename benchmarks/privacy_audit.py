@@ -30,6 +30,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "digits-dp": (DIGITS, "data.partition={scheme: uniform}", "privacy={epsilon: 8, delta: 0.001}"),
     "digits-few": (FEW,),
     "digits-few-dp": (FEW, "privacy={epsilon: 8, delta: 0.001}"),
+    "digits-few-dp-1": (FEW, "privacy={epsilon: 1, delta: 0.001}"),
     "har-fedavg": (HAR,),
     "har-fedavg-dp": (HAR, "privacy={epsilon: 8, delta: 0.001}"),
     "har-fedakd": ("deploy/experiments/har-fedakd.yaml",),
@@ -60,15 +61,23 @@ def measure(case: str, folder: Path, shadows: int) -> dict[str, Any]:
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the newest result of each case as Markdown."""
     newest = {row["case"]: row for row in rows}
-    print("| case | epsilon | accuracy | samples | attack | AUC | TPR at 1 % FPR | allowed AUC |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| case | epsilon | accuracy | samples | shadows | attack | AUC | TPR at 1 % FPR | allowed AUC |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for case, row in newest.items():
         report = row["report"]
         epsilon = "none" if report["epsilon"] is None else f"{report['epsilon']:.2f}"
         for found in (one for one in report["attacks"] if one["client"] is None):
             auc = f"{found['auc']:.3f} ({found['auc_low']:.3f} to {found['auc_high']:.3f})"
             allowed = "-" if found["auc_bound"] is None else f"{found['auc_bound']:.3f}"
-            cells = (f"`{case}`", epsilon, f"{row['accuracy']:.3f}", found["members"], found["attack"], auc)
+            cells = (
+                f"`{case}`",
+                epsilon,
+                f"{row['accuracy']:.3f}",
+                found["members"],
+                report["shadows"],
+                found["attack"],
+                auc,
+            )
             print("| " + " | ".join(map(str, (*cells, f"{found['tpr']:.3f}", allowed))) + " |")
 
 
