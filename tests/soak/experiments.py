@@ -20,8 +20,8 @@ CLIENTS: Final = 4
 ROUNDS: Final = 8
 ECHO: Final = "echo"
 """An experiment that trains nothing. It is the cheapest one, and its model passes in the most chunks."""
-POOLED: Final = ("fedavg-secure", "fedavg-central-dp")
-"""Secure aggregation, and noise that the coordinator adds."""
+POOLED: Final = ("fedavg-secure",)
+"""Secure aggregation. Private training is not among them: its noise follows policy and link, too, which vary here."""
 NAMES: Final = (ECHO, *ALGORITHMS, *POOLED)
 FEWER: Final = {"kd_epochs": 1, "tune_epochs": 1, "head_epochs": 1, "body_epochs": 1}
 """Fields of algorithms that only take time."""
