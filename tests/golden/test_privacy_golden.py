@@ -56,9 +56,10 @@ def test_a_step_without_noise(name: str) -> None:
         model.bias.copy_(torch.tensor([0.05, -0.05]))
     steps = PrivateSteps(0.0, case["C"], 1.0, 1, case["expected_batch_size"], np.random.default_rng(0))
     private = PrivateGradients(model, list(model.parameters()), steps)
-    loss = nn.functional.cross_entropy(model(torch.tensor(case["x"])), torch.tensor(case["y"]))
-    private.add(loss, 4)
-    private.finish(None)
+    with private:
+        loss = nn.functional.cross_entropy(model(torch.tensor(case["x"])), torch.tensor(case["y"]))
+        private.add(loss, 4)
+        private.finish(None)
     with torch.no_grad():
         for parameter in model.parameters():
             assert parameter.grad is not None

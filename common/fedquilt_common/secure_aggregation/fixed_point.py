@@ -12,7 +12,8 @@ from fedquilt_common.errors import PayloadError
 FRACTION_BITS: Final = 32
 """Binary digits behind the point; the number before them has a sign and 31 digits, in the sum of all clients."""
 WHOLE_FRACTION_BITS: Final = 8
-"""Of whole numbers, such as a norm layer's step counter, which can be large: the weight alone may have a fraction."""
+"""The same for arrays of integers, such as a norm layer's step counter: only the weight has a fraction, and the numbers
+can be large."""
 
 
 def to_fixed(name: str, values: NDArray[Any], weight: float, clients: int) -> NDArray[np.int64]:

@@ -10,11 +10,11 @@ from fedquilt_common.errors import PayloadError
 from fedquilt_common.secure_aggregation.packages import ciphers, shamir
 
 SECRET_BYTES: Final = 16
-"""Of a secret from which keys follow: 128 bits, the size that pycryptodome shares."""
+"""Size of a secret from which keys follow: 128 bits, which pycryptodome can split into shares."""
 KEY_BYTES: Final = 32
 _NONCE: Final = 12
 SEALED_BYTES: Final = _NONCE + 2 * SECRET_BYTES + 16
-"""Of two shares for one peer: nonce, both shares, and the tag that shows damage."""
+"""Size of a sealed message with two shares for one peer: nonce, both shares, and the tag that shows damage."""
 Purpose = Literal["cipher", "mask"]
 
 

@@ -10,17 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.client_evaluation import EVALUATE
-from fedquilt_common.algorithm_api import (
-    Algorithm,
-    ClientContext,
-    Declaration,
-    Reply,
-    Round,
-    ServerContext,
-    State,
-    Task,
-    declaration_of,
-)
+from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.secure_aggregation.fixed_point import fraction_bits, from_fixed
 from fedquilt_common.secure_aggregation.keys import (
@@ -56,7 +47,7 @@ _BYTES: Final = "uint8"
 
 
 @dataclass(frozen=True)
-class SecureRounds:
+class SecureRounds(AlgorithmWrapper):
     """An algorithm with secure aggregation around it.
 
     Each exchange whose replies have arrays becomes four: public keys, shares, masked replies, and shares of the secrets
@@ -64,26 +55,11 @@ class SecureRounds:
     coordinator draws nothing, so a round that starts again with the stored replies gives the same bits.
 
     Attributes:
-        inner: the algorithm; it reads of the replies only their mean.
+        inner: it reads of the replies only their mean.
         threshold: number of clients whose shares give a secret.
     """
 
-    inner: Algorithm
     threshold: int
-
-    @property
-    def declares(self) -> Declaration:
-        """What the algorithm declares."""
-        return declaration_of(self.inner)
-
-    def init(self, model: Arrays, ctx: ServerContext) -> State:
-        return self.inner.init(model, ctx)
-
-    def work(self, task: Task, ctx: ClientContext) -> Reply:
-        return self.inner.work(task, ctx)
-
-    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
-        return self.inner.evaluate(state, ctx)
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         inner = self.inner.round(state, ctx)

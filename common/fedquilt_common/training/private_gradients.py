@@ -86,21 +86,34 @@ class _RowHooks(GradSampleModule):  # type: ignore[misc]
 class PrivateGradients:
     """Computes the private gradients of a module's parameters.
 
-    A step calls ``add`` for each part of its samples, then ``finish``.
+    Used as a context manager around steps: a step calls ``add`` for each part of its samples, then ``finish``. Only one
+    object at a time may be in use for a module.
 
     Args:
         module: made by ``make_private``, in training mode.
-        parameters: those that the training changes.
+        parameters: those that the training changes; while the object is in use, only they require gradients.
         steps: clipping and noise.
     """
 
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], steps: PrivateSteps) -> None:
         self.steps = steps
+        self._module = module
         self._parameters = list(parameters)
-        with _train_only(module, self._parameters):  # Opacus must have no hook on a layer that does not train
-            self._hooks = _RowHooks(module, loss_reduction="mean")
+        self._hooks: _RowHooks | None = None
         self._used = self._parameters
         self._sums: _SecretNoiseOptimizer | None = None
+
+    def __enter__(self) -> None:
+        self._hooks = _RowHooks(self._module, loss_reduction="mean")
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the hooks and gradients of single samples from the module."""
+        if self._hooks is not None:
+            self._hooks.remove_hooks()
+        for parameter in self._parameters:
+            for name in ("grad_sample", "summed_grad"):
+                if hasattr(parameter, name):
+                    delattr(parameter, name)
 
     def divide(self, samples: int) -> list[slice]:
         """Return the parts in which a step computes the gradients of its samples, so that they fit into memory."""
@@ -158,14 +171,6 @@ class PrivateGradients:
         for _ in range(self.steps.steps):
             yield np.flatnonzero(self.steps.generator.random(samples) < self.steps.rate)
 
-    def close(self) -> None:
-        """Remove the hooks and gradients of single samples from the module."""
-        self._hooks.remove_hooks()
-        for parameter in self._parameters:
-            for name in ("grad_sample", "summed_grad"):
-                if hasattr(parameter, name):
-                    delattr(parameter, name)
-
 
 def make_private(module: nn.Module) -> nn.Module:
     """Return a module that Opacus can differentiate sample by sample, with the same names, numbers and outputs.
@@ -206,19 +211,6 @@ def _check_rows(parameters: Sequence[nn.Parameter], samples: int) -> None:
                 "the model cannot be trained with `privacy`: a layer mixes samples, is used in several ways or is not "
                 "called as a layer, so that the gradient of one sample is unknown; choose another model"
             )
-
-
-@contextlib.contextmanager
-def _train_only(module: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Freeze all other parameters of the module for a while."""
-    chosen, before = set(map(id, parameters)), [(each, each.requires_grad) for each in module.parameters()]
-    for parameter, _ in before:
-        parameter.requires_grad_(id(parameter) in chosen)
-    try:
-        yield
-    finally:
-        for parameter, trains in before:
-            parameter.requires_grad_(trains)
 
 
 def _add_gradient(penalty: Tensor, parameters: Sequence[nn.Parameter]) -> None:

@@ -91,7 +91,6 @@ class SgdLoop:
                 break
         for phase_run in running:
             phase_run.load_best()
-            phase_run.close()
         self._keep_optimiser(running[0])
         return sum(value * n for value, n in losses) / max(1, sum(n for _, n in losses)), steps
 
@@ -188,27 +187,34 @@ class _RunningPhase:
         Args:
             first: no step has been taken before, so an error may come from the precision.
         """
-        module, arithmetic, data = self.loop.module, self.loop.arithmetic, self.phase.data
-        _set_mode(module, min(len(data), self.loop.training.batch))
+        data = self.phase.data
+        _set_mode(self.loop.module, min(len(data), self.loop.training.batch))
         trained = {id(parameter) for parameter in self.optimiser.parameters}
         for parameter in self.now.values():
             parameter.requires_grad_(id(parameter) in trained)
-        for step, index in enumerate(self._draw_batches()):
-            batch = self._read_batch(index)
-            tried = not first or step > 0
-            if self.phase.anneal:
-                part_done = self.steps_done / self._total_steps
-                self.optimiser.rate = self.loop.training.lr * (1 + math.cos(math.pi * part_done)) / 2
-            self.steps_done += 1
-            if self.private is not None:
-                yield self._step_privately(self.private, batch), len(index)
-                continue
-            compute_loss = functools.partial(self._compute_loss, batch)
-            with contextlib.nullcontext() if tried else explain_unsupported(module, arithmetic, compute_loss):
-                loss, total = compute_loss(arithmetic)
-                _check_finite(total, step + 1, arithmetic)
-                self.optimiser.step(total)
-            yield loss.item(), len(index)
+        with self.private or contextlib.nullcontext():
+            for step, index in enumerate(self._draw_batches()):
+                batch = self._read_batch(index)
+                self._set_rate()
+                if self.private is not None:
+                    yield self._step_privately(self.private, batch), len(index)
+                else:
+                    yield self._step(batch, step + 1, tried=not first or step > 0), len(index)
+
+    def _set_rate(self) -> None:
+        if self.phase.anneal:
+            part_done = self.steps_done / self._total_steps
+            self.optimiser.rate = self.loop.training.lr * (1 + math.cos(math.pi * part_done)) / 2
+        self.steps_done += 1
+
+    def _step(self, batch: Examples, step: int, *, tried: bool) -> float:
+        """Take a step, the epoch's number ``step``, and return the loss on the batch, without the penalty."""
+        arithmetic, compute_loss = self.loop.arithmetic, functools.partial(self._compute_loss, batch)
+        with contextlib.nullcontext() if tried else explain_unsupported(self.loop.module, arithmetic, compute_loss):
+            loss, total = compute_loss(arithmetic)
+            _check_finite(total, step, arithmetic)
+            self.optimiser.step(total)
+        return loss.item()
 
     def _draw_batches(self) -> Iterable[NDArray[np.int64]]:
         data, training = self.phase.data, self.loop.training
@@ -227,11 +233,6 @@ class _RunningPhase:
         private.finish(None if penalty is None else penalty(self.now, self.start))
         self.optimiser.update()
         return mean
-
-    def close(self) -> None:
-        """Leave the module as other code expects it."""
-        if self.private is not None:
-            self.private.close()
 
     def _read_batch(self, index: NDArray[np.int64]) -> Examples:
         data, mosaic = self.phase.data, self.loop.training.mosaic

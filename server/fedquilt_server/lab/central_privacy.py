@@ -10,17 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.noisy_mean import clip_factors, next_clip, noisy_mean, split_noise, update_norm
-from fedquilt_common.algorithm_api import (
-    Algorithm,
-    ClientContext,
-    Declaration,
-    Reply,
-    Round,
-    ServerContext,
-    State,
-    Task,
-    declaration_of,
-)
+from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.errors import PrivacyBudgetError, RunFailedError
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.privacy.central_accountant import NoisyRounds, central_epsilon, solve_central_noise
@@ -37,34 +28,22 @@ _ASKED: Final = "central_privacy/asked"
 
 
 @dataclass(frozen=True)
-class CentralPrivacy:
+class CentralPrivacy(AlgorithmWrapper):
     """An algorithm with DP-FedAvg around it; the clients do not notice.
 
     Clients are drawn, and noise is added, from a key that only the coordinator knows: the experiment's seed is known to
     the boards. What the rounds have spent is a part of the state, so a restart loses nothing.
 
     Attributes:
-        inner: the algorithm; it reads of the replies only their mean.
+        inner: it reads of the replies only their mean.
         privacy: the budget, and the clipping norm of round 1.
         key: of the coordinator, in hex.
         experiment: digest of the experiment: noise that two experiments shared would tell their difference.
     """
 
-    inner: Algorithm
     privacy: Privacy
     key: str
     experiment: str
-
-    @property
-    def declares(self) -> Declaration:
-        """What the algorithm declares."""
-        return declaration_of(self.inner)
-
-    def init(self, model: Arrays, ctx: ServerContext) -> State:
-        return self.inner.init(model, ctx)
-
-    def work(self, task: Task, ctx: ClientContext) -> Reply:
-        return self.inner.work(task, ctx)
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         return self.inner.evaluate(_without_account(state), ctx)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.experiment.sections import Training
@@ -150,7 +151,8 @@ def test_the_noise_has_its_size() -> None:
     private = PrivateGradients(
         module, list(module.parameters()), PrivateSteps(3.0, 0.5, 0.5, 2, 10, np.random.default_rng(1))
     )
-    private.finish(None)  # a step that has drawn no samples
+    with private:
+        private.finish(None)  # a step that has drawn no samples
     assert module.weight.grad is not None
     assert float(module.weight.grad.std()) == pytest.approx(3.0 * 0.5 / 10, rel=0.05)
     assert float(module.weight.grad.mean()) == pytest.approx(0.0, abs=0.01)
@@ -194,14 +196,14 @@ def test_the_gradients_are_those_of_single_samples(
     private = PrivateGradients(
         fixed, list(fixed.parameters()), PrivateSteps(0.0, clip, 1.0, 1, 3, np.random.default_rng(0))
     )
-    output = fixed(x)
-    private.add(nn.functional.cross_entropy(output[-1] if isinstance(output, tuple) else output, y), 3)
-    private.finish(None)
+    with private:
+        output = fixed(x)
+        private.add(nn.functional.cross_entropy(output[-1] if isinstance(output, tuple) else output, y), 3)
+        private.finish(None)
     for parameter_name, parameter in fixed.named_parameters():
         wanted = expected[parameter_name]
         assert parameter.grad is not None
         np.testing.assert_allclose(parameter.grad, wanted, rtol=1e-6, atol=1e-9)
-    private.close()
     assert not any(hasattr(parameter, "grad_sample") for parameter in fixed.parameters())
 
 
@@ -289,6 +291,16 @@ def test_a_part_of_the_parameters_trains_privately() -> None:
     assert differ(found, train(meter(), only=["0.weight"]))
 
 
+def test_private_phases_take_turns() -> None:
+    """Opacus allows one set of hooks for a module, so a phase has its hooks only while it trains."""
+    trainer = learner(meter(passes=6))
+    start, parts = trainer.init(0), [["0.weight", "0.bias"], ["2.weight", "2.bias"]]
+    phases = [TrainingPhase(DATA, only=part) for part in parts]
+    found = trainer.train_in_turn(start, phases, [0, 1, 0, 1], seed=1).arrays
+    for part in parts:
+        assert differ({name: found[name] for name in part}, start)
+
+
 @pytest.mark.parametrize(
     "trained", [["0.weight", "0.bias"], ["2.weight", "2.bias"], ["2.weight"], ["0.bias", "4.weight"]]
 )
@@ -306,16 +318,12 @@ def test_a_part_of_the_parameters_is_clipped_by_its_own_norm(trained: list[str])
         norm = float(torch.cat([each.flatten() for each in found]).norm())
         expected = [total + each * min(1.0, 0.05 / norm) for total, each in zip(expected, found, strict=True)]
     steps = PrivateSteps(0.0, 0.05, 1.0, 1, 6, np.random.default_rng(0))
-    for parameter in module.parameters():
-        parameter.requires_grad_(True)
     private = PrivateGradients(module, chosen, steps)
-    for parameter in module.parameters():
-        parameter.requires_grad_(any(parameter is one for one in chosen))
-    private.add(nn.functional.cross_entropy(module(x), y), 6)
-    private.finish(None)
+    with private:
+        private.add(nn.functional.cross_entropy(module(x), y), 6)
+        private.finish(None)
     for parameter, total in zip(chosen, expected, strict=True):
         torch.testing.assert_close(parameter.grad, total / 6, rtol=1e-4, atol=1e-7)
-    private.close()
 
 
 @pytest.mark.parametrize("change", ["samples", "labels", "start", "lr"])
