@@ -48,6 +48,16 @@ def experiment(rounds: int = 2, megabytes: float = 0.012) -> Experiment:
     return Experiment.model_validate({**raw, "wire": {"chunk": CHUNK}})
 
 
+@pytest.fixture(scope="module", params=["files", "segments"])
+def storage(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How replies become durable: each in a file of its own, or all that have arrived together in a segment."""
+    together, chunk = {"files": (1, CHUNK), "segments": (64, 1 << 18)}[request.param]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedquilt_server.coordinator.coordinator.REPLIES_TOGETHER", together)
+        patch.setattr("tests.faults.conftest.CHUNK", chunk)
+        yield request.param
+
+
 def answer(model: Arrays, client: int) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
     """Return the reply of an honest client; it differs by client, so the mean shows how often each one counted."""
     return {name: x + np.float32(1 + client) / np.float32(3) for name, x in model.items()}

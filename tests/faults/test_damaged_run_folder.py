@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedquilt_common.errors import RunFolderError
+from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
@@ -47,7 +48,7 @@ def two_replied(coordinator: Coordinator) -> bool:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick() -> Iterator[None]:
+def quick(storage: str) -> Iterator[None]:
     """Shorten the coordinator's wait for the next message: in these tests nobody sends while it waits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedquilt_server.coordinator.coordinator.STEP_SECONDS", 0.001)
@@ -55,7 +56,7 @@ def quick() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory, make_stage: MakeStage) -> Path:
+def killed(storage: str, tmp_path_factory: pytest.TempPathFactory, make_stage: MakeStage) -> Path:
     """Return the folder of a run that is killed in its second round, when two of three clients have replied."""
     stage = make_stage(tmp_path_factory.mktemp("killed"))
     stage.arrive()
@@ -101,6 +102,7 @@ def flip(path: Path, at: int) -> None:
 
 DAMAGES: dict[str, Damage] = {
     "first byte": lambda path: flip(path, 0),
+    "quarter": lambda path: flip(path, path.stat().st_size // 4),
     "middle": lambda path: flip(path, path.stat().st_size // 2),
     "last byte": lambda path: flip(path, path.stat().st_size - 1),
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
@@ -237,7 +239,12 @@ def test_any_bit_of_the_journal(file: str, outcome: Outcome) -> None:
 
 
 def replies_on_disk(coordinator: Coordinator) -> list[Path]:
-    return sorted(coordinator.run.folder.blobs.replies.iterdir())
+    return sorted(coordinator.run.folder.blobs.replies.folder.iterdir())
+
+
+def reply_places(folder: Path) -> list[ReplyPlace]:
+    in_segments = list(ReplyFiles(folder)._places.values())
+    return in_segments or [ReplyPlace(path) for path in sorted(folder.iterdir())]
 
 
 def restarts(folder: Path) -> int:
@@ -245,8 +252,13 @@ def restarts(folder: Path) -> int:
         return int(db.execute("SELECT count(*) FROM events WHERE kind = 'RoundRestarted'").fetchone()[0])
 
 
-def hold_client_2(stage: Stage) -> Callable[[], object]:
-    """Keep back client 2's reply to round 2 until the function that this returns is called."""
+def hold_client_2(stage: Stage, *, only_once: bool = False) -> Callable[[], object]:
+    """Keep back client 2's reply to round 2 until the function that this returns is called.
+
+    Args:
+        stage: of the run.
+        only_once: whether the function sends the reply of now, and later ones are kept back again.
+    """
     held = True
     player = stage.players["jetson"]
 
@@ -255,14 +267,14 @@ def hold_client_2(stage: Stage) -> Callable[[], object]:
 
     def release() -> object:
         nonlocal held
-        held = False
+        held = only_once
         return player.send(player.pack(2))
 
     stage.ways[2] = reply
     return release
 
 
-@pytest.mark.parametrize("kind", ["middle", "cut", "gone"])
+@pytest.mark.parametrize("kind", ["quarter", "cut", "gone"])
 def test_a_reply_damaged_while_the_run_goes_on(
     kind: str, stage: Stage, undisturbed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,7 +298,7 @@ def test_a_reply_damaged_while_the_run_goes_on(
         assert [row.replies for row in coordinator.run.folder.journal.results()] == [3, 3]
     assert stage.sha256 == undisturbed
     assert restarts(stage.folder) == 1
-    assert re.search(f"{damaged[0]}, the reply of client 0 to round 2, exchange 0, ", caplog.text)
+    assert re.search(f"{damaged[0]}, the reply of client [01] to round 2, exchange 0, ", caplog.text)
 
 
 def test_killed_after_the_round_has_started_again(
@@ -295,7 +307,7 @@ def test_killed_after_the_round_has_started_again(
     """The replies before the restart are skipped, also if a second file is damaged meanwhile."""
     stage = make_stage(tmp_path_factory.mktemp("first"))
     stage.arrive()
-    release = hold_client_2(stage)
+    release = hold_client_2(stage, only_once=True)
     coordinator = stage.coordinator()
     released: list[bool] = []
 
@@ -303,15 +315,15 @@ def test_killed_after_the_round_has_started_again(
         stage.offer()
         if two_replied(coordinator) and not released:
             released.append(True)
-            DAMAGES["cut"](replies_on_disk(coordinator)[1])
+            DAMAGES["cut"](replies_on_disk(coordinator)[-1])
             release()
         exchange = coordinator.machine.exchange
-        return restarts(stage.folder) == 1 and exchange is not None and len(exchange.replies) == 1
+        return restarts(stage.folder) == 1 and exchange is not None and len(exchange.replies) == 2
 
     with stage.closing(coordinator):
         coordinator.execute(within_limit(turn))
     assert not (stage.folder / "global.safetensors").exists()
-    for damage in (None, "middle", "gone"):
+    for damage in (None, "quarter", "gone"):
         again = make_stage(tmp_path_factory.mktemp("again"))
         shutil.copytree(stage.folder, again.folder)
         for path in (again.folder / "blobs" / "replies").iterdir():
@@ -342,7 +354,8 @@ def test_a_reply_damaged_after_a_kill_before_the_checkpoint(
     for number in range(3):
         again = make_stage(tmp_path_factory.mktemp("again"))
         shutil.copytree(stage.folder, again.folder)
-        flip(sorted((again.folder / "blobs" / "replies").iterdir())[number], 12_345)
+        place = reply_places(again.folder / "blobs" / "replies")[number]
+        flip(place.path, place.start + 1234)
         again.arrive()
         coordinator = again.coordinator()
         with again.closing(coordinator):

@@ -65,8 +65,8 @@ def is_named(error: RunFolderError, disk: Path) -> bool:
     return str(disk) in text and "ree disk space" in text and "run the same command again to resume" in text
 
 
-def has_replies(stage: Stage) -> bool:
-    return any((stage.folder / "blobs" / "replies").iterdir())
+def has_begun(stage: Stage) -> bool:
+    return any(player.round is not None for player in stage.players.values())
 
 
 def fill(disk: Path, free: int) -> None:
@@ -89,9 +89,10 @@ def test_a_disk_that_fills_up(from_start: bool, disk: Path, make_stage: MakeStag
             fill(disk, free)
 
         def turn(stage: Stage = stage, free: int = free) -> bool:
-            if not (disk / "ballast").exists() and has_replies(stage):
+            stage.offer()
+            if not (disk / "ballast").exists() and has_begun(stage):
                 fill(disk, free)
-            return stage.offer()
+            return False
 
         error = run(stage, turn)
         (disk / "ballast").unlink()
@@ -114,7 +115,7 @@ def test_a_read_only_disk(replies: bool, disk: Path, make_stage: MakeStage, undi
     stage.folder = disk / "run"
     stage.arrive()
     if replies:
-        assert run(stage, lambda: stage.offer() or has_replies(stage)) is None
+        assert run(stage, lambda: stage.offer() or has_begun(stage)) is None
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     error = run(stage, stage.offer)
     assert error is not None

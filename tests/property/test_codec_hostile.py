@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.codec import MAX_HEADER, FileArrays, write_arrays
+from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.container_header import MAX_HEADER
 
 SMALL = 4 * 1024 * 1024
 

@@ -34,6 +34,7 @@ MAX_HEAD: Final = 16 * 1024
 _HEADER: Final = struct.Struct(">B32sIIQ")
 _VERSION: Final = 1
 _READ: Final = 1 << 20
+_WRONG_DIGEST: Final = "the bytes received do not have the announced SHA-256"
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,36 @@ def publish_chunks(
     return True
 
 
+def read_whole(header: ChunkHeader, payload: bytes, limit: int) -> bytes:
+    """Return the bytes of a transfer that is one chunk, with the head of soft labels.
+
+    Raises:
+        PayloadError: the transfer is larger than ``limit``.
+        DamagedTransferError: the bytes do not have the announced length or digest.
+    """
+    check_size(header, limit)
+    _check_length(header, payload)
+    content = header.head + payload
+    if hashlib.sha256(content).hexdigest() != header.digest:
+        raise DamagedTransferError(_WRONG_DIGEST)
+    return content
+
+
+def check_size(header: ChunkHeader, limit: int) -> None:
+    """Check the size of a transfer, before memory or disk is taken for it.
+
+    Raises:
+        PayloadError: the transfer is larger than ``limit``.
+    """
+    if header.size > limit:
+        raise PayloadError(f"transfer of {header.size} bytes is larger than the {limit} bytes expected")
+
+
+def _check_length(header: ChunkHeader, payload: bytes) -> None:
+    if len(payload) != header.length:
+        raise DamagedTransferError(f"chunk {header.index} has {len(payload)} bytes instead of {header.length}")
+
+
 class Assembly:
     """An incoming transfer, written to ``path`` as its chunks arrive.
 
@@ -192,8 +223,7 @@ class Assembly:
     """
 
     def __init__(self, path: Path, first: ChunkHeader, limit: int, kept: int = 0) -> None:
-        if first.size > limit:
-            raise PayloadError(f"transfer of {first.size} bytes is larger than the {limit} bytes expected")
+        check_size(first, limit)
         self.path = path
         self.digest = first.digest
         self.size = first.size
@@ -226,8 +256,7 @@ class Assembly:
         """
         if not self.fits(header):
             raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
-        if len(payload) != header.length:
-            raise DamagedTransferError(f"chunk {header.index} has {len(payload)} bytes instead of {header.length}")
+        _check_length(header, payload)
         if not self._arrived[header.index]:
             self._write(payload, header.offset)
             self._arrived[header.index] = 1
@@ -269,7 +298,7 @@ class Assembly:
             self._prepend_head()
         if self._actual_digest() != self.digest:
             self.discard()
-            raise DamagedTransferError("the bytes received do not have the announced SHA-256")
+            raise DamagedTransferError(_WRONG_DIGEST)
         target.parent.mkdir(parents=True, exist_ok=True)
         if durable:
             replace_durably(self.path, target)

@@ -1,12 +1,12 @@
 """Arrays as bytes: safetensors containers with numbers in fp32, fp16 or bf16; pickle is never used.
 
-Files are read through memory maps, one tensor or one block of a tensor at a time.
+Files are read one tensor or one block of a tensor at a time.
 """
 
 from __future__ import annotations
 
 import errno
-import math
+import mmap
 import os
 import re
 import sys
@@ -21,17 +21,8 @@ from numpy.typing import NDArray
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob, digest_file
+from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, ArrayPlace, header_size, read_header
 
-MAX_HEADER: Final = 16 * 1024 * 1024
-"""Most bytes of a container's header."""
-MAX_DIMENSIONS: Final = 32
-MAX_ELEMENTS: Final = 1 << 48
-"""Most elements of an array; a dimension of 0 counts as 1, so that the other dimensions have a limit too."""
-DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    "F32": np.dtype("<f4"), "F64": np.dtype("<f8"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
-    "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
-    "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
-}  # fmt: skip
 _WIRE_FLOAT: Final[dict[Precision, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 
 
@@ -171,6 +162,11 @@ def write_arrays(
     return Blob(path, digest_file(path), path.stat().st_size, _data_start(path) if labels else 0)
 
 
+def _data_start(path: Path) -> int:
+    with path.open("rb") as file:
+        return LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
+
+
 def _disk_error(error: safetensors.SafetensorError, path: Path) -> OSError:
     """Return the disk's error that safetensors reports as text, such as a full disk."""
     number = re.search(r"os error (\d+)", str(error))
@@ -178,28 +174,15 @@ def _disk_error(error: safetensors.SafetensorError, path: Path) -> OSError:
     return OSError(code, os.strerror(code), str(path))
 
 
-class FileArrays(Mapping[str, NDArray[Any]]):
-    """The arrays of a container on disk, read on access.
+class PackedArrays(Mapping[str, NDArray[Any]]):
+    """The arrays of a container, read on access; fp16 and bf16 arrays are float32 copies.
 
-    float32 and integer arrays are memory maps; fp16 and bf16 arrays are float32 copies.
-
-    Args:
-        path: the container's file.
-
-    Raises:
-        PayloadError: the file is not a valid safetensors container of dtypes that fedquilt sends.
+    Attributes:
+        metadata: texts in the container's header.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._start = _data_start(path)
-        try:
-            with safetensors.safe_open(str(path), framework="numpy") as file:
-                self.metadata: dict[str, str] = dict(file.metadata() or {})
-                layout = [(name, file.get_slice(name)) for name in file.offset_keys()]
-                self._entries = dict(_entries(layout))
-        except (safetensors.SafetensorError, OSError, ValueError) as error:
-            raise PayloadError(f"not a safetensors container: {error}"[:300]) from None
+    metadata: dict[str, str]
+    _entries: dict[str, ArrayPlace]
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -208,53 +191,91 @@ class FileArrays(Mapping[str, NDArray[Any]]):
         return iter(self._entries)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        _, shape, _ = self._entries[name]
-        return self.block(name, 0, _size(shape)).reshape(shape)
+        place = self._entries[name]
+        kind = DTYPES[place.dtype]
+        numbers = self._view(kind, place.start, place.size) if place.size else np.empty(0, kind)
+        return from_wire(numbers, place.dtype).reshape(place.shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of one array, without reading its data."""
-        return self._entries[name][1]
+        return self._entries[name].shape
 
     def dtype(self, name: str) -> str:
         """Safetensors dtype of one array on the wire."""
-        return self._entries[name][0]
+        return self._entries[name].dtype
 
     def block(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of the flattened array, shape (stop - start,); fp16 and bf16 as float32."""
-        dtype, _, offset = self._entries[name]
-        kind = DTYPES[dtype]
-        if start == stop:
-            return np.empty(0, np.float32 if dtype in ("F16", "BF16") else kind)
-        at = self._start + offset + start * kind.itemsize
-        raw: NDArray[Any] = np.memmap(self.path, dtype=kind, mode="r", offset=at, shape=(stop - start,)).view(
-            np.ndarray
-        )
-        return from_wire(raw, dtype)
+        place = self._entries[name]
+        kind = DTYPES[place.dtype]
+        return from_wire(self._read(kind, place.start + start * kind.itemsize, stop - start), place.dtype)
+
+    def _view(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+        """Return ``count`` numbers, 1 or more, from byte ``at`` of the container, without a copy."""
+        raise NotImplementedError
+
+    def _read(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+        """Return ``count`` numbers from byte ``at`` of the container."""
+        raise NotImplementedError
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    return math.prod(shape)
+class FileArrays(PackedArrays):
+    """The arrays of a container in a file. Whole arrays are memory maps; blocks are copies.
+
+    Args:
+        path: the file.
+        start: byte of the file at which the container begins.
+        size: bytes of the container; None: it ends with the file.
+
+    Raises:
+        PayloadError: the bytes are not a valid safetensors container of dtypes that fedquilt sends.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path, start: int = 0, size: int | None = None) -> None:
+        self.path = path
+        self._start = start
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size - start if size is None else size
+            file.seek(start)
+            header = file.read(header_size(file.read(LENGTH_BYTES), size))
+        self.metadata, self._entries = read_header(header, size)
+
+    def _view(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+        first = self._start + at
+        page = first - first % mmap.ALLOCATIONGRANULARITY
+        length = first - page + count * kind.itemsize
+        with self.path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=page)
+        return np.frombuffer(mapped, kind, count, first - page)
+
+    def _read(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+        numbers = np.fromfile(self.path, kind, count, offset=self._start + at)
+        if len(numbers) != count:
+            raise OSError(errno.EIO, "the file has become shorter", str(self.path))
+        return numbers
 
 
-def _data_start(path: Path) -> int:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    if length > min(MAX_HEADER, path.stat().st_size - 8):
-        raise PayloadError("not a safetensors container: its header is longer than the limit or the file")
-    return 8 + length
+class BytesArrays(PackedArrays):
+    """The arrays of a container in memory; all are views of it.
 
+    Args:
+        content: the container.
 
-def _entries(layout: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[str, tuple[int, ...], int]]]:
-    # the library has verified that the tensors follow one another without gap or overlap
-    offset = 0
-    for name, info in layout:
-        dtype, shape = info.get_dtype(), tuple(info.get_shape())
-        if dtype not in DTYPES:
-            raise ValueError(f"fedquilt does not send the dtype {dtype} of {name[:80]!r}")
-        if len(shape) > MAX_DIMENSIONS or math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
-            raise ValueError(f"the shape of {name[:80]!r} is beyond what an array can have")
-        yield name, (dtype, shape, offset)
-        offset += _size(shape) * DTYPES[dtype].itemsize
+    Raises:
+        PayloadError: the bytes are not a valid safetensors container of dtypes that fedquilt sends.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        size = header_size(content[:LENGTH_BYTES], len(content))
+        self.metadata, self._entries = read_header(content[LENGTH_BYTES : LENGTH_BYTES + size], len(content))
+
+    def _view(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+        return np.frombuffer(self._content, kind, count, at)
+
+    def _read(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+        return self._view(kind, at, count) if count else np.empty(0, kind)
 
 
 BLOCK: Final = 1 << 18
@@ -263,6 +284,6 @@ BLOCK: Final = 1 << 18
 
 def block(arrays: Arrays, name: str, start: int, stop: int) -> NDArray[Any]:
     """Elements ``start`` to ``stop`` of a flattened array in memory or on disk, shape (stop - start,)."""
-    if isinstance(arrays, FileArrays):
+    if isinstance(arrays, PackedArrays):
         return arrays.block(name, start, stop)
     return arrays[name].reshape(-1)[start:stop]

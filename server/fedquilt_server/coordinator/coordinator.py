@@ -10,7 +10,7 @@ import contextlib
 import logging
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fedquilt_common.errors import (
@@ -51,7 +51,7 @@ from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.coordinator.rivals import Rivals
 from fedquilt_server.coordinator.uplink import Uplink
-from fedquilt_server.round.events import Event, Joined, Left, Rejected, Ticked
+from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Ticked
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
@@ -65,6 +65,8 @@ CONNECT_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 0.5
 HEALTH_SECONDS: Final = 0.5
 """Time between two judgements of the boards' health."""
+REPLIES_TOGETHER: Final = 64
+"""Most replies that become durable together; the transport holds no more messages than that."""
 STALL_SECONDS: Final = 60.0
 """A run whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
 _STALL_ADVICE: Final = (
@@ -109,6 +111,7 @@ class Coordinator:
         self._agents = AgentList()
         self._display = StatusUpdater(store, self._agents)
         self._stall = StallDetector(run.experiment.participation, patience or STALL_SECONDS, _STALL_ADVICE)
+        self._handled: list[Callable[[], None]] = []
         self._connected = self._working = False
         self._health_at = 0.0
         guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
@@ -127,7 +130,7 @@ class Coordinator:
         )
         self._downlink.remember(self.machine.state.arrays, run.published_model)
         self._refusals = Refusals(limit, record)
-        self._uplink = Uplink(run, receipts, self._refusals, record)
+        self._uplink = Uplink(run, receipts, self._refusals, self._record_replies)
         self._claims = Claims(self.machine, limit, self._refusals, record, self._clear_presence, self._read_assignments)
         self._agent_messages = AgentMessages(
             folder.run, run.history, self.machine, self._agents, self._store, self._claims, self._refusals, limit
@@ -141,12 +144,18 @@ class Coordinator:
         )
 
     def _record(self, event: Event) -> None:
+        self._uplink.flush()  # what arrived before comes first
         self._ledger.book(event)
         self._driver.record(event)
         if isinstance(event, Joined):
             self._admission.add(event.agent)
         if isinstance(event, Joined | Left):
             self._ledger.make_room(event.agent)
+
+    def _record_replies(self, replies: Sequence[Replied]) -> None:
+        for reply in replies:
+            self._ledger.book(reply)
+        self._driver.record(*replies)
 
     @property
     def was_stopped(self) -> bool:
@@ -247,7 +256,7 @@ class Coordinator:
         return True
 
     def _step(self) -> None:
-        """Handle the next message, or wait for the next deadline."""
+        """Handle the messages that are there, or wait for the next deadline."""
         with contextlib.suppress(queue.Empty):
             self._controls.take(self._requests.get_nowait())
         wake = self.machine.wake_at
@@ -292,15 +301,28 @@ class Coordinator:
             self._inbox.put(incoming)
 
     def _take_next(self, wait: float) -> None:
+        """Handle the next message; while replies wait to become durable together, also those that are there."""
         with contextlib.suppress(queue.Empty):
             self._take(self._inbox.get(timeout=wait))
+            while 0 < self._uplink.waiting < REPLIES_TOGETHER:
+                self._take(self._inbox.get_nowait())
+        self._uplink.flush()
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Acknowledge what has been handled; replies only when they are durable."""
+        if not self._uplink.waiting:
+            acknowledge, self._handled = self._handled, []
+            for ack in acknowledge:
+                ack()
 
     def _take(self, incoming: Incoming) -> None:
         match incoming:
             case MqttMessage():
                 if not self._admission.ignores(incoming):  # its agent may be muted since it arrived
                     self._take_message(incoming)
-                incoming.ack()
+                self._handled.append(incoming.ack)
+                self._acknowledge()
             case Connected():
                 self._connected = True
                 self._claims.start_listening()

@@ -70,20 +70,24 @@ class Driver:
         self._limit = limit
         self._ledger = ledger
 
-    def record(self, event: Event) -> None:
-        """Journal an event, pass it to the machine, and execute its commands, in this order.
+    def record(self, *events: Event) -> None:
+        """Journal events together; then pass each to the machine, and execute its commands, in this order.
 
-        If a reply turns out to be damaged on disk when the exchange closes, the round starts again.
+        If a reply turns out to be damaged on disk when the exchange closes, the round starts again. The replies that
+        came with it are dropped, as a recovery drops them; agents send them again.
+
+        Args:
+            events: one, or several replies.
 
         Raises:
             RunFailedError: the algorithm cannot close the round.
         """
-        seq = self._run.append(event)
-        try:
-            commands = self._handle(seq, event)
-        except DamagedReplyError as damage:
-            return self._restart_round(damage)
-        self._carry_out(seq, commands)
+        for seq, event in self._run.append_all(events):
+            try:
+                commands = self._handle(seq, event)
+            except DamagedReplyError as damage:
+                return self._restart_round(damage)
+            self._carry_out(seq, commands)
         return self._display.show_waiting(self._machine)
 
     def recover(self) -> None:
@@ -129,7 +133,7 @@ class Driver:
         event = self._machine.restart_event(clock.now(), str(damage))
         if not replaying:
             return self.record(event)
-        seq = self._run.append(event)
+        ((seq, _),) = self._run.append_all([event])
         return self._replay(seq, self._handle(seq, event))
 
     def _handle(self, seq: int, event: Event) -> list[Command]:

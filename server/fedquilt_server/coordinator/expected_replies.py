@@ -16,7 +16,8 @@ from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId, ExchangeId, Precision, Shapes
-from fedquilt_common.wire.codec import BLOCK, DTYPES, FileArrays, wire_dtype
+from fedquilt_common.wire.codec import BLOCK, PackedArrays, wire_dtype
+from fedquilt_common.wire.container_header import DTYPES
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
@@ -134,7 +135,7 @@ def _content_size(layout: Layout) -> int:
     return sum(DTYPES[dtype].itemsize * math.prod(shape) for dtype, shape in layout.values())
 
 
-def check_reply(run: str, client: ClientId, expected: ExpectedReply, arrays: FileArrays) -> ReplyHeader:
+def check_reply(run: str, client: ClientId, expected: ExpectedReply, arrays: PackedArrays) -> ReplyHeader:
     """Check a complete reply against the expected one; returns its header.
 
     Raises:
@@ -152,11 +153,11 @@ def check_reply(run: str, client: ClientId, expected: ExpectedReply, arrays: Fil
     return header
 
 
-def _header(arrays: FileArrays) -> ReplyHeader:
+def _header(arrays: PackedArrays) -> ReplyHeader:
     return parse(ReplyHeader, arrays.metadata.get(REPLY_KEY, "").encode(), "the reply's header")
 
 
-def _check_layout(arrays: FileArrays, layouts: Sequence[Layout]) -> None:
+def _check_layout(arrays: PackedArrays, layouts: Sequence[Layout]) -> None:
     found = {name: (arrays.dtype(name), arrays.shape(name)) for name in arrays}
     if any(found == dict(layout) for layout in layouts):
         return
@@ -192,7 +193,7 @@ def _check_metrics(found: Mapping[str, float], bounds: Mapping[str, tuple[float,
             raise PayloadError(f"metric {name!r} is {found[name]:g}; it must be between {least:g} and {most:g}")
 
 
-def _check_finite(arrays: FileArrays) -> None:
+def _check_finite(arrays: PackedArrays) -> None:
     for name in arrays:
         size = math.prod(arrays.shape(name))
         for start in range(0, size, BLOCK):

@@ -1,28 +1,31 @@
 """Assembles and checks incoming replies: trusts no field of them, and checks sizes before it allocates memory.
 
-A reply becomes the event ``Replied`` once its bytes have the announced digest, are durable on disk, and match the
-expected reply (``expected_replies``). The uplink refuses other replies and sends a receipt with the reason.
+A reply becomes the event ``Replied`` once its bytes have the announced digest, match the expected reply
+(``expected_replies``) and are durable on disk. Small replies wait for one another, so that one sync serves all that
+have arrived. The uplink refuses other replies and sends a receipt with the reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader
-from fedquilt_common.wire.codec import FileArrays
+from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, read_whole
+from fedquilt_common.wire.codec import BytesArrays, FileArrays, PackedArrays
 from fedquilt_common.wire.messages import Outcome, ReplyHeader
 from fedquilt_common.wire.topics import Address
 from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.expected_replies import ExpectedReply, check_reply
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
-from fedquilt_server.coordinator.refusals import Record, Refusals
+from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.round.events import Receipt, Replied
 from fedquilt_server.runs import clock
+from fedquilt_server.runs.reply_files import reply_name
 from fedquilt_server.runs.run import ActiveRun
 
 TRANSFERS_PER_CLIENT: Final = 3
@@ -31,6 +34,8 @@ REFUSED_KEPT: Final = 10_000
 """Limit of refused transfers that are remembered."""
 TransferId = tuple[str, ClientId, str]
 """Agent, client and digest."""
+RecordReplies = Callable[[Sequence[Replied]], None]
+"""Journals replies that are on disk, and passes them to the machine."""
 
 
 @dataclass
@@ -58,10 +63,10 @@ class Uplink:
         run: its machine names the host of each client, its blob store keeps the replies.
         receipts: publishes the outcome of a transfer.
         refusals: journals messages that cannot count.
-        record: journals an event and passes it to the machine.
+        record: journals replies and passes them to the machine.
     """
 
-    def __init__(self, run: ActiveRun, receipts: ReceiptPublisher, refusals: Refusals, record: Record) -> None:
+    def __init__(self, run: ActiveRun, receipts: ReceiptPublisher, refusals: Refusals, record: RecordReplies) -> None:
         self._run = run
         self._blobs = run.folder.blobs
         self._receipts = receipts
@@ -73,7 +78,24 @@ class Uplink:
         self._journaled: set[tuple[str, ClientId, str, Outcome, bool]] = set()
         self._payload_bytes: Counter[ClientId] = Counter()
         self._began: dict[ClientId, float] = {}
+        self._arrived: list[Replied] = []
         self._serial = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of replies that wait for ``flush``."""
+        return len(self._arrived)
+
+    def flush(self) -> None:
+        """Make the waiting replies durable and record them.
+
+        Raises:
+            RunFolderError: the disk is full or broken.
+        """
+        if self._arrived:
+            replies, self._arrived = self._arrived, []
+            self._blobs.sync_replies()
+            self._record(replies)
 
     def open(self, expected: dict[ClientId, ExpectedReply]) -> None:
         """Take replies to an exchange from now on, and drop what is under way to an earlier one.
@@ -96,7 +118,7 @@ class Uplink:
         self._expected = {}
 
     def take(self, address: Address, message: MqttMessage) -> None:
-        """Handle one chunk of a reply.
+        """Handle one chunk of a reply; a complete reply waits for ``flush``.
 
         Raises:
             ProtocolError: the message is not a chunk.
@@ -119,16 +141,44 @@ class Uplink:
         now = clock.now()
         if self._run.watch.first_chunk is None:
             self._run.watch.first_chunk = now
-        with report_disk_errors(self._blobs.partial):
-            blob = self._assemble(address, header, payload, expected, now)
-        if blob is not None:
-            self._accept(address, blob, expected)
-        elif header.index == header.count - 1:
+        key = address.agent, address.client, header.digest
+        if key not in self._refused:
+            if header.index != address.chunk:
+                raise DamagedTransferError(f"chunk {header.index} arrived on the topic of chunk {address.chunk}")
+            self._payload_bytes[address.client] += len(payload)
+            self._began.setdefault(address.client, now)
+            with report_disk_errors(self._blobs.partial):
+                reply = self._receive(address, header, payload, expected, now)
+            if reply is not None:
+                return self._accept(address, header.digest, reply)
+        if header.index == header.count - 1:
             self._report_missing(address, header.digest)
+        return None
+
+    def _receive(
+        self, address: Address, header: ChunkHeader, payload: bytes, expected: ExpectedReply, now: float
+    ) -> ReplyHeader | None:
+        """Add one chunk; returns the reply's header once the reply is complete and has been checked."""
+        if header.count == 1:
+            content = read_whole(header, payload, expected.limit)
+            reply = self._check(address, BytesArrays(content), expected)
+            name = reply_name(address.client, address.round, address.exchange, header.digest)
+            self._blobs.replies.append(name, content)
+            return reply
+        blob = self._assemble(address, header, payload, expected, now)
+        if blob is None:
+            return None
+        try:
+            return self._check(address, FileArrays(blob.path), expected)
+        except ProtocolError:
+            blob.path.unlink(missing_ok=True)
+            raise
 
     def _check_open(self, address: Address) -> ExpectedReply:
         """Return the client's expected reply; without one the machine judges the chunk, which then cannot count."""
         machine, client = self._run.machine, address.client
+        if client not in self._expected:
+            self.flush()  # the client may have replied, and its reply may have closed the exchange
         if machine.host_of.get(client) != address.agent:
             raise _RefusalError("rejected", f"agent {address.agent} does not host client {client}", final=False)
         expected = self._expected.get(client)
@@ -137,22 +187,16 @@ class Uplink:
             raise _RefusalError(outcome, reason, final=outcome != "rejected")  # the exchange may open later
         return expected
 
-    def _accept(self, address: Address, blob: Blob, expected: ExpectedReply) -> None:
-        reply = self._check(address, blob, expected)
+    def _accept(self, address: Address, digest: str, reply: ReplyHeader) -> None:
         self._drop_transfers(address.client)
         now = self._run.watch.last_reply = clock.now()
         del self._expected[address.client]
         ids = address.agent, address.client, address.round, address.exchange
         payload_bytes, began = self._payload_bytes[address.client], self._began[address.client]
-        self._record(Replied(now, *ids, blob.digest, reply.weight, reply.metrics, payload_bytes, began))
+        self._arrived.append(Replied(now, *ids, digest, reply.weight, reply.metrics, payload_bytes, began))
 
-    def _check(self, address: Address, blob: Blob, expected: ExpectedReply) -> ReplyHeader:
-        """Return the reply's header; delete a reply that differs from the expected one."""
-        try:
-            return check_reply(self._run.folder.run, address.client, expected, FileArrays(blob.path))
-        except ProtocolError:
-            blob.path.unlink(missing_ok=True)
-            raise
+    def _check(self, address: Address, arrays: PackedArrays, expected: ExpectedReply) -> ReplyHeader:
+        return check_reply(self._run.folder.run, address.client, expected, arrays)
 
     # -- refusals ------------------------------------------------------------------------------
 
@@ -206,19 +250,13 @@ class Uplink:
         self, address: Address, header: ChunkHeader, payload: bytes, expected: ExpectedReply, now: float
     ) -> Blob | None:
         """Add one chunk; returns the reply, verified by its digest and durable, once it is complete."""
-        key = address.agent, address.client, header.digest
-        if key in self._refused:
-            return None
-        if header.index != address.chunk:
-            raise DamagedTransferError(f"chunk {header.index} arrived on the topic of chunk {address.chunk}")
         transfer = self._transfer(address, header, expected, now)
-        self._payload_bytes[address.client] += len(payload)
-        self._began.setdefault(address.client, now)
         transfer.last_chunk_at = now
         if not transfer.assembly.add(header, payload):
             return None
-        del self._transfers[key]
-        target = self._blobs.reply_path(address.client, address.round, address.exchange, header.digest)
+        del self._transfers[address.agent, address.client, header.digest]
+        name = reply_name(address.client, address.round, address.exchange, header.digest)
+        target = self._blobs.replies.path(name)
         return transfer.assembly.finish(target, durable=True)
 
     def _transfer(self, address: Address, header: ChunkHeader, expected: ExpectedReply, now: float) -> Transfer:

@@ -16,8 +16,9 @@ from fedquilt_common.types import ClientId
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_server.central.plan import CENTRAL
 from fedquilt_server.round.events import Event, Replied, skip_dropped
-from fedquilt_server.runs.blob_store import BLOBS, reply_name
+from fedquilt_server.runs.blob_store import BLOBS, REPLIES
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, copy_journal, peek_meta
+from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace, reply_name
 from fedquilt_server.runs.result_files import MODEL
 from fedquilt_server.runs.run_folder import JOURNAL
 
@@ -75,14 +76,17 @@ class Recording:
 
     @cached_property
     def kept_clients(self) -> frozenset[ClientId]:
-        """The clients of which every recorded reply is still a file of the run folder."""
-        lost = {event.client for event in self.replies if not self.reply_file(event).exists()}
+        """The clients of which every recorded reply is still in the run folder."""
+        lost = {event.client for event in self.replies if not self.reply_place(event).path.exists()}
         return frozenset(event.client for event in self.replies) - lost
 
-    def reply_file(self, event: Replied) -> Path:
-        """Return the path at which the run folder keeps a reply, whether it exists or not."""
-        name = reply_name(event.client, event.round, event.exchange, event.digest)
-        return self.folder / BLOBS / "replies" / name
+    @cached_property
+    def _kept(self) -> ReplyFiles:
+        return ReplyFiles(self.folder / BLOBS / REPLIES)
+
+    def reply_place(self, event: Replied) -> ReplyPlace:
+        """Return where the run folder keeps a reply; the file need not exist."""
+        return self._kept.find(reply_name(event.client, event.round, event.exchange, event.digest))
 
 
 def read_run(folder: Path) -> str:

@@ -25,6 +25,7 @@ from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.training import TrainingPool, TrainingProcess
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs.blob_store import BLOBS
+from fedquilt_server.runs.reply_files import ReplyPlace
 
 MEASURED: Final = frozenset({"train_seconds", "joules", "memory_peak", "gpu_memory_peak"})
 """Metrics that a board measures, so another training gives another number."""
@@ -37,13 +38,13 @@ class ReplayedReply:
     """A reply as the replay has it.
 
     Attributes:
-        path: its container.
+        place: its container.
         source: whether its file was kept, it was trained again, or it has no arrays and needed no training.
         memory: the client's new private memory; None if it is unchanged.
         difference: how it differs from the recorded reply; empty if it is equal.
     """
 
-    path: Path
+    place: ReplyPlace
     source: Literal["kept", "trained", "empty"]
     memory: CheckedFile | None = None
     difference: str = ""
@@ -119,7 +120,7 @@ class ReplyMaker:
 
     def load(self, event: Replied) -> Arrays:
         """Return the arrays of a reply that counts."""
-        return FileArrays(self._accepted[event.digest].path)
+        return self._accepted[event.digest].place.arrays()
 
     def check_kept(self) -> None:
         """Check that the kept replies of the round are still there.
@@ -128,8 +129,8 @@ class ReplyMaker:
             RunFolderError: the coordinator has closed the round meanwhile, and deleted them.
         """
         for reply in self._made.values():
-            if reply.source == "kept" and not reply.path.exists():
-                raise _deleted(reply.path)
+            if reply.source == "kept" and not reply.place.path.exists():
+                raise _deleted(reply.place.path)
 
     def clear(self) -> None:
         """Forget the replies of a closed round, and delete those that were trained."""
@@ -142,7 +143,7 @@ class ReplyMaker:
 
     def _make(self, exchange: OpenExchange, event: Replied) -> ReplayedReply:
         if event.client in self._kept:
-            return _read_kept(self._recording.reply_file(event), event)
+            return _read_kept(self._recording.reply_place(event), event)
         return self._empty(exchange, event) or self._train(exchange, event)
 
     def _empty(self, exchange: OpenExchange, event: Replied) -> ReplayedReply | None:
@@ -151,7 +152,7 @@ class ReplyMaker:
         if not isinstance(task.expect, tuple) or {} not in task.expect:
             return None
         path = self._write(exchange, event, {})
-        return ReplayedReply(path, "empty") if digest_file(path) == event.digest else None
+        return ReplayedReply(ReplyPlace(path), "empty") if digest_file(path) == event.digest else None
 
     def _train(self, exchange: OpenExchange, event: Replied) -> ReplayedReply:
         """Train a reply again; a board's free memory may have decided its shapes, so each allowed one is tried."""
@@ -172,7 +173,7 @@ class ReplyMaker:
         memory = CheckedFile(done.job.memory_out, done.memory) if done.memory is not None else None
         difference = _compare(event, trained, digest_file(path))
         done.job.reply.unlink()
-        return ReplayedReply(path, "trained", memory, difference)
+        return ReplayedReply(ReplyPlace(path), "trained", memory, difference)
 
     def _write(self, exchange: OpenExchange, event: Replied, arrays: Arrays) -> Path:
         """Write the container of a reply with the header that the journal implies."""
@@ -222,18 +223,17 @@ def _patch(blobs: Path, digest: str) -> CheckedFile:
     return CheckedFile(blobs / digest, digest)
 
 
-def _read_kept(path: Path, event: Replied) -> ReplayedReply:
+def _read_kept(place: ReplyPlace, event: Replied) -> ReplayedReply:
     """Return a kept reply, compared with the journal.
 
     Raises:
         RunFolderError: the file was deleted while the run went on.
     """
-    try:
-        digest = digest_file(path)
-        damage = "" if digest == event.digest else f"{path} does not have the recorded SHA-256"
-        return ReplayedReply(path, "kept", difference=damage or _compare(event, FileArrays(path), digest))
-    except FileNotFoundError:
-        raise _deleted(path) from None
+    damage = place.find_damage(event.digest)
+    if not place.path.exists():
+        raise _deleted(place.path)
+    difference = f"{place.path} {damage}" if damage else _compare(event, place.arrays(), event.digest)
+    return ReplayedReply(place, "kept", difference=difference)
 
 
 def _deleted(path: Path) -> RunFolderError:

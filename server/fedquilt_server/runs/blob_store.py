@@ -10,18 +10,16 @@ from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
-from fedquilt_common.types import Arrays, ClientId, Precision
-from fedquilt_common.wire.chunks import Blob, digest_file
+from fedquilt_common.types import Arrays, Precision
+from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
+from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace, reply_name
 
 BLOBS: Final = "blobs"
 """Name of their folder in a run folder."""
-
-
-def reply_name(client: ClientId, round: int, exchange: int, digest: str) -> str:
-    """Return the name of a reply's file."""
-    return f"{client}-{round}.{exchange}-{digest}"
+REPLIES: Final = "replies"
+"""Name of the replies' folder below it."""
 
 
 class DamagedReplyError(RunFolderError):
@@ -44,43 +42,49 @@ class BlobStore:
     """The blobs of a run.
 
     Files below ``folder`` are named by the SHA-256 of their content; unfinished ones lie in ``folder/partial``, replies
-    in ``folder/replies``.
+    in ``folder/replies`` (``ReplyFiles``).
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.partial = folder / "partial"
-        self.replies = folder / "replies"
         with report_disk_errors(folder):
-            self.replies.mkdir(parents=True, exist_ok=True)
+            (folder / REPLIES).mkdir(parents=True, exist_ok=True)
             self.partial.mkdir(exist_ok=True)
             for left_over in self.partial.iterdir():
                 left_over.unlink()
+            self.replies = ReplyFiles(folder / REPLIES)
 
     def path(self, digest: str) -> Path:
         """Return the path of the blob with this digest, whether it exists or not."""
         return self.folder / digest
 
-    def reply_path(self, client: ClientId, round: int, exchange: int, digest: str) -> Path:
-        """Return the path of a reply; its name has the client's number, so each reply belongs to one client."""
-        return self.replies / reply_name(client, round, exchange, digest)
-
     def reply(self, event: Replied) -> FileArrays:
         """Return the arrays of an accepted reply, read when they are used.
 
         Raises:
-            DamagedReplyError: the file does not have the reply's digest, or is missing.
+            DamagedReplyError: its bytes do not have the reply's digest, or are missing.
         """
-        path = self.reply_path(event.client, event.round, event.exchange, event.digest)
-        damage = find_damage(path, event.digest)
+        place = self.replies.find(reply_name(event.client, event.round, event.exchange, event.digest))
+        damage = place.find_damage(event.digest)
         if damage is not None:
-            raise DamagedReplyError(path, event, damage)
-        return FileArrays(path)
+            raise DamagedReplyError(place.path, event, damage)
+        return place.arrays()
+
+    def sync_replies(self) -> None:
+        """Make all replies durable.
+
+        Raises:
+            RunFolderError: the disk is full or broken.
+        """
+        with report_disk_errors(self.replies.folder):
+            self.replies.sync()
 
     def discard(self, damage: DamagedReplyError) -> None:
         """Delete a damaged reply, so that its client can send it again."""
         with report_disk_errors(damage.path):
-            damage.path.unlink(missing_ok=True)
+            event = damage.event
+            self.replies.forget(reply_name(event.client, event.round, event.exchange, event.digest))
 
     def blob(self, digest: str) -> Blob:
         """Return the blob with this digest.
@@ -120,14 +124,15 @@ class BlobStore:
     def clean(self, keep: Collection[str], *, keep_replies: bool = False) -> None:
         """Delete every blob whose digest is not in ``keep``, and all replies unless ``keep_replies``."""
         with report_disk_errors(self.folder):
-            for path in [*self.folder.iterdir(), *([] if keep_replies else self.replies.iterdir())]:
+            for path in self.folder.iterdir():
                 if path.is_file() and path.name not in keep:
                     path.unlink()
+            if keep_replies:
+                self.replies.end_segment()
+            else:
+                self.replies.clear()
 
 
 def find_damage(path: Path, digest: str) -> str | None:
     """Return how a file differs from its SHA-256 ``digest``, in words; None if it is intact."""
-    try:
-        return None if digest_file(path) == digest else "is damaged: its content does not have the SHA-256 of its name"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+    return ReplyPlace(path).find_damage(digest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,12 +142,19 @@ class Journal:
 
     def append(self, event: Event, traffic: Traffic) -> int:
         """Commit one event; returns its sequence number."""
-        row = (self._chain.seq + 1, *encode_event(event), traffic.down, traffic.up)
-        digest = row_digest(self._chain.digest, *row)
-        with journal_errors(self.path):
-            self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (*row, digest))
-        self._chain = EventChain(row[0], digest)
-        return row[0]
+        return self.append_all([event], traffic)[0]
+
+    def append_all(self, events: Sequence[Event], traffic: Traffic) -> list[int]:
+        """Commit events together; returns their sequence numbers."""
+        chain, rows = self._chain, []
+        for event in events:
+            row = (chain.seq + 1, *encode_event(event), traffic.down, traffic.up)
+            chain = EventChain(row[0], row_digest(chain.digest, *row))
+            rows.append((*row, chain.digest))
+        with journal_errors(self.path), transaction(self._db):
+            self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._chain = chain
+        return [row[0] for row in rows]
 
     def events_after(self, seq: int) -> Iterator[tuple[int, Event]]:
         """Yield the events after ``seq``, oldest first, with their sequence numbers."""

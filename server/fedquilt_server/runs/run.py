@@ -178,11 +178,12 @@ class ActiveRun:
 
     # -- events --------------------------------------------------------------------------------
 
-    def append(self, event: Event) -> int:
-        """Commit an event to the journal and write it into the history; returns its sequence number."""
-        seq = self.folder.journal.append(event, self.traffic.read())
-        self.history.take(seq, event)
-        return seq
+    def append_all(self, events: Sequence[Event]) -> list[tuple[int, Event]]:
+        """Commit events to the journal together and write them into the history; returns them with their numbers."""
+        numbered = list(zip(self.folder.journal.append_all(events, self.traffic.read()), events, strict=True))
+        for seq, event in numbered:
+            self.history.take(seq, event)
+        return numbered
 
     def restore(self) -> list[Command]:
         """Restore the machine from the last checkpoint; returns the commands that it gave then."""

@@ -126,8 +126,9 @@ class RunFolder:
         return self.path / "samples"
 
     def release(self) -> None:
-        """Close the journal and unlock the folder for other processes."""
+        """Close the journal and the replies, and unlock the folder for other processes."""
         self.journal.close()
+        self.blobs.replies.end_segment()
         self._lock.close()
 
     def _last_round(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +13,7 @@ import pytest
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.wire.chunks import ChunkHeader, read_chunk
-from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.codec import write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
@@ -25,6 +25,7 @@ from fedquilt_server.coordinator.uplink import Uplink
 from fedquilt_server.round.events import Event, Rejected, Replied
 from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.journal import Traffic
+from fedquilt_server.runs.reply_files import ReplyPlace, reply_name
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stopwatch import Stopwatch
 
@@ -59,7 +60,12 @@ def open_uplink(folder: Path, task: Task, record: Callable[[Event], None]) -> Up
         watch=Stopwatch(Traffic()),
     )
     receipts = ReceiptPublisher(cast(Transport, Inbox()), Topics("lab"), "run")
-    uplink = Uplink(cast(ActiveRun, run), receipts, Refusals(RateLimit(), record), record)
+
+    def record_all(replies: Sequence[Replied]) -> None:
+        for reply in replies:
+            record(reply)
+
+    uplink = Uplink(cast(ActiveRun, run), receipts, Refusals(RateLimit(), record), record_all)
     uplink.open(expected_replies(MESSAGE, {0: task}, task_layouts({0: task}, "fp32"), PUBLIC))
     return uplink
 
@@ -87,6 +93,8 @@ def send(
             payload = read_chunk(file.fileno(), one, blob.head)
             message = MqttMessage(topic, payload, spoil(one).encode(), False, lambda: None)
             uplink.take(Topics("lab").parse(topic), message)
+    uplink.flush()
+    uplink._blobs.replies.end_segment()
     (event,) = events
     return event
 
@@ -96,25 +104,26 @@ def accepted(event: Event) -> Replied:
     return event
 
 
-def path_of(folder: Path, event: Replied) -> Path:
-    return BlobStore(folder / "run").reply_path(0, 1, 0, event.digest)
+def place_of(folder: Path, event: Replied) -> ReplyPlace:
+    return BlobStore(folder / "run").replies.find(reply_name(0, 1, 0, event.digest))
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 40, 7])
 def test_payloads_hold_the_numbers_and_nothing_else(chunk: int, tmp_path: Path) -> None:
     event = accepted(send(tmp_path, GOOD, chunk=chunk))
     assert (event.payload, event.metrics) == (60 + 48, {"accuracy": 0.5})
-    path = path_of(tmp_path, event)
-    found = FileArrays(path)
+    place = place_of(tmp_path, event)
+    found = place.arrays()
     assert {name: found[name].tolist() for name in found} == {name: x.tolist() for name, x in GOOD.items()}
-    assert path.read_bytes() == (tmp_path / "reply").read_bytes()
+    content = place.path.read_bytes() if place.size is None else place.read()
+    assert content == (tmp_path / "reply").read_bytes()
 
 
 def test_a_reply_without_arrays_has_an_empty_payload(tmp_path: Path) -> None:
     task = Task("digest", expect={}, labels=True)
     event = accepted(send(tmp_path, {}, task=task))
     assert event.payload == 0
-    assert len(FileArrays(path_of(tmp_path, event))) == 0
+    assert len(place_of(tmp_path, event).arrays()) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from fedquilt_server.replay.engine import OnRound
 from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.replay import ReplaySettings, replay_run
 from fedquilt_server.replay.report import ReplayReport
+from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace
 from fedquilt_server.simulate.simulate import make_plan, run_simulation
 from fedquilt_server.tools.bench import bench_experiment
 
@@ -29,11 +30,20 @@ class Kit:
     work: Path
 
     @property
-    def replies(self) -> list[Path]:
-        return sorted((self.run / "blobs" / "replies").iterdir())
+    def replies(self) -> list[ReplyPlace]:
+        """The kept replies, by round and client."""
+        places = ReplyFiles(self.run / "blobs" / "replies")._places
+        return [places[name] for name in sorted(places, key=lambda name: (places[name].path.name, name))]
 
     def replay(self, settings: ReplaySettings | None = None, on_round: OnRound = lambda _: None) -> ReplayReport:
         return replay_run(self.run, self.work, settings or ReplaySettings(), _ignore_start, on_round)
+
+
+def overwrite(place: ReplyPlace, at: int, content: bytes) -> None:
+    """Overwrite a part of the file of a reply, ``at`` bytes after the reply's start."""
+    with place.path.open("r+b") as file:
+        file.seek(place.start + at)
+        file.write(content)
 
 
 def _ignore_start(_recording: Recording, _done: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support import warm
-from tests.unit.server.replay.conftest import ROUNDS, Kit
+from tests.unit.server.replay.conftest import ROUNDS, Kit, overwrite
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.wire.chunks import digest_file
@@ -55,7 +55,7 @@ def test_replies_that_are_trained_again_are_equal_and_give_the_same_model(kit: K
 
 
 def test_only_clients_whose_replies_are_not_all_kept_are_trained_again(kit: Kit) -> None:
-    kit.replies[-1].unlink()
+    overwrite(kit.replies[-1], -128, b"lost ")  # its name, so the reply cannot be found
     assert counts(kit) == [(3, 1, 2)] * ROUNDS
 
 
@@ -70,11 +70,11 @@ def test_the_run_folder_stays_as_it_is(kit: Kit) -> None:
 
 
 def test_a_damaged_reply_is_named(kit: Kit) -> None:
-    kit.replies[0].write_bytes(kit.replies[0].read_bytes()[:-1] + b"x")
+    overwrite(kit.replies[0], (kit.replies[0].size or 0) - 1, b"x")
     report = kit.replay()
     assert report.difference is not None
     assert report.difference.startswith("round 1, exchange 0, reply of client 0 (")
-    assert kit.replies[0].name in report.difference
+    assert kit.replies[0].path.name in report.difference
     assert [row.replies - row.equal for row in report.rounds] == [1]
     assert report.end == ""
 
@@ -142,9 +142,7 @@ def rewrite_replies(path: Path, change: dict[str, Any]) -> None:
 
 def test_a_kept_reply_that_is_deleted_before_it_is_read_is_named(kit: Kit) -> None:
     def delete(round: int) -> None:
-        for path in kit.replies:
-            if f"-{round}.0-" in path.name:
-                path.unlink()
+        (kit.run / "blobs" / "replies" / f"segment-{round}").unlink()
 
     with pytest.raises(RunFolderError, match="was deleted while the run went on: run the same command again"):
         kit.replay(on_round=lambda row: delete(row.round + 1))
@@ -157,7 +155,7 @@ def test_a_kept_reply_that_is_deleted_before_it_is_aggregated_is_named(
 
     def accept_and_delete(maker: ReplyMaker, *arguments: Any) -> Any:
         reply = accept(maker, *arguments)
-        reply.path.unlink()
+        reply.place.path.unlink()
         return reply
 
     monkeypatch.setattr(ReplyMaker, "accept", accept_and_delete)
@@ -232,7 +230,7 @@ def test_the_command_prints_a_report_and_exits_with_7_if_the_run_differs(kit: Ki
     closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]  # without standard error
     printed = subprocess.run(closed, stdout=subprocess.PIPE, timeout=60, check=True).stdout
     assert json.loads(printed)["difference"] is None
-    kit.replies[0].write_bytes(b"")
+    overwrite(kit.replies[0], 0, b"x")
     done = warm.fedquilt("replay", str(kit.run), where=tmp_path)
     assert done.returncode == 7
     assert "First difference: round 1, exchange 0, reply of client 0" in done.stdout

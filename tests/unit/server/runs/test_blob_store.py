@@ -15,6 +15,7 @@ from fedquilt_common.errors import RunFolderError
 from fedquilt_common.types import Precision
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs.blob_store import BlobStore, DamagedReplyError
+from fedquilt_server.runs.reply_files import reply_name
 
 ARRAYS: dict[str, NDArray[Any]] = {"a": np.arange(5, dtype=np.float32), "b": np.zeros((2, 0), np.int64)}
 
@@ -86,7 +87,7 @@ def test_a_blob_with_a_flipped_bit_is_named_with_a_remedy(store: BlobStore) -> N
 def test_a_damaged_reply_is_named_and_can_be_sent_again(store: BlobStore) -> None:
     blob = store.put(ARRAYS)
     event = reply(digest=blob.digest)
-    path = store.reply_path(3, 2, 1, blob.digest)
+    path = store.replies.path(reply_name(3, 2, 1, blob.digest))
     path.write_bytes(blob.path.read_bytes()[:-1])
     with pytest.raises(
         DamagedReplyError, match=f"{path}, the reply of client 3 to round 2, exchange 1, is dam"
@@ -113,10 +114,10 @@ def test_a_full_disk_is_named(store: BlobStore) -> None:
 
 def test_nobodys_bytes_stand_for_anothers(store: BlobStore) -> None:
     """Two clients that send the same bytes have two files: deleting one leaves the other."""
-    paths = {store.reply_path(c, r, e, "cd" * 32) for c in (1, 11) for r in (1, 11) for e in (0, 1)}
+    paths = {store.replies.path(reply_name(c, r, e, "cd" * 32)) for c in (1, 11) for r in (1, 11) for e in (0, 1)}
     assert len(paths) == 8
     blob = store.put(ARRAYS)
-    store.reply_path(3, 2, 1, blob.digest).write_bytes(blob.path.read_bytes())
+    store.replies.path(reply_name(3, 2, 1, blob.digest)).write_bytes(blob.path.read_bytes())
     assert store.reply(reply(digest=blob.digest))["a"].tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(RunFolderError):
         store.reply(reply(client=4, digest=blob.digest))
@@ -124,7 +125,7 @@ def test_nobodys_bytes_stand_for_anothers(store: BlobStore) -> None:
 
 def test_cleaning_keeps_what_is_named_and_nothing_else(store: BlobStore) -> None:
     kept, gone = store.put(ARRAYS), store.put({"a": np.ones(3, np.float32)})
-    store.reply_path(3, 2, 1, "cd" * 32).write_bytes(b"reply")
+    store.replies.path(reply_name(3, 2, 1, "cd" * 32)).write_bytes(b"reply")
     store.clean({kept.digest, ""})
     assert files(store) == {kept.digest}
     assert not gone.path.exists()
@@ -140,7 +141,7 @@ def test_cleaning_leaves_transfers_that_are_under_way(store: BlobStore) -> None:
 def test_a_restart_throws_half_transfers_away_and_keeps_the_rest(store: BlobStore) -> None:
     kept = store.put(ARRAYS)
     (store.partial / "7").write_bytes(b"half")
-    whole = store.reply_path(3, 2, 1, "cd" * 32)
+    whole = store.replies.path(reply_name(3, 2, 1, "cd" * 32))
     whole.write_bytes(b"reply")
     again = BlobStore(store.folder)
     assert files(again) == {kept.digest, f"replies/{whole.name}"}

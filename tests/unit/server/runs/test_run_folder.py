@@ -19,6 +19,7 @@ from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Finish, Joined, Rejected, Replied
 from fedquilt_server.runs.journal import Traffic
+from fedquilt_server.runs.reply_files import reply_name
 from fedquilt_server.runs.run import ActiveRun, SavedRound
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.status.results import Result
@@ -44,9 +45,10 @@ def answer(run: ActiveRun, client: int, value: float, at: float) -> tuple[int, l
     """A reply of client ``client`` full of ``value``, on disk and in the journal; what the machine says."""
     arrays = {name: np.full(x.shape, value, np.float32) for name, x in run.machine.state.arrays.items()}
     blob = write_arrays(run.folder.blobs.partial / "reply", arrays)
-    blob.path.replace(run.folder.blobs.reply_path(client, run.machine.round, 0, blob.digest))
+    blob.path.replace(run.folder.blobs.replies.path(reply_name(client, run.machine.round, 0, blob.digest)))
     event = Replied(at, "pi", client, run.machine.round, 0, blob.digest, 1.0)
-    return run.append(event), run.machine.handle(event)
+    ((seq, _),) = run.append_all([event])
+    return seq, run.machine.handle(event)
 
 
 def play_round(run: ActiveRun, value: float) -> list[Command]:
@@ -66,7 +68,7 @@ def save(run: ActiveRun, seq: int, done: Checkpoint) -> SavedRound:
 
 def start(run: ActiveRun) -> None:
     event = Joined(100.0, "pi", 1, (0, 1))
-    run.append(event)
+    run.append_all([event])
     run.machine.handle(event)
 
 
@@ -134,7 +136,7 @@ def test_a_round_goes_on_where_it_was(tmp_path: Path) -> None:
         start(run)
         play_round(run, 1.0)
         answer(run, 0, 5.0, 201.0)
-        run.append(Rejected(202.0, "pi", 1, 2, "no"))
+        run.append_all([Rejected(202.0, "pi", 1, 2, "no")])
     with opened(tmp_path) as run:
         assert [type(c).__name__ for c in run.restore()] == ["Send"]
         for _, event in run.events_since_checkpoint():
@@ -163,7 +165,7 @@ def test_a_missing_reply_is_named_when_the_run_goes_on(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         start(run)
         answer(run, 0, 1.0, 101.0)
-        (gone,) = run.folder.blobs.replies.iterdir()
+        (gone,) = run.folder.blobs.replies.folder.iterdir()
         gone.unlink()
     with opened(tmp_path) as run:
         for _, event in run.events_since_checkpoint():

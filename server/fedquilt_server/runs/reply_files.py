@@ -1,0 +1,183 @@
+"""The replies of a run on disk: small ones one after another in segments, others in files of their own.
+
+A file for each small reply would take most of the coordinator's time: to create it, to wait until it is on the disk, to
+rename, to open and to delete it. All small replies that have arrived become durable together instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from fedquilt_common.files.durable import sync
+from fedquilt_common.types import ClientId
+from fedquilt_common.wire.chunks import digest_file
+from fedquilt_common.wire.codec import FileArrays
+
+_SEGMENT: Final = re.compile(r"segment-(\d+)")
+_ENTRY_BYTES: Final = 128
+"""Bytes before each reply in a segment: its name and its size."""
+_ENTRY: Final = re.compile(rb"reply (\d{1,9}-\d{1,9}\.\d{1,9}-[0-9a-f]{64}) (\d{1,12}) *\n")
+_ALIGNMENT: Final = 64
+
+
+def reply_name(client: ClientId, round: int, exchange: int, digest: str) -> str:
+    """Return the name of a reply; it has the client's number, so each reply belongs to one client."""
+    return f"{client}-{round}.{exchange}-{digest}"
+
+
+@dataclass(frozen=True)
+class ReplyPlace:
+    """The bytes of a reply: ``size`` from ``start`` of a file, or the whole file."""
+
+    path: Path
+    start: int = 0
+    size: int | None = None
+
+    def find_damage(self, digest: str) -> str | None:
+        """Return how the bytes differ from their SHA-256 ``digest``, in words; None if they are intact."""
+        try:
+            found = digest_file(self.path) if self.size is None else hashlib.sha256(self.read()).hexdigest()
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        return None if found == digest else "is damaged: its content does not have the SHA-256 of its name"
+
+    def read(self) -> bytes:
+        """Return the bytes of a reply in a segment; fewer if the segment is cut.
+
+        Raises:
+            OSError: the segment cannot be read.
+        """
+        with self.path.open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), self.size or 0, self.start)
+
+    def arrays(self) -> FileArrays:
+        """Return the arrays of the reply, read when they are used.
+
+        Raises:
+            PayloadError: the bytes are no container.
+        """
+        return FileArrays(self.path, self.start, self.size)
+
+
+class ReplyFiles:
+    """The replies in a folder; one process writes, others may read.
+
+    Args:
+        folder: need not exist for a reader.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        segments = _segments(folder)
+        self._places = {name: place for _, path in segments for name, place in _read_segment(path)}
+        self._next = 1 + max((number for number, _ in segments), default=0)
+        self._file: BinaryIO | None = None
+        self._segment = folder
+        self._end = self._synced = 0
+
+    def path(self, name: str) -> Path:
+        """Return the path of a reply with a file of its own, whether it exists or not."""
+        return self.folder / name
+
+    def find(self, name: str) -> ReplyPlace:
+        """Return where a reply is, or would be if it has a file of its own."""
+        return self._places.get(name) or ReplyPlace(self.path(name))
+
+    def append(self, name: str, content: bytes) -> None:
+        """Write a reply to the segment; it is durable after ``sync``.
+
+        Raises:
+            OSError: the disk is full or broken; what was written of it does not count.
+        """
+        file = self._file or self._begin_segment()
+        entry = f"reply {name} {len(content)}".encode().ljust(_ENTRY_BYTES - 1) + b"\n"
+        try:
+            _write_all(file, b"".join((entry, content, bytes(_padding(len(content))))))
+        except OSError:
+            self.end_segment()  # whoever reads the segment stops at the torn reply
+            raise
+        self._places[name] = ReplyPlace(self._segment, self._end + _ENTRY_BYTES, len(content))
+        self._end += _ENTRY_BYTES + len(content) + _padding(len(content))
+
+    def sync(self) -> None:
+        """Wait until all replies of the segment are on the disk.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        if self._file is not None and self._synced < self._end:
+            os.fdatasync(self._file.fileno())
+            if self._synced == 0:
+                sync(self.folder)
+            self._synced = self._end
+
+    def forget(self, name: str) -> None:
+        """Forget a damaged reply, so that it can be written again.
+
+        Raises:
+            OSError: its file cannot be deleted.
+        """
+        self._places.pop(name, None)
+        self.path(name).unlink(missing_ok=True)
+        self.end_segment()  # its file may be damaged as a whole, or gone
+
+    def end_segment(self) -> None:
+        """Close the segment; the next reply begins a new one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def clear(self) -> None:
+        """Delete all replies.
+
+        Raises:
+            OSError: a file cannot be deleted.
+        """
+        self.end_segment()
+        self._places.clear()
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    def _begin_segment(self) -> BinaryIO:
+        self._segment = self.folder / f"segment-{self._next}"
+        self._file = self._segment.open("xb", buffering=0)
+        self._next += 1
+        self._end = self._synced = 0
+        return self._file
+
+
+def _write_all(file: BinaryIO, content: bytes) -> None:
+    """Write all of the bytes: a single call writes fewer if the disk is full, and the next one raises."""
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _padding(size: int) -> int:
+    """Return the bytes after a reply, so that the next one begins where an array may begin."""
+    return -(_ENTRY_BYTES + size) % _ALIGNMENT
+
+
+def _segments(folder: Path) -> list[tuple[int, Path]]:
+    """Return the numbers and paths of a folder's segments, oldest first."""
+    found = [(_SEGMENT.fullmatch(path.name), path) for path in folder.glob("segment-*")]
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _read_segment(path: Path) -> Iterator[tuple[str, ReplyPlace]]:
+    """Yield the names and places of a segment's replies, up to one that was not written whole."""
+    with path.open("rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        at = 0
+        while match := _ENTRY.fullmatch(os.pread(file.fileno(), _ENTRY_BYTES, at)):
+            start, size = at + _ENTRY_BYTES, int(match[2])
+            if start + size > end:
+                return
+            yield match[1].decode(), ReplyPlace(path, start, size)
+            at = start + size + _padding(size)
