@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-_PROC: Final = Path("/proc")
+PROC: Final = Path("/proc")
+"""Where Linux describes processes."""
 _RESET_PEAK: Final = "5"
 """What resets ``VmHWM`` in ``clear_refs``; see proc_pid_clear_refs(5)."""
 
 
-def resident_bytes(processes: Iterable[int], proc: Path = _PROC) -> int | None:
+def resident_bytes(processes: Iterable[int], proc: Path = PROC) -> int | None:
     """Return the bytes of memory that some processes hold together.
 
     Their own pages are summed. Of the pages that come from files, such as libraries, the largest process's count once:
@@ -32,7 +33,7 @@ def resident_bytes(processes: Iterable[int], proc: Path = _PROC) -> int | None:
     return own + max(fields.get("RssFile", 0) for fields in found)
 
 
-def reset_peak(process: Path = _PROC / "self") -> bool:
+def reset_peak(process: Path = PROC / "self") -> bool:
     """Let the peak of this process's memory begin again; returns False where the system does not allow it."""
     try:
         (process / "clear_refs").write_text(_RESET_PEAK)
@@ -41,7 +42,7 @@ def reset_peak(process: Path = _PROC / "self") -> bool:
     return True
 
 
-def peak_bytes(process: Path = _PROC / "self") -> int | None:
+def peak_bytes(process: Path = PROC / "self") -> int | None:
     """Return the most bytes that this process has held since the start or ``reset_peak``; None if unknown."""
     return _status(process).get("VmHWM")
 
