@@ -28,7 +28,8 @@ import psutil
 from provenance import append_result, commit, machine
 
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
-from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, run_simulation
+from fedquilt_server.simulate.plan import SimulationPlan, make_plan
+from fedquilt_server.simulate.simulate import run_simulation
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.tools.bench import bench_experiment
 

@@ -164,7 +164,9 @@ SERVER = {
     "replay": "central coordinator lab round runs status",
     "sweep": "runs simulate status",
     "report": "library status sweep",
-    "cli": "coordinator provisioning runs simulate sinks status web",
+    "run_options": "status web",
+    "simulate_cli": "run_options runs simulate sinks status web",
+    "cli": "coordinator provisioning run_options runs sinks status web",
 }
 
 
@@ -296,9 +298,14 @@ def test_an_idle_agent_loads_nothing_heavy(module: str) -> None:
     assert loaded_by(module) == set()
 
 
-@pytest.mark.parametrize("module", ["fedquilt_server.cli", "fedquilt_server.coordinator.coordinator"])
+@pytest.mark.parametrize("module", ["fedquilt_server.cli", "fedquilt_server.simulate_cli"])
 def test_a_waiting_coordinator_has_not_loaded_torch(module: str) -> None:
     assert not {"torch", "sklearn"} & loaded_by(module)
+
+
+def test_simulate_leaves_the_page_to_the_coordinator() -> None:
+    """It starts the other processes sooner."""
+    assert not {"fastapi", "uvicorn"} & loaded_by("fedquilt_server.simulate_cli")
 
 
 def test_what_is_loaded_would_be_seen() -> None:

@@ -137,6 +137,13 @@ def agent(
     ] = None,
     cert: Annotated[str | None, typer.Option(help="Client certificate (PEM) for the broker.")] = None,
     key: Annotated[str | None, typer.Option(help="Key of the client certificate (PEM).")] = None,
+    idle: Annotated[
+        float | None,
+        typer.Option(
+            help="End a training process that had no task for so many seconds; the next task starts one.",
+            show_default=_default("idle"),
+        ),
+    ] = None,
     once: Annotated[
         bool | None, typer.Option("--once", help="Exit when the run has ended.", show_default="wait for the next run")
     ] = None,
@@ -238,6 +245,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         machine_agents=config.machine_agents,
         allow_import=tuple(config.allow_import),
         own_data=_check_own_data(parse_own_data(config.data), clients, config.allow_import),
+        idle=config.idle,
         once=config.once,
     )
 

@@ -82,7 +82,7 @@ class Jobs:
         self._report_failure = report_failure
         self._report_notice = report_notice
         self._post = post
-        self._pool = WorkerPool(settings.workers, settings.threads, post, self._take_event, meter=meter)
+        self._pool = WorkerPool(settings.workers, settings.threads, post, self._take_event, meter, settings.idle)
         self._run: CurrentRun | None = None
         self._early_round: RoundMessage | None = None
         self.started = 0
@@ -393,7 +393,7 @@ class Jobs:
 
     def repair(self, *, connected: bool) -> None:
         """Kill unresponsive processes, and ask again for missing chunks and receipts; called regularly."""
-        self._pool.kill_unresponsive()
+        self._pool.repair()
         if self._run is not None and connected:
             self._run.downloads.repair()
             self._run.samples.repair()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedquilt_common.experiment.agent_config import IDLE_SECONDS
 from fedquilt_common.wire.meter_topic import MeterTopic
 
 
@@ -28,6 +29,7 @@ class AgentSettings:
         machine_agents: agents on this machine, which share its power figure.
         allow_import: packages from which an experiment may import models, algorithms and data sets.
         own_data: file or ``package:factory`` with the samples that this board has for a client.
+        idle: seconds after which a training process that has no task is ended.
         once: leave when the run has ended.
     """
 
@@ -47,4 +49,5 @@ class AgentSettings:
     machine_agents: int = 1
     allow_import: tuple[str, ...] = ()
     own_data: Mapping[int, str] = field(default_factory=dict)
+    idle: float = IDLE_SECONDS
     once: bool = False

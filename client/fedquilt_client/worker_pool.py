@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import json
 import logging
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,12 +16,17 @@ from typing import Any, Final
 
 from fedquilt_client.capacity import oom_kills
 from fedquilt_client.energy import EnergyMeter
-from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job, Spending, worker_command, worker_environment
+from fedquilt_client.worker_process import WorkerProcess, start_worker
+from fedquilt_common.experiment.agent_config import IDLE_SECONDS
+from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job, Spending
 
 log = logging.getLogger(__name__)
 
 CANCEL_SECONDS: Final = 5.0
 """How long a worker may take to abort a cancelled job before it is killed."""
+START_SECONDS: Final = 300.0
+"""How long a fork server may take to answer before the agent starts its processes itself. A server that competes with
+a hundred processes takes minutes, and more processes that load torch would delay it further."""
 ATTEMPTS: Final = 3
 """Limit of starts of one job whose process dies."""
 DISK_PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
@@ -101,11 +104,16 @@ Post = Callable[[Callable[[], None]], None]
 
 @dataclass
 class _WorkerSlot:
-    process: subprocess.Popen[str] | None = None
+    process: WorkerProcess | None = None
     job: Job | None = None
     leaving_since: float | None = None
+    idle_since: float = 0.0
     need: int = 0
     kills_before: int = 0
+
+    def write(self, line: str) -> None:
+        if self.process is not None:
+            self.process.write(line)
 
 
 class WorkerPool:
@@ -116,8 +124,9 @@ class WorkerPool:
     Args:
         post: runs a callable in the agent's thread.
         on_event: receives the progress and the outcome of each job.
-        oom_kills: returns the number of processes that the system has killed because it was out of memory.
         meter: counts the energy of the jobs; None: it is unknown.
+        idle: seconds after which a process without a job is ended.
+        oom_kills: returns the number of processes that the system has killed because it was out of memory.
     """
 
     def __init__(
@@ -126,10 +135,13 @@ class WorkerPool:
         threads: int,
         post: Post,
         on_event: Callable[[JobEvent], None],
-        oom_kills: Callable[[], int] = oom_kills,
         meter: EnergyMeter | None = None,
+        idle: float = IDLE_SECONDS,
+        oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
         self._oom_kills = oom_kills
+        self._idle = idle
+        self._forked = True
         self._meter = meter
         self._slots = [_WorkerSlot() for _ in range(workers)]
         self._threads = threads
@@ -149,7 +161,7 @@ class WorkerPool:
     @property
     def processes(self) -> list[int]:
         """The ids of the training processes."""
-        return [slot.process.pid for slot in self._slots if slot.process is not None]
+        return [pid for slot in self._slots if slot.process is not None and (pid := slot.process.pid) is not None]
 
     def submit(self, job: Job) -> None:
         """Start a job as soon as a process is free."""
@@ -163,15 +175,21 @@ class WorkerPool:
         for slot in self._slots:
             if slot.job is not None and slot.leaving_since is None and unwanted(slot.job):
                 slot.leaving_since = time.monotonic()
-                _write(slot, json.dumps({"cancel": slot.job.number}))
+                slot.write(json.dumps({"cancel": slot.job.number}))
 
-    def kill_unresponsive(self) -> None:
-        """Kill workers that have not aborted a cancelled job in time."""
-        for slot in self._slots:
-            if slot.leaving_since is not None and time.monotonic() - slot.leaving_since >= CANCEL_SECONDS:
+    def repair(self) -> None:
+        """End workers that do not answer or have nothing to do, and start jobs whose pause is over."""
+        now = time.monotonic()
+        for number, slot in enumerate(self._slots):
+            if slot.leaving_since is not None and now - slot.leaving_since >= CANCEL_SECONDS:
                 self._free(slot)
                 self._kill(slot)
-        self._end_pauses(time.monotonic())
+            elif slot.process is not None and slot.job is None and now - slot.idle_since >= self._idle:
+                self._kill(slot)  # it holds some 200 MB for torch
+            elif slot.process is not None and slot.process.is_late(now - START_SECONDS):
+                slot.process.kill()
+                self._take_exit(number, slot.process)
+        self._end_pauses(now)
         self._feed()
 
     def _end_pauses(self, now: float) -> None:
@@ -191,10 +209,11 @@ class WorkerPool:
         if slot.job is not None and self._meter is not None:
             self._meter.end(slot.job.number)
         slot.job = slot.leaving_since = None
+        slot.idle_since = time.monotonic()
 
     # -- output and exit of a process, in the agent's thread -----------------------------------
 
-    def _take_line(self, number: int, process: subprocess.Popen[str], line: str) -> None:
+    def _take_line(self, number: int, process: WorkerProcess, line: str) -> None:
         """Handle a line of a process; ignore one that concerns no current job."""
         slot = self._slots[number]
         if slot.process is not process:
@@ -206,7 +225,7 @@ class WorkerPool:
             slot.need = int(message["need"])
         elif message["event"] == "trained":
             joules = self._meter.share(slot.job.number) if self._meter is not None else None
-            _write(slot, json.dumps({"energy": slot.job.number, "joules": joules}))
+            slot.write(json.dumps({"energy": slot.job.number, "joules": joules}))
         elif message["event"] != "progress":
             self._end_job(slot, slot.job, message)
         elif slot.leaving_since is None:
@@ -231,30 +250,40 @@ class WorkerPool:
         self._pausing.append((time.monotonic() + pause, job))
         return True
 
-    def _take_exit(self, number: int, process: subprocess.Popen[str]) -> None:
+    def _take_exit(self, number: int, process: WorkerProcess) -> None:
         """Handle the end of a process: retry its job, or report that it failed."""
         slot = self._slots[number]
         if slot.process is not process:
             return
-        _close_stdin(process)
+        process.close()
         job = slot.job if slot.leaving_since is None else None
         self._free(slot)
         slot.process = None
+        if process.refusal:
+            self._start_plainly(process.refusal, job)
+            job = None
         event = self._event_of_exit(slot, process, job) if job is not None else None
         self._feed()
         if event is not None:
             self._on_event(event)
 
-    def _event_of_exit(self, slot: _WorkerSlot, process: subprocess.Popen[str], job: Job) -> JobEvent:
+    def _start_plainly(self, refusal: str, job: Job | None) -> None:
+        """Fork no process from now on, and do the job of one that was refused."""
+        log.warning("%s; starting training processes of this agent's own", refusal)
+        self._forked = False
+        if job is not None:
+            self._waiting.appendleft(job)
+
+    def _event_of_exit(self, slot: _WorkerSlot, process: WorkerProcess, job: Job) -> JobEvent:
         if slot.need and self._ran_out_of_memory(slot, process):
             return JobOutOfMemory(job, slot.need)
         self._attempts[job.number] += 1
         if self._attempts[job.number] < ATTEMPTS:
             self._waiting.appendleft(job)
-            return JobRestarted(job, f"the training process died with {_describe_exit(process)}; starting it again")
-        return JobFailed(job, f"the training process died {ATTEMPTS} times, last with {_describe_exit(process)}")
+            return JobRestarted(job, f"the training process died with {process.describe_exit()}; starting it again")
+        return JobFailed(job, f"the training process died {ATTEMPTS} times, last with {process.describe_exit()}")
 
-    def _ran_out_of_memory(self, slot: _WorkerSlot, process: subprocess.Popen[str]) -> bool:
+    def _ran_out_of_memory(self, slot: _WorkerSlot, process: WorkerProcess) -> bool:
         """Whether the system killed the process because it was out of memory: the system counts such kills."""
         return process.returncode == -signal.SIGKILL and self._oom_kills() > slot.kills_before
 
@@ -276,34 +305,23 @@ class WorkerPool:
         slot.need, slot.kills_before = 0, self._oom_kills()
         if self._meter is not None:
             self._meter.begin(job.number)
-        _write(slot, job.model_dump_json())
+        slot.write(job.model_dump_json())
 
-    def _spawn(self, number: int) -> subprocess.Popen[str]:
-        process = subprocess.Popen(  # noqa: S603 - our own module
-            worker_command(self._threads),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=worker_environment(self._threads),
-        )
+    def _spawn(self, number: int) -> WorkerProcess:
+        process = start_worker(self._threads, forked=self._forked)
         threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
         return process
 
-    def _listen(self, number: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None  # noqa: S101 - it is a pipe
-        with process.stdout as lines:
-            for line in lines:
-                self._post(functools.partial(self._take_line, number, process, line))
+    def _listen(self, number: int, process: WorkerProcess) -> None:
+        for line in process.lines():
+            self._post(functools.partial(self._take_line, number, process, line))
         process.wait()
         self._post(functools.partial(self._take_exit, number, process))
 
     def _kill(self, slot: _WorkerSlot) -> None:
         process, slot.process = slot.process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        _close_stdin(process)
+        if process is not None:
+            process.kill()
 
 
 def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
@@ -316,25 +334,3 @@ def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
     if message["event"] == "damaged":
         return JobInputDamaged(job, Path(message["path"]))
     return JobFailed(job, str(message["reason"]), message.get("cause") == DECLINED)
-
-
-def _write(slot: _WorkerSlot, line: str) -> None:
-    if slot.process is not None and slot.process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):  # the process died: its reader posts the exit
-            slot.process.stdin.write(line + "\n")
-            slot.process.stdin.flush()
-
-
-def _close_stdin(process: subprocess.Popen[str]) -> None:
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-
-
-def _describe_exit(process: subprocess.Popen[str]) -> str:
-    code = process.returncode
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            name = signal.Signals(-code).name
-            return f"{name} (out of memory?)" if name == "SIGKILL" else name
-    return f"exit code {code}"

@@ -12,7 +12,8 @@ from fedquilt.run import Run, load_run
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import Override, make_experiment
 from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_server.simulate.simulate import make_plan, new_run_folder, run_simulation, run_with_progress
+from fedquilt_server.simulate.plan import make_plan, new_run_folder
+from fedquilt_server.simulate.simulate import run_simulation, run_with_progress
 
 ExperimentSource: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Experiment
 

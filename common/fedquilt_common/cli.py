@@ -17,8 +17,8 @@ from fedquilt_common import __version__
 from fedquilt_common.errors import FedquiltError
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("fedquilt_server.cli", "Run a small federation on this machine, with a live page."),
-    "simulate": ("fedquilt_server.cli", "Run an experiment and all its agents on this machine."),
+    "demo": ("fedquilt_server.simulate_cli", "Run a small federation on this machine, with a live page."),
+    "simulate": ("fedquilt_server.simulate_cli", "Run an experiment and all its agents on this machine."),
     "coordinator": ("fedquilt_server.cli", "Run the coordinator of an experiment against a broker."),
     "central": ("fedquilt_server.central.cli", "Train in one place, as the baseline of a federated run."),
     "sweep": ("fedquilt_server.sweep.cli", "Run an experiment in many variations, and compare them."),

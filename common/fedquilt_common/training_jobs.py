@@ -24,6 +24,10 @@ DECLINED: Final = "declined"
 """``cause`` of a job's failure if the client's privacy budget, or its board's owner, does not allow it: the client does
 no task of the run any more."""
 _WORKER: Final = "fedquilt_client.worker"
+AGENT_MODULES: Final = ("fedquilt_client.cli",)
+"""What every agent imports."""
+WORKER_MODULES: Final = ("torch", "fedquilt_client.context", _WORKER)
+"""What every training process imports."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +150,13 @@ def worker_command(threads: int) -> list[str]:
     return [sys.executable, "-m", _WORKER, str(threads)]
 
 
-def worker_environment(threads: int) -> Mapping[str, str]:
-    """Return the environment of a training process: that of this process, with the number of threads of each library.
+def worker_environment(threads: int, environment: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Return the environment of a training process, with the number of threads of each library.
 
     Args:
         threads: threads of one operation. Sums are split over them, so another number gives other bits.
+        environment: the variables besides; None: those of this process.
     """
     count = str(threads)
-    return {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
+    usual = os.environ if environment is None else environment
+    return {**usual, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}

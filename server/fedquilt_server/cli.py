@@ -1,24 +1,20 @@
-"""The commands ``fedquilt demo``, ``simulate`` and ``coordinator``."""
+"""The command ``fedquilt coordinator``."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedquilt_common.errors import FedquiltError, RunFailedError, RunFolderError
-from fedquilt_common.experiment_file import load_experiment, parse_experiment
+from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
@@ -31,17 +27,14 @@ from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.coordinator import STALL_SECONDS, Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
+from fedquilt_server.run_options import ExperimentFile, JsonResult, KeepReplies, Out, Set, print_control, print_remarks
 from fedquilt_server.runs.page_address import PageAddress, note_page
-from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stop_request import StopRequest
-from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, new_run_folder, run_with_progress
-from fedquilt_server.sinks.opening import Mlflow, Sinks, TensorBoard, open_sinks
-from fedquilt_server.status.console import STANDARD_ERROR, print_message
+from fedquilt_server.sinks.opening import Mlflow, TensorBoard, open_sinks
+from fedquilt_server.status.console import print_message
 from fedquilt_server.status.control import ControlRequest
-from fedquilt_server.status.privacy_text import describe_declined
-from fedquilt_server.status.recorded import recorded_snapshot
-from fedquilt_server.status.results import Ending, Result
+from fedquilt_server.status.results import Ending
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.status.summary import print_summary
 from fedquilt_server.status.terminal import ProgressDisplay
@@ -53,76 +46,8 @@ from fedquilt_server.web.server import PageServer
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 LINGER_STEP = 0.2
-DEMO_LINGER = 20.0
 _STOPPED_BY_PERSON = "somebody has stopped the run; the same command resumes it. It ended after round"
 _STOPPED = "a signal stopped the coordinator; run the same command again to resume"
-
-ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
-JsonResult = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
-KeepReplies = Annotated[
-    bool, typer.Option("--keep-replies", help="Keep the replies of closed rounds, for `fedquilt replay`.")
-]
-Broker = Annotated[str | None, typer.Option(help="URL of a broker to use; by default the command starts a Mosquitto.")]
-
-
-@app.command()
-def demo(
-    out: Out = None,
-    broker: Broker = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
-    json_: JsonResult = False,
-) -> None:
-    """Train on handwritten digits over real MQTT on this machine: FedAvg, 8 clients on 2 agents, 20 rounds."""
-    text = resources.files("fedquilt_server").joinpath("demo.yaml").read_text(encoding="utf-8")
-    experiment = parse_experiment(text, "demo.yaml")
-    linger = DEMO_LINGER if sys.stderr.isatty() else 0.0  # in a terminal, a person may open the page
-    _simulate(make_plan(experiment, out or new_run_folder("demo"), broker, port, linger), json_, Sinks())
-
-
-@app.command()
-def simulate(
-    experiment: ExperimentFile,
-    out: Out = None,
-    set_: Set = None,
-    broker: Broker = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
-    linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
-    keep_replies: KeepReplies = False,
-    tensorboard: TensorBoard = None,
-    mlflow: Mlflow = None,
-    json_: JsonResult = False,
-) -> None:
-    """Run an experiment on this machine: broker, coordinator and agents as processes that restart if they die.
-
-    Run the same command again to resume an interrupted run.
-    """
-    loaded = load_experiment(experiment, set_ or ())
-    plan = make_plan(loaded, out or Path("runs") / loaded.name, broker, port, linger)
-    with open_sinks(tensorboard, mlflow, loaded) as sinks:
-        _simulate(replace(plan, keep_replies=keep_replies), json_, sinks)
-
-
-def _simulate(plan: SimulationPlan, as_json: bool, sinks: Sinks) -> None:
-    stop = StopSignal()
-    _print_control(plan.page_url, choose_access("127.0.0.1", plan.folder, public=False))
-    try:
-        done = run_with_progress(plan, stop, sinks.show)
-    finally:
-        with contextlib.suppress(RunFolderError):  # there is no result yet
-            sinks.show(recorded_snapshot(read_result(plan.folder), plan.experiment.rounds))
-    if done is None:
-        print_message(f"Interrupted. Run the same command again to resume; the run folder is {plan.folder}")
-        raise typer.Exit(stop.exit_code)
-    if as_json:
-        shown = {**json.loads(done.result.model_dump_json()), "restarts": done.restarts}
-        typer.echo(json.dumps(shown, indent=2))
-        rounds, speed = done.result.final["rounds"], float(done.result.final["rounds_per_second"])
-        print_message(f"{rounds} rounds, {speed:.3g} a second. The run folder is {plan.folder}")
-        _print_remarks(done.result)
-    else:
-        print_summary(done.result, plan.folder, done.restarts)
 
 
 @app.command()
@@ -182,7 +107,7 @@ def coordinator(
         open_sinks(tensorboard, mlflow, loaded) as sinks,
         _serve_page(board, host, port, allow_host or (), access, requests, folder) as url,
     ):
-        _print_control(url, access)
+        print_control(url, access)
         shown_for = linger if url else 0.0
         progress = ProgressDisplay(url, loaded.rounds, shown_for, stop)
         with progress, progress.follow(sinks.pass_on(lambda: board.current)):
@@ -262,12 +187,6 @@ def _serve_page(
         server.stop()
 
 
-def _print_control(url: str, access: Access | None) -> None:
-    """Print the address with the token in a terminal; a log keeps no secret."""
-    if access is not None and STANDARD_ERROR.isatty():
-        print_message(f"To control the run, open {url}?token={access.token}")
-
-
 def _agent_options(address: BrokerAddress, federation: str) -> str:
     """Return the options with which an agent finds the broker and the federation."""
     return f"--broker {address.without_password()} --federation {federation}"
@@ -293,19 +212,9 @@ def _print_finished(run: ActiveRun, as_json: bool) -> None:
     if as_json:
         typer.echo(run.result().model_dump_json(indent=2))
         print_message(f"The run folder is {run.folder.path}")
-        _print_remarks(run.result())
+        print_remarks(run.result())
     else:
         print_summary(run.result(), run.folder.path, {})
-
-
-def _print_remarks(result: Result) -> None:
-    """Print why a run ended early and what the summary would warn of, for somebody who prints JSON to a file."""
-    if result.status == "finished" and result.reason:
-        print_message(f"Ended after round {len(result.rounds)}: {result.reason}")
-    if declined := describe_declined(result.privacy):
-        print_message(f"Declined: {declined}")
-    for warning in result.warnings:
-        print_message(f"Warning: {warning}")
 
 
 def _linger(seconds: float, stop: Callable[[], bool]) -> None:
@@ -316,7 +225,7 @@ def _linger(seconds: float, stop: Callable[[], bool]) -> None:
 
 @app.callback()
 def group() -> None:
-    """Run federations from this machine."""
+    """Keep ``coordinator`` a sub-command."""
 
 
 def run(arguments: list[str]) -> None:

@@ -7,10 +7,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
-from tests.support.runs import finished_rounds
+from tests.support.runs import finished_rounds, workers_of
 from tests.support.warm import ForkedProgram
 
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
@@ -52,9 +51,8 @@ def test_kills_change_neither_bits_nor_ledgers(tmp_path: Path) -> None:
     with fedquilt(*command, where=folders[1], start=ForkedProgram) as process:
         for number, who in enumerate(("strong-0", "coordinator", "strong-1")):
             wait_for(lambda number=number: finished_rounds(folders[1]) > number, "round")  # type: ignore[misc]
-            victim = psutil.Process(pids(folders[1])[who])
-            workers = victim.children()
-            os.kill((workers or [victim])[-1].pid if number == 0 else victim.pid, signal.SIGKILL)
+            victim = pids(folders[1])[who]
+            os.kill((workers_of(victim) or [victim])[-1] if number == 0 else victim, signal.SIGKILL)
         done = finish(process)
     assert done.code == 0, done.err
     assert fingerprint(folders[1]) == fingerprint(folders[0])

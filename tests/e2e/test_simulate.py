@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.support import warm
-from tests.support.runs import finished_rounds
+from tests.support.runs import finished_rounds, workers_of
 from tests.support.warm import ForkedProgram
 
 from fedquilt_common.wire.codec import FileArrays
@@ -87,6 +87,12 @@ def pids(folder: Path) -> dict[str, int]:
     """Return the running processes by name."""
     found = json.loads((folder / "run" / "pids.json").read_text())
     return {"broker": found["broker"], "coordinator": found["coordinator"], **found["agents"]}
+
+
+def fork_servers(folder: Path) -> dict[str, int]:
+    """Return the running fork servers by name."""
+    found: dict[str, int] = json.loads((folder / "run" / "pids.json").read_text())["fork_servers"]
+    return found
 
 
 def wait_for(done: Callable[[], Any], what: str) -> None:
@@ -170,6 +176,24 @@ def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> 
         done = finish(process)
     assert done.code == 0, done.err
     assert [row["clients"] for row in result(tmp_path)["rounds"]] == [8] * ROUNDS
+    assert fingerprint(tmp_path) == fingerprint(undisturbed[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: processes are forked there only")
+def test_killed_fork_servers_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
+    """The training processes end with their server, and the agents with theirs; all are started again."""
+    with fedquilt(*simulate("digits-fedavg"), where=tmp_path, start=ForkedProgram) as process:
+        for number, who in enumerate(("fork-workers", "fork-agents")):
+            wait_for(lambda number=number: finished_rounds(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
+            before = fork_servers(tmp_path)
+            agent = pids(tmp_path)["strong-0"]
+            assert psutil.Process(agent).ppid() == before["fork-agents"]
+            assert {psutil.Process(pid).ppid() for pid in workers_of(agent)} == {before["fork-workers"]}
+            os.kill(before[who], signal.SIGKILL)
+            wait_for(lambda who=who, before=before: fork_servers(tmp_path)[who] != before[who], "successor")  # type: ignore[misc]
+        assert finished_rounds(tmp_path) < ROUNDS
+        done = finish(process)
+    assert done.code == 0, done.err
     assert fingerprint(tmp_path) == fingerprint(undisturbed[0])
 
 

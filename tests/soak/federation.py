@@ -20,10 +20,11 @@ from typing import Final
 import psutil
 import yaml
 from tests.soak.namespace import prefix
+from tests.support.runs import workers_of
 
 from fedquilt_common.experiment_file import make_experiment
 from fedquilt_server.runs.begun_mark import mark_path
-from fedquilt_server.simulate.simulate import SimulationPlan
+from fedquilt_server.simulate.plan import SimulationPlan
 
 MARK: Final = "FEDQUILT_SOAK"
 """Environment variable by which a scenario finds all of its processes, also orphans."""
@@ -128,7 +129,9 @@ class Federation:
             return {}
         roles = {role: [pids[role]] for role in ("broker", "coordinator") if role in pids}
         roles["agent"] = [pids["agents"][name] for name in sorted(pids["agents"])]
-        return {role: [pid for pid in found if parent_of(pid) == self.command.pid] for role, found in roles.items()}
+        roles["fork server"] = list(pids.get("fork_servers", {}).values())
+        parents = {self.command.pid, *roles["fork server"]}
+        return {role: [pid for pid in found if parent_of(pid) in parents] for role, found in roles.items()}
 
     def survivors(self) -> list[int]:
         """All processes that any start of the command has left."""
@@ -193,19 +196,6 @@ def parent_of(pid: int) -> int | None:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.ppid()
     return None
-
-
-def workers_of(agent: int) -> list[int]:
-    """Return an agent's training processes."""
-    with contextlib.suppress(psutil.Error):
-        return [child.pid for child in psutil.Process(agent).children() if _is_worker(child)]
-    return []
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return "fedquilt_client.worker" in process.cmdline()
-    return False
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:

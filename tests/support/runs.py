@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from tests.support import warm
 
 from fedquilt_client.store import kept_memories
+from fedquilt_common.process.forked import WORKER_NAME
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage
@@ -69,6 +71,19 @@ def kill(folder: Path, who: str) -> None:
     """Kill the coordinator, the broker or an agent with SIGKILL."""
     pids = json.loads((folder / "run" / "pids.json").read_text())
     os.kill(pids["agents"].get(who) or pids[who], signal.SIGKILL)
+
+
+def workers_of(agent: int) -> list[int]:
+    """Return the training processes of the agent with a process id: its children, or forks of a warm process."""
+    found = list[int]()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            forked = process.name() == f"{WORKER_NAME}{agent}"
+            plain = process.ppid() == agent and "fedquilt_client.worker" in process.cmdline()
+            found += [process.pid] if forked or plain else []
+    return found
 
 
 def memories(folder: Path) -> list[tuple[int, int, Path]]:

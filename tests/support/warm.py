@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import logging
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([
     "fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_client.context", "fedquilt_client.worker",
     "fedquilt_common.training.learner", "fedquilt_server.cli", "fedquilt_server.coordinator.coordinator",
-    "fedquilt_server.simulate.simulate", "fedquilt_server.web.server",
+    "fedquilt_server.simulate_cli", "fedquilt_server.web.server",
 ])  # fmt: skip
 
 
@@ -119,22 +120,31 @@ class ForkedProgram(subprocess.Popen[Any]):
         *,
         env: Mapping[str, str] | None = None,
         preexec_fn: Callable[[], object] | None = None,
+        pass_fds: Collection[int] = (),
         **options: Any,
     ) -> None:
         words = [word for word in args if word != "-u"]  # its output has line buffers in any case
         if words[:2] == [sys.executable, "-m"]:
-            preexec_fn = partial(_become, words[2], words[3:], dict(os.environ if env is None else env), preexec_fn)
-        super().__init__(args, env=env, preexec_fn=preexec_fn, **options)
+            preexec_fn = partial(
+                _become, words[2], words[3:], dict(os.environ if env is None else env), preexec_fn, pass_fds
+            )
+        super().__init__(args, env=env, preexec_fn=preexec_fn, pass_fds=pass_fds, **options)
 
 
 def _become(
-    module: str, arguments: Sequence[str], environment: Mapping[str, str], before: Callable[[], object] | None
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    before: Callable[[], object] | None,
+    kept: Collection[int],
 ) -> None:
     """Call a module's ``main`` with the state of a new process, instead of beginning a program. Never returns."""
     if before is not None:
         before()
     gc.freeze()  # what this process has of its parent is never finalised
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also the pipe on which Popen waits for the program to begin
+    ends = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
+    for before_it, after_it in itertools.pairwise(ends):  # also the pipe on which Popen waits for the program to begin
+        os.closerange(before_it + 1, after_it)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

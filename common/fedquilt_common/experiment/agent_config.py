@@ -19,6 +19,9 @@ from fedquilt_common.wire.meter_topic import parse_meter_topic
 FILES: Final = ("ca", "cert", "key", "state")
 """Keys whose value is a path; a relative path starts at the configuration file's folder."""
 
+IDLE_SECONDS: Final = 300.0
+"""How long a training process may have no task before its agent ends it; the next task starts another one."""
+
 
 class AgentConfig(BaseModel):
     """The keys of the file, the same as the options of ``fedquilt agent``."""
@@ -47,6 +50,7 @@ class AgentConfig(BaseModel):
     cert: str = ""
     key: str = ""
     link: str | None = None
+    idle: float = Field(IDLE_SECONDS, gt=0, allow_inf_nan=False)
     once: bool = False
 
     @field_validator("power_command")

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Final, Literal
-
-import psutil
+from typing import Final
 
 from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
 from fedquilt_common.files.durable import write_atomically
-from fedquilt_common.process.child import die_with_parent
 from fedquilt_common.process.signals import STOPPED_CODES
+from fedquilt_server.simulate.child_process import ChildProcess, ChildSpec, spawn
+from fedquilt_server.simulate.memory_samples import Memory, sample_memory
 
-Role = Literal["broker", "coordinator", "agent"]
 SHORT_LIFE: Final = 30.0
 """A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
+SAMPLE_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
@@ -33,29 +30,10 @@ FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
 """Exit codes that a restart would only repeat; see docs/reference/exit-codes.md."""
 
 
-@dataclass(frozen=True)
-class ChildSpec:
-    """A process to keep alive. ``log`` receives its standard output and standard error."""
-
-    name: str
-    role: Role
-    argv: tuple[str, ...]
-    log: Path
-    env: Mapping[str, str] | None = None
-
-
-@dataclass
-class Memory:
-    """Peak resident memory in bytes: of the process, and of its largest training process (``workers``)."""
-
-    peak: int = 0
-    workers: int = 0
-
-
 @dataclass
 class _Child:
     spec: ChildSpec
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     started: float
     failed_starts: int = 0
     restarts: int = 0
@@ -74,6 +52,7 @@ class Supervisor:
         self._pids_file = pids_file
         self._report = report
         self._children: dict[str, _Child] = {}
+        self._sampled = 0.0
 
     def __enter__(self) -> Supervisor:
         return self
@@ -81,9 +60,10 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, spec: ChildSpec) -> None:
-        """Start a child process and record its process id."""
-        self._children[spec.name] = _Child(spec, _spawn(spec), time.monotonic())
+    def start(self, *specs: ChildSpec) -> None:
+        """Start child processes and record their process ids."""
+        for spec in specs:
+            self._children[spec.name] = _Child(spec, spawn(spec), time.monotonic())
         self._write_pids()
 
     def memory(self) -> dict[str, Memory]:
@@ -113,37 +93,56 @@ class Supervisor:
         Raises:
             RunFailedError: a child fails at each start, or with an exit code that a restart would only repeat.
         """
-        for child in self._children.values():
+        self._sample_memory()
+        for child in list(self._children.values()):
             code = child.process.poll()
             if code is None:
-                _sample_memory(child)
-            elif child.spec.role == "coordinator" and code == 0:
+                continue
+            if child.spec.role == "coordinator" and code == 0:
                 return True
-            else:
-                self._restart(child, code)
+            self._restart(child, code)
         return False
+
+    def _sample_memory(self) -> None:
+        if time.monotonic() - self._sampled >= SAMPLE_SECONDS:
+            self._sampled = time.monotonic()
+            known = {child.process.pid: child.memory for child in self._children.values()}
+            sample_memory({pid: memory for pid, memory in known.items() if pid is not None})
 
     def _restart(self, child: _Child, code: int) -> None:
         failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE
         child.failed_starts = child.failed_starts + 1 if failed else 0
         if code in FINAL_CODES or child.failed_starts >= FAILED_STARTS:
-            raise _failure(child.spec, code)
+            if child.spec.listener is None:
+                raise _failure(child.spec, code)
+            self._do_without(child)
+            return
         if failed:
             time.sleep(0.2)
-        child.process, child.started = _spawn(child.spec), time.monotonic()
+        child.process, child.started = spawn(child.spec), time.monotonic()
         child.restarts += 1
         self._write_pids()
         self._report(f"{child.spec.name} {describe_exit(code)} and was restarted. Its log is {child.spec.log}")
 
+    def _do_without(self, child: _Child) -> None:
+        """Give up a fork server: a request to a closed socket fails, and who made it starts its process itself."""
+        assert child.spec.listener is not None  # noqa: S101 - it is a fork server
+        child.spec.listener.close()
+        del self._children[child.spec.name]
+        self._report(f"{child.spec.name} does not start; the processes share no memory. Its log is {child.spec.log}")
+
     def _write_pids(self) -> None:
-        pids: dict[str, object] = {"agents": {}}
-        agents: dict[str, int] = {}
+        pids: dict[str, object] = {}
+        groups: dict[str, dict[str, int | None]] = {"agent": {}, "fork server": {}}
         for child in self._children.values():
-            if child.spec.role == "agent":
-                agents[child.spec.name] = child.process.pid
+            if child.spec.role in groups:
+                groups[child.spec.role][child.spec.name] = child.process.pid
             else:
                 pids[child.spec.role] = child.process.pid
-        write_atomically(self._pids_file, json.dumps({**pids, "agents": agents}, indent=2) + "\n")
+        pids["agents"] = groups["agent"]
+        if groups["fork server"]:
+            pids["fork_servers"] = groups["fork server"]
+        write_atomically(self._pids_file, json.dumps(pids, indent=2) + "\n")
 
     def stop(self) -> None:
         """Stop all children, agents first and the broker last.
@@ -159,7 +158,7 @@ class Supervisor:
             raise
 
     def _stop_in_order(self) -> None:
-        for role in ("agent", "coordinator", "broker"):
+        for role in ("agent", "coordinator", "broker", "fork server"):
             group = [child.process for child in self._children.values() if child.spec.role == role]
             for process in group:
                 with contextlib.suppress(ProcessLookupError):
@@ -168,7 +167,7 @@ class Supervisor:
                 _wait_or_kill(process)
 
 
-def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+def _wait_or_kill(process: ChildProcess) -> None:
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
@@ -183,42 +182,9 @@ def describe_exit(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name} ({signal.strsignal(-code)})"
 
 
-def _spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own: a terminal's signals reach the supervisor, which stops it in order."""
-    spec.log.parent.mkdir(parents=True, exist_ok=True)
-    with spec.log.open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - the commands are our own
-            spec.argv,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=dict(spec.env) if spec.env is not None else None,
-            start_new_session=True,
-            preexec_fn=partial(die_with_parent, os.getpid()),
-        )
-
-
 def _failure(spec: ChildSpec, code: int) -> RunFailedError:
     tail = spec.log.read_text(errors="replace").strip().splitlines()[-15:]
     error = RunFailedError(f"{spec.name} {describe_exit(code)}. The end of its log ({spec.log}):\n" + "\n".join(tail))
     if code in FINAL_CODES | {BrokerUnreachableError.exit_code}:
         error.exit_code = code
     return error
-
-
-def _sample_memory(child: _Child) -> None:
-    with contextlib.suppress(psutil.Error, OSError):
-        child.memory.peak = max(child.memory.peak, _peak_memory(child.process.pid))
-        if child.spec.role == "agent":
-            workers = psutil.Process(child.process.pid).children()
-            child.memory.workers = max([child.memory.workers, *(_peak_memory(w.pid) for w in workers)])
-
-
-def _peak_memory(pid: int) -> int:
-    """Return the peak resident memory in bytes on Linux, elsewhere the current one."""
-    status = Path(f"/proc/{pid}/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return int(psutil.Process(pid).memory_info().rss)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_server.simulate.simulate import make_plan, run_simulation
-from fedquilt_server.simulate.supervisor import Memory
+from fedquilt_server.simulate.memory_samples import Memory
+from fedquilt_server.simulate.plan import make_plan
+from fedquilt_server.simulate.simulate import run_simulation
 from fedquilt_server.status.results import Result
 from fedquilt_server.status.units import traffic
 
@@ -105,6 +106,8 @@ def bench_rounds(
     """
     experiment = bench_experiment(agents, clients, megabytes, rounds, secure=secure)
     with tempfile.TemporaryDirectory(prefix="fedquilt-bench-") as folder:
-        done = run_simulation(make_plan(experiment, out or Path(folder) / "run"), lambda _: None)
+        plan = make_plan(experiment, out or Path(folder) / "run")
+        # A fork has the modules of all training processes, and the memory of one that needs few of them is measured.
+        done = run_simulation(replace(plan, forks=False), lambda _: None)
     assert done is not None  # noqa: S101 - without should_stop, a run ends with a result
     return BenchResult(done.result, done.memory)

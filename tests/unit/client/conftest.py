@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.support.warm import ForkedProgram
 
-from fedquilt_client import worker_pool
+from fedquilt_client import worker_process
 from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common.experiment.experiment import Experiment
@@ -52,7 +52,7 @@ def wait_for(done: Callable[[], Any], what: str = "it", seconds: float = PATIENC
 @pytest.fixture(autouse=True)
 def _warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training processes are forked from this process, which has loaded what they need."""
-    monkeypatch.setattr(worker_pool, "subprocess", SimpleNamespace(Popen=ForkedProgram, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(worker_process, "subprocess", SimpleNamespace(Popen=ForkedProgram, PIPE=subprocess.PIPE))
 
 
 @pytest.fixture(name="wait_for")

@@ -134,7 +134,7 @@ class Driver:
     def __init__(self, oom_kills: Callable[[], int]) -> None:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.events: list[JobEvent] = []
-        self.pool = WorkerPool(1, 1, self.posted.put, self.events.append, oom_kills)
+        self.pool = WorkerPool(1, 1, self.posted.put, self.events.append, oom_kills=oom_kills)
 
     def next(self) -> JobEvent:
         while True:

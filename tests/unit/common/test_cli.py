@@ -165,7 +165,7 @@ def test_a_certificate_that_is_missing_is_no_missing_broker(tmp_path: Path) -> N
 def test_a_half_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "fedquilt_server.cli", None)
+    monkeypatch.setitem(sys.modules, "fedquilt_server.simulate_cli", None)
     assert cli.run(["simulate"]) == 1
     assert "install fedquilt[server]" in capsys.readouterr().err
 

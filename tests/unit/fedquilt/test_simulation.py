@@ -15,7 +15,7 @@ import pytest
 
 import fedquilt as fq
 from fedquilt import simulation
-from fedquilt_server.simulate.simulate import SimulationPlan, new_run_folder
+from fedquilt_server.simulate.plan import SimulationPlan, new_run_folder
 
 ROOT = Path(__file__).parents[3]
 DIGITS: dict[str, Any] = {

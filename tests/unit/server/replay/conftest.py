@@ -16,7 +16,8 @@ from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.replay import ReplaySettings, replay_run
 from fedquilt_server.replay.report import ReplayReport
 from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace
-from fedquilt_server.simulate.simulate import make_plan, run_simulation
+from fedquilt_server.simulate.plan import make_plan
+from fedquilt_server.simulate.simulate import run_simulation
 from fedquilt_server.tools.bench import bench_experiment
 
 ROUNDS = 3

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common.errors import BrokerUnreachableError
-from fedquilt_server.simulate import simulate
+from fedquilt_server.simulate import process_specs, simulate
 from fedquilt_server.simulate.mosquitto import free_port
-from fedquilt_server.simulate.simulate import SimulationPlan, make_plan, run_simulation
+from fedquilt_server.simulate.plan import SimulationPlan, make_plan
+from fedquilt_server.simulate.simulate import run_simulation
 from fedquilt_server.tools.bench import bench_experiment
 
 
@@ -20,8 +21,10 @@ from fedquilt_server.tools.bench import bench_experiment
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulationPlan:
     """A simulation whose broker runs, but never listens."""
     monkeypatch.setattr(simulate, "BROKER_SECONDS", 0.3)
-    monkeypatch.setattr(simulate, "broker_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
-    return make_plan(bench_experiment(1, 1, 0.01, 1), tmp_path)
+    monkeypatch.setattr(
+        process_specs, "broker_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"]
+    )
+    return replace(make_plan(bench_experiment(1, 1, 0.01, 1), tmp_path), forks=False)
 
 
 def after(calls: int) -> Callable[[], bool]:

@@ -10,7 +10,8 @@ import pytest
 
 from fedquilt_common.errors import ExperimentError, FolderInUseError
 from fedquilt_common.files.locking import lock_folder
-from fedquilt_server.simulate.simulate import make_plan, run_simulation
+from fedquilt_server.simulate.plan import make_plan
+from fedquilt_server.simulate.simulate import run_simulation
 from fedquilt_server.tools.bench import bench_experiment
 
 

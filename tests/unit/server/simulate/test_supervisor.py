@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,10 @@ import psutil
 import pytest
 
 from fedquilt_common.errors import RunFailedError
+from fedquilt_common.process.forked import WORKER_NAME, ForkedProcess
 from fedquilt_server.simulate import supervisor as supervisor_module
-from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, ChildSpec, Role, Supervisor, describe_exit
+from fedquilt_server.simulate.child_process import ChildSpec, Role
+from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, Supervisor, describe_exit
 
 SLEEP = "import time; time.sleep(600)"
 IGNORES_SIGTERM = (
@@ -41,7 +44,14 @@ class Stage:
     def pids(self) -> dict[str, int]:
         """The process ids of all children, from the file."""
         pids = json.loads((self.folder / "pids.json").read_text())
-        return {**pids.pop("agents"), **pids}
+        return {**pids.pop("agents"), **pids.pop("fork_servers", {}), **pids}
+
+    def agent(self, name: str) -> int:
+        return self.pids()[name]
+
+    @property
+    def said(self) -> str:
+        return "\n".join(self.reports)
 
     def watch_until(self, done: Callable[[], bool], seconds: float = 20) -> None:
         end = time.monotonic() + seconds
@@ -223,6 +233,7 @@ def test_memory_is_the_highest_of_all_starts_and_of_the_workers(stage: Stage) ->
 def test_children_end_with_a_supervisor_that_is_killed(stage: Stage) -> None:
     parent = (
         "import sys, time; from pathlib import Path; from fedquilt_server.simulate.supervisor import *\n"
+        "from fedquilt_server.simulate.child_process import ChildSpec\n"
         f"s = Supervisor(Path({str(stage.folder / 'inner.json')!r}))\n"
         f"s.start(ChildSpec('pi', 'agent', (sys.executable, '-c', {SLEEP!r}), Path({str(stage.folder / 'x.log')!r})))\n"
         "time.sleep(600)"
@@ -255,3 +266,106 @@ def test_a_second_interrupt_ends_all_children_at_once(stage: Stage, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         stage.supervisor.stop()
     assert not any(alive(pid) for pid in stage.pids().values())
+
+
+LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: processes are forked there only")
+
+
+class Forks:
+    """A fork server that a supervisor keeps alive, and the specifications of agents that it starts."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.address = stage.folder / "socket"
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(self.address))
+        self.listener.listen()
+        self.environment = {**os.environ, "PYTHONPATH": f"{stage.folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+    def start_server(self, module: str = "fedquilt_common.process.fork_server") -> None:
+        argv = (sys.executable, "-m", module, str(self.listener.fileno()))
+        log = self.stage.folder / "logs" / "forks.log"
+        self.stage.supervisor.start(ChildSpec("forks", "fork server", argv, log, self.environment, self.listener))
+
+    def start(self, name: str, code: str) -> Path:
+        (self.stage.folder / f"{name}.py").write_text(code)
+        log = self.stage.folder / "logs" / f"{name}.log"
+        argv = (sys.executable, "-m", name)
+        self.stage.supervisor.start(ChildSpec(name, "agent", argv, log, self.environment, fork_server=self.address))
+        self.stage.seen.add(self.stage.agent(name))
+        return log
+
+    @property
+    def server(self) -> int:
+        return int(json.loads((self.stage.folder / "pids.json").read_text())["fork_servers"]["forks"])
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> Iterator[Forks]:
+    stage = Stage(tmp_path)
+    with stage.supervisor:
+        made = Forks(stage)
+        yield made
+    made.listener.close()
+    assert [pid for pid in stage.seen if alive(pid)] == []
+
+
+@LINUX_ONLY
+def test_a_forked_agent_is_kept_alive_like_any_other(forks: Forks) -> None:
+    forks.start_server()
+    log = forks.start("pi", f"print('up', flush=True); {SLEEP}")
+    first = forks.stage.agent("pi")
+    assert psutil.Process(first).ppid() == forks.server
+    forks.stage.watch_until(lambda: os.getsid(first) == first)
+    os.kill(first, signal.SIGKILL)
+    forks.stage.watch_until(lambda: forks.stage.agent("pi") != first)
+    assert forks.stage.reports == [f"pi was killed by SIGKILL (Killed) and was restarted. Its log is {log}"]
+    forks.stage.watch_until(lambda: log.read_text() == "up\nup\n")
+    assert psutil.Process(forks.stage.agent("pi")).ppid() == forks.server
+
+
+@LINUX_ONLY
+def test_a_killed_fork_server_and_its_agents_are_restarted(forks: Forks) -> None:
+    forks.start_server()
+    forks.start("pi", SLEEP)
+    first, server = forks.stage.agent("pi"), forks.server
+    os.kill(server, signal.SIGKILL)
+    forks.stage.watch_until(lambda: first != forks.stage.agent("pi"))
+    assert not alive(first)
+    assert psutil.Process(forks.stage.agent("pi")).ppid() == forks.server != server
+    assert forks.stage.supervisor.restarts() == {"forks": 1, "pi": 1}
+
+
+@LINUX_ONLY
+def test_without_its_fork_server_an_agent_is_started_plainly(forks: Forks) -> None:
+    (forks.stage.folder / "broken.py").write_text("raise SystemExit('cannot load')")
+    forks.start_server("broken")
+    forks.stage.watch_until(lambda: "does not start" in forks.stage.said)
+    forks.start("pi", SLEEP)
+    assert psutil.Process(forks.stage.agent("pi")).ppid() == os.getpid()
+    assert not forks.stage.supervisor.watch()
+
+
+@LINUX_ONLY
+def test_an_agent_that_fails_at_once_ends_the_run_also_if_it_is_forked(forks: Forks) -> None:
+    forks.start_server()
+    forks.start("pi", "raise SystemExit('no such board')")
+    with pytest.raises(RunFailedError, match=r"(?s)pi ended with exit code 1.*no such board"):
+        forks.stage.watch_until(lambda: False)
+
+
+@LINUX_ONLY
+def test_the_memory_of_forked_training_processes_counts_for_their_agent(
+    forks: Forks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "SAMPLE_SECONDS", 0.0)
+    forks.start_server()
+    forks.start("pi", SLEEP)
+    (forks.stage.folder / "training.py").write_text(f"b = b'x' * (80 << 20); {SLEEP}")
+    argv, name = (sys.executable, "-m", "training"), f"{WORKER_NAME}{forks.stage.agent('pi')}"
+    training = ForkedProcess(str(forks.address), argv, (0, 1, 2), forks.environment, name)
+    forks.stage.watch_until(lambda: forks.stage.supervisor.memory()["pi"].workers > 80 << 20)
+    assert forks.stage.supervisor.memory()["pi"].peak < 80 << 20
+    assert forks.stage.supervisor.memory()["forks"].workers == 0
+    training.kill()
+    training.wait()

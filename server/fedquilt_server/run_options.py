@@ -1,0 +1,37 @@
+"""Options and messages that the commands share which run an experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedquilt_server.status.console import STANDARD_ERROR, print_message
+from fedquilt_server.status.privacy_text import describe_declined
+from fedquilt_server.status.results import Result
+from fedquilt_server.web.access import Access
+
+ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
+JsonResult = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
+KeepReplies = Annotated[
+    bool, typer.Option("--keep-replies", help="Keep the replies of closed rounds, for `fedquilt replay`.")
+]
+
+
+def print_control(url: str, access: Access | None) -> None:
+    """Print the address with the token in a terminal; a log keeps no secret."""
+    if access is not None and STANDARD_ERROR.isatty():
+        print_message(f"To control the run, open {url}?token={access.token}")
+
+
+def print_remarks(result: Result) -> None:
+    """Print why a run ended early and what the summary would warn of, for somebody who prints JSON to a file."""
+    if result.status == "finished" and result.reason:
+        print_message(f"Ended after round {len(result.rounds)}: {result.reason}")
+    if declined := describe_declined(result.privacy):
+        print_message(f"Declined: {declined}")
+    for warning in result.warnings:
+        print_message(f"Warning: {warning}")

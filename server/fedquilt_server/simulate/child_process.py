@@ -1,0 +1,80 @@
+"""How a simulation starts a process: as a child of its own, or as a fork of a process that has loaded its modules."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Final, Literal
+
+from fedquilt_common.process.child import die_with_parent
+from fedquilt_common.process.forked import ForkedProcess
+
+Role = Literal["broker", "coordinator", "agent", "fork server"]
+ChildProcess = subprocess.Popen[bytes] | ForkedProcess
+FORK_SECONDS: Final = 120.0
+"""How long a fork server may take to load its modules and to start a process."""
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """A process to keep alive.
+
+    Attributes:
+        log: receives its standard output and standard error.
+        env: its whole environment; None: that of this process.
+        listener: the socket that a fork server inherits.
+        fork_server: path of the socket of the fork server that starts it; None: this process starts it.
+    """
+
+    name: str
+    role: Role
+    argv: tuple[str, ...]
+    log: Path
+    env: Mapping[str, str] | None = None
+    listener: socket.socket | None = None
+    fork_server: Path | None = None
+
+
+def spawn(spec: ChildSpec) -> ChildProcess:
+    """Start a child in a session of its own: a terminal's signals reach the supervisor, which stops it in order.
+
+    A child that its fork server does not start is started by this process.
+    """
+    spec.log.parent.mkdir(parents=True, exist_ok=True)
+    with spec.log.open("ab") as log:
+        return _fork(spec, log) or _start(spec, log)
+
+
+def _fork(spec: ChildSpec, log: IO[bytes]) -> ForkedProcess | None:
+    if spec.fork_server is None:
+        return None
+    environment = dict(os.environ if spec.env is None else spec.env)
+    try:
+        with Path(os.devnull).open("rb") as nothing:
+            descriptors = nothing.fileno(), log.fileno(), log.fileno()
+            address = str(spec.fork_server)
+            process = ForkedProcess(address, spec.argv, descriptors, environment, spec.name, session=True)
+    except OSError:
+        return None
+    if not process.wait_started(FORK_SECONDS):
+        process.kill()
+        return None
+    return process
+
+
+def _start(spec: ChildSpec, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - the commands are our own
+        spec.argv,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=dict(spec.env) if spec.env is not None else None,
+        start_new_session=True,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+        pass_fds=() if spec.listener is None else (spec.listener.fileno(),),
+    )

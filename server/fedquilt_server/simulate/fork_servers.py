@@ -1,0 +1,74 @@
+"""The fork servers of a simulation: one starts the agents, one their training processes.
+
+Agents on one machine then share what they have imported, and so do their training processes. docs/adr/0043 has the
+reasons. On a system other than Linux, and where a server cannot start, each process loads its modules itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fedquilt_common.process.forked import FORK_SERVER
+from fedquilt_common.training_jobs import AGENT_MODULES, WORKER_MODULES, worker_environment
+from fedquilt_server.simulate.child_process import ChildSpec
+from fedquilt_server.simulate.plan import SimulationPlan
+
+_MODULE: Final = "fedquilt_common.process.fork_server"
+_WAITING: Final = 1024
+"""Requests that wait while a server loads its modules."""
+
+
+@dataclass(frozen=True)
+class ForkServers:
+    """The servers to start, and where they listen; all empty where each process is started by itself.
+
+    Attributes:
+        specs: the servers to start.
+        agent_socket: path of the socket of the server that starts agents.
+        agent_environment: variables of an agent whose training processes are forked.
+    """
+
+    specs: tuple[ChildSpec, ...] = ()
+    agent_socket: Path | None = None
+    agent_environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def open_fork_servers(plan: SimulationPlan) -> Iterator[ForkServers]:
+    """Open the sockets of the servers, in a folder that only this user can enter, until the block ends.
+
+    The sockets stay open while a server restarts, so a request of that time waits for it.
+    """
+    if not plan.forks or sys.platform != "linux":
+        yield ForkServers()
+        return
+    logs = plan.folder / "logs"
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedquilt-")))
+        agents, workers = (stack.enter_context(_listen(folder / name)) for name in ("agents", "workers"))
+        specs = (
+            _server_spec("fork-workers", workers, WORKER_MODULES, worker_environment(1, plan.environment), logs),
+            _server_spec("fork-agents", agents, AGENT_MODULES, plan.environment, logs),
+        )
+        yield ForkServers(specs, folder / "agents", {FORK_SERVER: str(folder / "workers")})
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen(_WAITING)
+    return listener
+
+
+def _server_spec(
+    name: str, listener: socket.socket, modules: tuple[str, ...], environment: Mapping[str, str], logs: Path
+) -> ChildSpec:
+    argv = (sys.executable, "-m", _MODULE, str(listener.fileno()), *modules)
+    return ChildSpec(name, "fork server", argv, logs / f"{name}.log", environment, listener)

@@ -1,0 +1,117 @@
+"""What to simulate, and where: the folder, the ports and the broker."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedquilt_common.errors import ExperimentError, RunFolderError
+from fedquilt_common.experiment.experiment import Experiment, dump_experiment
+from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
+from fedquilt_server.runs.run_folder import inspect_folder
+from fedquilt_server.simulate.mosquitto import free_port
+
+
+@dataclass(frozen=True)
+class SimulationPlan:
+    """The folder, ports and broker of a simulation.
+
+    Args:
+        experiment: the experiment to run.
+        folder: the run folder.
+        page_port: port of the status page.
+        broker: URL of the broker to use; None starts a Mosquitto.
+        broker_port: port of the Mosquitto that is started.
+        linger: seconds for which the page stays after the run.
+        python_path: folders with a user's packages, for the coordinator and the agents; searched before PYTHONPATH.
+        keep_replies: keep the replies of closed rounds in the run folder.
+        forks: start agents and training processes as forks, where the system can.
+    """
+
+    experiment: Experiment
+    folder: Path
+    page_port: int
+    broker: str | None
+    broker_port: int
+    linger: float = 0.0
+    python_path: tuple[str, ...] = ()
+    keep_replies: bool = False
+    forks: bool = True
+
+    @property
+    def address(self) -> BrokerAddress:
+        """The broker's address."""
+        return parse_broker_url(self.broker or f"mqtt://127.0.0.1:{self.broker_port}")
+
+    @property
+    def federation(self) -> str:
+        """A federation name that is unique to the folder, because two simulations may share a broker."""
+        return f"simulation-{hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment of all child processes. It holds the password, because every user can read a command line."""
+        password = {BROKER_PASSWORD: self.address.password} if self.address.password else {}
+        return {**os.environ, "PYTHONUNBUFFERED": "1", **self._python_path_variable(), **password}
+
+    def _python_path_variable(self) -> dict[str, str]:
+        inherited = os.environ.get("PYTHONPATH")
+        paths = [*self.python_path, *([inherited] if inherited else [])]
+        return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+
+    @property
+    def connection(self) -> tuple[str, ...]:
+        """Command-line options that the coordinator and the agents share."""
+        return ("--broker", self.address.without_password(), "--federation", self.federation)
+
+    @property
+    def page_url(self) -> str:
+        """Address of the status page."""
+        return f"http://127.0.0.1:{self.page_port}/"
+
+
+def new_run_folder(name: str) -> Path:
+    """Return a folder below ``runs/`` that does not exist yet, named ``name`` and the time."""
+    first = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S")
+    folder, number = first, 2
+    while folder.exists():
+        folder, number = first.with_name(f"{first.name}-{number}"), number + 1
+    return folder
+
+
+def make_plan(
+    experiment: Experiment,
+    folder: Path,
+    broker: str | None = None,
+    port: int = 0,
+    linger: float = 0.0,
+    python_path: tuple[str, ...] = (),
+) -> SimulationPlan:
+    """Check the folder and choose the ports.
+
+    Args:
+        experiment: the experiment to run.
+        folder: the run folder; an interrupted run of the same experiment is resumed.
+        broker: URL of a broker; None starts a Mosquitto.
+        port: port of the status page; 0 chooses a free one.
+        linger: seconds for which the page stays after the run.
+        python_path: folders with a user's packages, as in ``SimulationPlan``.
+
+    Raises:
+        RunFolderError: the folder holds a finished run, or a run of another experiment.
+        ExperimentError: the agents need samples of their own.
+    """
+    if experiment.data.delivery == "own":
+        raise ExperimentError(
+            "data.delivery = own: the agents that `simulate` starts have no samples of their own; run `fedquilt "
+            "coordinator`, and `fedquilt agent --data CLIENT=FILE` on each board"
+        )
+    before = inspect_folder(folder)
+    if before.experiment is not None and before.experiment != dump_experiment(experiment):
+        raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
+    if before.finished:
+        raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
+    return SimulationPlan(experiment, folder, port or free_port(), broker, free_port(), linger, python_path)

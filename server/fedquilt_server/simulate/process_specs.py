@@ -1,0 +1,68 @@
+"""The commands and environments of the processes of a simulation."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import Final
+
+from fedquilt_common.experiment.experiment import AgentSpec, agent_specs
+from fedquilt_common.privacy.noise_key import KEY_VARIABLE
+from fedquilt_server.simulate.child_process import ChildSpec
+from fedquilt_server.simulate.fork_servers import ForkServers
+from fedquilt_server.simulate.mosquitto import broker_command
+from fedquilt_server.simulate.plan import SimulationPlan
+
+FORK_IDLE_SECONDS: Final = 30.0
+"""How long a forked training process may have no task: another fork takes a tenth of a second."""
+STALL_SECONDS: Final = 10.0
+"""A simulation whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
+
+
+def broker_spec(plan: SimulationPlan) -> ChildSpec:
+    """Describe the Mosquitto of a simulation, and write its configuration."""
+    argv = broker_command(plan.folder / "broker", plan.broker_port)
+    return ChildSpec("broker", "broker", tuple(argv), plan.folder / "logs" / "broker.log")
+
+
+def _fedquilt_command(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "fedquilt_common.cli", *arguments)
+
+
+def coordinator_spec(plan: SimulationPlan) -> ChildSpec:
+    """Describe the coordinator; it resumes the run in the folder, if there is one."""
+    argv = _fedquilt_command(
+        "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
+        "--port", str(plan.page_port), "--linger", str(plan.linger), "--patience", str(STALL_SECONDS),
+        *plan.connection,
+        *(["--keep-replies"] if plan.keep_replies else []),
+    )  # fmt: skip
+    return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)
+
+
+def agent_child_specs(plan: SimulationPlan, servers: ForkServers) -> list[ChildSpec]:
+    """Describe the agents of the fleet; fork servers start them and their training processes, if there are any."""
+    agents = agent_specs(plan.experiment.fleet, plan.experiment.speedup)
+    return [_agent_spec(plan, spec, len(agents), servers) for spec in agents]
+
+
+def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int, servers: ForkServers) -> ChildSpec:
+    options = {
+        "--id": spec.name,
+        "--clients": f"{spec.clients[0]}-{spec.clients[-1]}",
+        "--kind": spec.kind,
+        **{f"--{name}": value for name, value in spec.options.items()},
+        "--machine-agents": str(agents),
+        "--state": str(plan.folder / "agents" / spec.name),
+        "--allow-import": "*",
+        **({"--idle": f"{FORK_IDLE_SECONDS:g}"} if servers.specs else {}),
+    }
+    argv = _fedquilt_command("agent", *plan.connection, *(text for pair in options.items() for text in pair))
+    environment = {KEY_VARIABLE: fixed_key(plan, spec.name), **plan.environment, **servers.agent_environment}
+    log = plan.folder / "logs" / f"{spec.name}.log"
+    return ChildSpec(spec.name, "agent", argv, log, environment, fork_server=servers.agent_socket)
+
+
+def fixed_key(plan: SimulationPlan, process: str) -> str:
+    """Return the key of a process's noise: simulated boards have no secrets, and own keys would give other bits."""
+    return hashlib.sha256(f"{plan.experiment.seed} {process}".encode()).hexdigest()
