@@ -1,0 +1,141 @@
+"""The tools of benchmarks/: what they sample, keep and print; README's numbers are those of the results."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt_common.experiment_file import load_experiment
+from fedquilt_common.models import build_model
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from peer import comparison, figures
+from peer.fedquilt_side import EXPERIMENT
+from peer.flower import round_times
+from process_watch import ProcessWatch, role_of
+from resume import Progress, read_lines
+
+ROOT = Path(__file__).parents[2]
+DETACHED = """import subprocess, sys
+code = "import time; x = bytearray(50_000_000); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+"""
+
+
+def line(case: str, side: str, repeat: int, inner: float, **more: Any) -> dict[str, Any]:
+    seconds = [9.0, inner, inner, 9.0]
+    return {"case": case, "side": side, "repeat": repeat, "seconds": seconds, "pss_bytes": 10**9,
+            "versions": {"flwr": "1.2"}, **more}  # fmt: skip
+
+
+def simulations(ours: float, theirs: float) -> list[dict[str, Any]]:
+    return [
+        line("simulation", "fedquilt", 1, 1.0, accuracy=ours),
+        line("simulation", "Flower", 1, 2.0, accuracy=theirs),
+    ]
+
+
+LINES = [line("45 MB", "fedquilt", 1, 0.5), line("45 MB", "fedquilt", 2, 0.25), line("45 MB", "Flower", 1, 5.0),
+         line("45 MB", "Flower", 2, 7.5)]  # fmt: skip
+
+
+def test_the_readme_has_the_numbers_of_the_results() -> None:
+    found = figures.TABLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert found
+    assert found[0] == figures.table(read_lines(comparison.RESULTS)), "run python benchmarks/peer --plot"
+
+
+def test_the_table_has_medians_spread_and_paired_ratios() -> None:
+    row = figures.table(LINES).splitlines()[2]
+    cells = "0.375 s (0.250-0.500) | 6.25 s (5.00-7.50) | 20.0 (10.0-30.0) | 1.00 GB / 1.00 GB"
+    assert row == f"| round without training, 4 agents, 45 MB | {cells} |"
+
+
+def test_a_case_that_flower_skips_has_no_row() -> None:
+    skipped = {"case": "simulation", "side": "Flower", "repeat": 1, "skipped": "no ray", "versions": {"flwr": "1.2"}}
+    assert "simulated" not in figures.table([*LINES, line("simulation", "fedquilt", 1, 1.0), skipped])
+
+
+def test_the_pages_table_is_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n\n| | fedquilt | old |\n|---|\n| x | 1 |\n\nafter\n")
+    figures.update_table(LINES, page)
+    assert page.read_text() == f"before\n\n{figures.table(LINES)}\n\nafter\n"
+    page.write_text("no table")
+    with pytest.raises(ValueError, match="has 0 tables"):
+        figures.update_table(LINES, page)
+
+
+def test_sides_that_learn_differently_are_an_error() -> None:
+    comparison.check_accuracies(simulations(0.70, 0.72))
+    with pytest.raises(SystemExit, match="not fair"):
+        comparison.check_accuracies(simulations(0.70, 0.75))
+
+
+def test_both_sides_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = load_experiment(EXPERIMENT)
+    settings = (EXPERIMENT.parent / "flower_app" / "pyproject.toml").read_text()
+    assert f"\nbatch = {experiment.training.batch}\n" in settings
+    assert (experiment.data.clients, experiment.participation.per_round) == (100, 10)
+    monkeypatch.syspath_prepend(EXPERIMENT.parent / "flower_app")
+    convnet = importlib.import_module("peer_app.convnet")
+    ours = build_model("convnet", {}, (1, 28, 28), 10)()
+    assert [p.shape for p in convnet.build().parameters()] == [p.shape for p in ours.parameters()]
+    kinds = [type(layer) for layer in ours.children()]
+    assert [type(layer) for layer in convnet.build().children()] == kinds
+
+
+def test_rounds_last_from_opening_to_opening() -> None:
+    assert round_times({"openings": [1.0, 3.0], "end": 3.5, "accuracy": None})["seconds"] == [2.0, 0.5]
+
+
+def test_a_detached_grandchild_counts_and_is_killed() -> None:
+    with ProcessWatch() as watch:
+        subprocess.run([sys.executable, "-c", DETACHED], env=watch.environment, check=True)
+        end = time.monotonic() + 20
+        while watch.pss_bytes < 50_000_000 and time.monotonic() < end:
+            time.sleep(0.1)
+    report = watch.report()
+    assert report["pss_bytes"] > 50_000_000
+    assert report["processor_seconds"] > 0
+    mark = watch.environment["FEDQUILT_MEASUREMENT"].encode()
+    assert not [pid for pid in Path("/proc").glob("[0-9]*") if mark in environment_of(pid)]
+
+
+def environment_of(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("command", "role"),
+    [
+        (b"/v/bin/python\0-m\0fedquilt_common.cli\0coordinator\0x", "coordinator"),
+        (b"/v/bin/python\0/v/bin/flower-superexec\0--insecure", "SuperExec"),
+        (b"ray::ClientAppActor.run", "Ray actor"),
+        (b"/v/site-packages/ray/core/src/ray/gcs/gcs_server\0", "Ray services"),
+        (b"/bin/sleep\x001", "sleep"),
+    ],
+)
+def test_roles_of_processes(command: bytes, role: str) -> None:
+    assert role_of(command) == role
+
+
+def test_an_interrupted_measurement_continues_with_its_commit_only(tmp_path: Path) -> None:
+    file, results = tmp_path / "progress.jsonl", tmp_path / "results.jsonl"
+    file.write_text(json.dumps({"case": "a", "commit": "old", "value": 1}) + "\n")
+    assert Progress(file, "new").part({"case": "a"}, lambda: {"value": 2})["value"] == 2
+    again = Progress(file, "new")
+    assert again.part({"case": "a"}, lambda: {"value": 3})["value"] == 2
+    again.finish(results)
+    assert [found["value"] for found in read_lines(results)] == [2]
+    assert not file.exists()
