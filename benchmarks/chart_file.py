@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquilt_server.report.charts import COLOURS, GRID, PAPER, look
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "look", "new_grid", "save"]
+__all__ = ["COLOURS", "add_legend_above", "look", "new_grid", "save", "set_logarithmic"]
 
 
 def new_grid(rows: int, columns: int, width: float = 3.4, height: float = 2.6) -> tuple[Figure, Any]:
@@ -26,6 +28,25 @@ def new_grid(rows: int, columns: int, width: float = 3.4, height: float = 2.6) -
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=9)
     return figure, grid
+
+
+def add_legend_above(row: Sequence[Axes], names: int) -> None:
+    """Add the legend of the first axes above a row, in one line."""
+    for axes in row:
+        axes.set_title(" ", fontsize=11)
+    legend = row[0].legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=names, frameon=False, fontsize=9)
+    legend.set_in_layout(False)
+
+
+def set_logarithmic(axes: Axes) -> None:
+    """Make both axes logarithmic, with plain numbers at the powers of ten."""
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -90,7 +90,7 @@ def measure(points: Sequence[Point], progress: Progress) -> None:
 
 def draw(lines: Sequence[Line], path: Path) -> None:
     """Draw all lines: a column for what varies, a row for what it costs."""
-    from chart_file import new_grid, save
+    from chart_file import add_legend_above, new_grid, save
 
     columns = [name for name in TITLES if any(line["varies"] == name for line in lines)]
     figure, grid = new_grid(len(ROWS), len(columns))
@@ -102,18 +102,17 @@ def draw(lines: Sequence[Line], path: Path) -> None:
             axes.set_xlabel(TITLES[varies] if row == len(ROWS) - 1 else "")
     for row, curves in enumerate(ROWS.values()):
         if len(curves) > 1:
-            grid[row][0].legend(frameon=False, fontsize=8)
+            add_legend_above(grid[row], len(curves))
     save(figure, path)
 
 
 def _draw_curves(axes: Axes, lines: Sequence[Line], varies: str, curves: Curves) -> None:
-    from chart_file import look
+    from chart_file import look, set_logarithmic
 
     for number, (name, value) in enumerate(curves.items()):
         xs, ys = [line[varies] for line in lines], [value(line) for line in lines]
         axes.plot(xs, ys, label=name, linewidth=1.6, markersize=4, **look(number))
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    set_logarithmic(axes)
 
 
 def main() -> None:

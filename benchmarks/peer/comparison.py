@@ -22,8 +22,9 @@ RESULTS = ROOT / "benchmarks" / "results" / "peer.jsonl"
 PLOT = ROOT / "docs" / "images" / "peer.svg"
 FLOWER = "1.41.0"
 AGENTS = 4
-ACCURACY_GAP = 0.03
-"""A larger difference between the two sides' accuracies is an error: they would not do the same work."""
+ACCURACY_GAP = 0.1
+"""A larger difference between the two sides' accuracies is an error: they would not do the same work. After ten rounds
+the accuracy varies by several percent, because each side draws other clients and other initial weights."""
 
 
 @dataclass(frozen=True)

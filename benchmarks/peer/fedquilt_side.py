@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from process_watch import ProcessWatch
@@ -47,8 +48,7 @@ def run_command(arguments: list[str]) -> dict[str, Any]:
     return {
         "seconds": [round(row["seconds"], 4) for row in rounds],
         "accuracy": rounds[-1].get("accuracy"),
-        "bytes_down": rounds[-1]["bytes_down"],
-        "bytes_up": rounds[-1]["bytes_up"],
+        **{name: median(row[name] for row in rounds) for name in ("bytes_down", "bytes_up")},
         "total_seconds": round(total, 2),
         "command": " ".join(["fedquilt", *arguments]),
         **watch.report(),

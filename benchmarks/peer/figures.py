@@ -53,13 +53,20 @@ def ratios(lines: Sequence[Line], case: str, side: str = "Flower") -> list[float
 def table(lines: Sequence[Line]) -> str:
     """Return the table as Markdown: medians, with the least and the most of the repeats."""
     flower = next(line["versions"]["flwr"] for line in lines if line["side"] == "Flower")
-    rows = [f"| | fedquilt | Flower {flower} | ratio | memory of all processes |", "|---|---|---|---|---|"]
+    rows = [f"| | fedquilt | Flower {flower} | ratio | memory | processor time |", "|---|---|---|---|---|---|"]
     for case, caption in CAPTIONS.items():
         ours, theirs = (spread(lines, case, side) for side in SIDES[:2])
         if ours and theirs:
-            memory = " / ".join(_gigabytes(median_of(lines, case, side, "pss_bytes")) for side in SIDES[:2])
+            memory = f"{_both(lines, case, 'pss_bytes', 1e9)} GB | {_both(lines, case, 'processor_seconds', 1)} s"
             rows.append(f"| {caption} | {_seconds(ours)} | {_seconds(theirs)} | {_ratio(lines, case)} | {memory} |")
-    return "\n".join(rows)
+    loads = " | ".join(_load(lines, side) for side in SIDES[:2])
+    return "\n".join([*rows, f"| load average before a run | {loads} | | | |"])
+
+
+def _load(lines: Sequence[Line], side: str) -> str:
+    """Return the least and the most load that a side met: other work on the machine makes rounds longer."""
+    found = [line["machine"]["load_before"] for line in lines if line["side"] == side]
+    return f"{min(found):.1f}-{max(found):.1f}"
 
 
 def update_table(lines: Sequence[Line], page: Path) -> None:
@@ -89,8 +96,9 @@ def _short(value: float) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def _gigabytes(value: float | None) -> str:
-    return "-" if value is None else f"{value / 1e9:.2f} GB"
+def _both(lines: Sequence[Line], case: str, name: str, unit: float) -> str:
+    """Return the medians of a value of both sides, to three digits."""
+    return " / ".join(f"{(median_of(lines, case, side, name) or 0) / unit:.3g}" for side in SIDES[:2])
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
