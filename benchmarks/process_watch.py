@@ -121,7 +121,8 @@ class ProcessWatch:
         if fields[0] == "Z":  # has no command line any more
             self._seen[key] = (self._seen.get(key, ("ended before its first sample",))[0], seconds)
             return None
-        role = role_of(Path(f"/proc/{key[0]}/cmdline").read_bytes())
+        own = Path(f"/proc/{key[0]}")
+        role = role_of((own / "cmdline").read_bytes(), (own / "comm").read_text().strip())
         self._seen[key] = (role, seconds)
         self._roles[role].peak_bytes = max(self._roles[role].peak_bytes, _kilobytes(key[0], "status", "VmHWM"))
         return role
@@ -158,9 +159,17 @@ class ProcessWatch:
         }
 
 
-def role_of(command: bytes) -> str:
-    """Return the role of a process with this content of /proc/PID/cmdline; the program's name if it has none."""
+def role_of(command: bytes, name: str = "") -> str:
+    """Return the role of a process; the program's name if it has none.
+
+    Args:
+        command: the content of /proc/PID/cmdline.
+        name: the content of /proc/PID/comm. A fork of a fork server has that server's command line and its own name.
+    """
     words = command.replace(b"\0", b" ").decode(errors="replace")
+    if "fedquilt_common.process.fork_server" in words:
+        forked = "worker" if " torch" in words else "agent"
+        return "fork server" if name.startswith("python") else forked
     found = next((role for pattern, role in ROLES.items() if re.search(pattern, words)), None)
     return found or (Path(words.split(" ", 1)[0]).name or "unknown")
 

@@ -70,14 +70,7 @@ def test_the_table_has_medians_spread_and_paired_ratios() -> None:
 
 
 def test_a_case_that_flower_skips_has_no_row() -> None:
-    skipped = {
-        "case": "simulation",
-        "side": "Flower",
-        "repeat": 1,
-        "skipped": "no ray",
-        "versions": {"flwr": "1.2"},
-        "machine": {"load_before": repeat},
-    }
+    skipped = {**LINES[2], "case": "simulation", "skipped": "no ray"}
     assert "simulated" not in figures.table([*LINES, line("simulation", "fedquilt", 1, 1.0), skipped])
 
 
@@ -157,8 +150,15 @@ def environment_of(process: Path) -> bytes:
         (b"/bin/sleep\x001", "sleep"),
     ],
 )
-def test_roles_of_processes(command: bytes, role: str) -> None:
+def test_roles_of_processes_by_their_command(command: bytes, role: str) -> None:
     assert role_of(command) == role
+
+
+def test_roles_of_forks_by_their_name() -> None:
+    agents, workers = (f"python -m fedquilt_common.process.fork_server 4 {what}".encode() for what in ("x", "torch"))
+    assert (role_of(agents, "python3"), role_of(agents, "board-0"), role_of(workers, "board-0")) == (
+        "fork server", "agent", "worker",
+    )  # fmt: skip
 
 
 def test_an_interrupted_measurement_continues_with_its_commit_only(tmp_path: Path) -> None:
