@@ -65,6 +65,9 @@ def simulate(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
     linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
     keep_replies: KeepReplies = False,
+    limits: Annotated[
+        bool, typer.Option(help="Enforce fleet.N.memory and fleet.N.cpus, if you may create control groups.")
+    ] = True,
     tensorboard: TensorBoard = None,
     mlflow: Mlflow = None,
     json_: JsonResult = False,
@@ -76,7 +79,7 @@ def simulate(
     loaded = load_experiment(experiment, set_ or ())
     plan = make_plan(loaded, out or Path("runs") / loaded.name, broker, port, linger)
     with open_sinks(tensorboard, mlflow, loaded) as sinks:
-        _simulate(replace(plan, keep_replies=keep_replies), json_, sinks)
+        _simulate(replace(plan, keep_replies=keep_replies, limits=limits), json_, sinks)
 
 
 def _simulate(plan: SimulationPlan, as_json: bool, sinks: Sinks) -> None:

@@ -290,11 +290,11 @@ class FleetLine(Section):
         kind: the board's kind; agents are named `<kind>-0`, `<kind>-1` and so on.
         agents: number of agents, at most the line's `clients`.
         clients: number of clients of the line, divided evenly among its agents, in order.
-        memory: the memory that the agents report for their boards; nothing enforces it.
+        memory: the memory that the agents report for their boards. `simulate` enforces it with control groups, if
+            the user may create them.
         budget: the memory that training may take on one of these boards; null: what is free there.
         profile: `private`: the agents do not report memory, processor, temperature and load.
-        cpus: processors for each agent, for software that starts agents in containers. `simulate` starts plain
-            processes and limits neither memory nor processors.
+        cpus: processors for each agent. `simulate` enforces them as it does `memory`.
         workers: training processes that an agent runs at a time.
         link: the link to these boards that `simulate` and the compose file simulate.
         privacy: the privacy of the line's clients; null: that of the experiment.

@@ -29,6 +29,7 @@ class ChildSpec:
         env: its whole environment; None: that of this process.
         listener: the socket that a fork server inherits.
         fork_server: path of the socket of the fork server that starts it; None: this process starts it.
+        group: the control group that it enters before its program begins; None: that of this process.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ChildSpec:
     env: Mapping[str, str] | None = None
     listener: socket.socket | None = None
     fork_server: Path | None = None
+    group: Path | None = None
 
 
 def spawn(spec: ChildSpec) -> ChildProcess:
@@ -75,6 +77,12 @@ def _start(spec: ChildSpec, log: IO[bytes]) -> subprocess.Popen[bytes]:
         stderr=log,
         env=dict(spec.env) if spec.env is not None else None,
         start_new_session=True,
-        preexec_fn=partial(die_with_parent, os.getpid()),
+        preexec_fn=partial(_prepare, os.getpid(), spec.group),
         pass_fds=() if spec.listener is None else (spec.listener.fileno(),),
     )
+
+
+def _prepare(parent: int, group: Path | None) -> None:  # pragma: no cover - runs in the child
+    die_with_parent(parent)
+    if group is not None:
+        (group / "cgroup.procs").write_text("0")  # 0 is the process that writes

@@ -28,6 +28,7 @@ class SimulationPlan:
         linger: seconds for which the page stays after the run.
         python_path: folders with a user's packages, for the coordinator and the agents; searched before PYTHONPATH.
         keep_replies: keep the replies of closed rounds in the run folder.
+        limits: enforce the fleet's memory and processors, where the user may create control groups.
         forks: start agents and training processes as forks, where the system can.
     """
 
@@ -39,6 +40,7 @@ class SimulationPlan:
     linger: float = 0.0
     python_path: tuple[str, ...] = ()
     keep_replies: bool = False
+    limits: bool = True
     forks: bool = True
 
     @property

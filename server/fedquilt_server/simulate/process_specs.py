@@ -10,6 +10,7 @@ from fedquilt_common.experiment.experiment import AgentSpec, agent_specs
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.fork_servers import ForkServers
+from fedquilt_server.simulate.limited_boards import LimitedBoards
 from fedquilt_server.simulate.mosquitto import broker_command
 from fedquilt_server.simulate.plan import SimulationPlan
 
@@ -40,10 +41,15 @@ def coordinator_spec(plan: SimulationPlan) -> ChildSpec:
     return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)
 
 
-def agent_child_specs(plan: SimulationPlan, servers: ForkServers) -> list[ChildSpec]:
-    """Describe the agents of the fleet; fork servers start them and their training processes, if there are any."""
+def agent_child_specs(plan: SimulationPlan, servers: ForkServers, boards: LimitedBoards) -> list[ChildSpec]:
+    """Describe the agents of the fleet; fork servers start them and their training processes, if there are any.
+
+    A board whose limits are enforced is not forked: the kernel counts a page for the group that has first used it.
+    """
     agents = agent_specs(plan.experiment.fleet, plan.experiment.speedup)
-    return [_agent_spec(plan, spec, len(agents), servers) for spec in agents]
+    own = ForkServers()
+    specs = [_agent_spec(plan, one, len(agents), own if boards.is_enforced(one.name) else servers) for one in agents]
+    return [boards.limit(spec) for spec in specs]
 
 
 def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int, servers: ForkServers) -> ChildSpec:

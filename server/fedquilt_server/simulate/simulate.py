@@ -18,6 +18,7 @@ from fedquilt_server.runs.result_files import read_result, record_ending
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.runs.stop_request import request_stop
 from fedquilt_server.simulate.fork_servers import ForkServers, open_fork_servers
+from fedquilt_server.simulate.limited_boards import LimitedBoards, limit_boards
 from fedquilt_server.simulate.memory_samples import Memory
 from fedquilt_server.simulate.mosquitto import wait_listening
 from fedquilt_server.simulate.plan import SimulationPlan
@@ -100,10 +101,11 @@ def run_simulation(
     with (
         report_disk_errors(plan.folder),
         lock_folder(plan.folder, wait=0, name=".simulate.lock"),
+        limit_boards(plan, report) as boards,
         open_fork_servers(plan) as servers,
         Supervisor(plan.folder / "pids.json", report) as children,
     ):
-        if not _start_all(plan, children, servers, should_stop, stage):
+        if not _start_all(plan, children, servers, boards, should_stop, stage):
             return None
         try:
             ended = _watch(plan, children, show, should_stop)
@@ -119,6 +121,7 @@ def _start_all(
     plan: SimulationPlan,
     children: Supervisor,
     servers: ForkServers,
+    boards: LimitedBoards,
     should_stop: Callable[[], bool],
     stage: Callable[[str], None],
 ) -> bool:
@@ -137,7 +140,7 @@ def _start_all(
     if not _await_broker(plan, children, should_stop):
         return False
     record_ending(plan.folder, plan.experiment, RUNNING)
-    agents = agent_child_specs(plan, servers)
+    agents = agent_child_specs(plan, servers, boards)
     stage(f"Starting the coordinator and {len(agents)} agent{'s' * (len(agents) != 1)}")
     children.start(coordinator_spec(plan))
     children.start(*agents)
