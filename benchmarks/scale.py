@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from peer.fedquilt_side import deployment
 from provenance import commit
-from resume import Line, Progress, read_lines
+from resume import Line, Progress, end_on_signals, read_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--only", choices=list(TITLES), help="measure one series and keep the others' results")
     parser.add_argument("--plot", action="store_true", help="draw the results, measure nothing")
     options = parser.parse_args()
+    end_on_signals()
     if options.quick and not options.out:
         parser.error("--quick would replace the project's results: add --out FOLDER")
     results = options.out / "scale.jsonl" if options.out else RESULTS
@@ -131,9 +132,9 @@ def main() -> None:
             point for point in POINTS if point.varies == (options.only or point.varies)
         ]
         kept = [line for line in read_lines(results) if options.only and line["varies"] != options.only]
-        progress = Progress((options.out or ROOT / "build" / "scale") / "progress.jsonl", commit())
-        measure(chosen, progress)
-        progress.finish(results, kept)
+        with Progress((options.out or ROOT / "build" / "scale") / "progress.jsonl", commit()) as progress:
+            measure(chosen, progress)
+            progress.finish(results, kept)
     draw(read_lines(results), options.out / "scale.svg" if options.out else PICTURE)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from peer import environment, fedquilt_side, figures, samples
 from peer.flower import FlowerSide
 from provenance import commit
-from resume import Line, Progress, read_lines
+from resume import Line, Progress, end_on_signals, read_lines
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peer.jsonl"
@@ -86,17 +86,15 @@ def _ours(case: Case) -> dict[str, Any]:
     return fedquilt_side.simulation(case.rounds)
 
 
-def run(comparison: Comparison, cases: Sequence[Case], repeats: int) -> Progress:
+def run(comparison: Comparison, cases: Sequence[Case], repeats: int, progress: Progress) -> None:
     """Measure everything that is not measured yet, and print each line's summary."""
     _ = comparison.installed, samples.export(comparison.work / "data")
-    progress = Progress(comparison.work / "progress.jsonl", commit())
     for repeat, case in itertools.product(range(1, repeats + 1), cases):
         for side in comparison.sides(case):
             key = {"case": case.name, "side": side, "repeat": repeat, "rounds": case.rounds}
             line = progress.part(key, partial(comparison.measure, case, side))
             shown = {name: line.get(name) for name in ("case", "side", "seconds", "accuracy", "total_seconds")}
             print(json.dumps(shown), flush=True)
-    return progress
 
 
 def check_accuracies(lines: Sequence[Line]) -> None:
@@ -108,7 +106,8 @@ def check_accuracies(lines: Sequence[Line]) -> None:
     found = {side: figures.median_of(lines, "simulation", side, "accuracy") for side in ("fedquilt", "Flower")}
     ours, theirs = found["fedquilt"], found["Flower"]
     if ours is not None and theirs is not None and abs(ours - theirs) > ACCURACY_GAP:
-        raise SystemExit(f"the comparison is not fair: accuracies {found} differ by more than {ACCURACY_GAP}")
+        raise SystemExit(f"the comparison is not fair: accuracies {found} differ by more than {ACCURACY_GAP}; delete "
+                         "progress.jsonl in the work folder to measure again")  # fmt: skip
 
 
 def main(description: str | None) -> None:
@@ -119,18 +118,29 @@ def main(description: str | None) -> None:
     parser.add_argument("--flower", default=FLOWER, help=f"version of flwr (default: {FLOWER})")
     parser.add_argument("--short-sleeps", action="store_true", help="also measure Flower without its fixed waits")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "peer", help="folder (default: build/peer)")
-    parser.add_argument("--dry-run", action="store_true", help="keep the results that are there")
+    parser.add_argument("--dry-run", action="store_true", help="keep the results that are there, and no progress")
     parser.add_argument("--plot", action="store_true", help="write table and plot again, measure nothing")
     options = parser.parse_args()
-    if not options.plot:
-        cases = [case for case in CASES if case.name in (options.only or [case.name])]
-        progress = run(Comparison(options.work, options.flower, options.short_sleeps), cases, options.repeats)
-        check_accuracies(progress.lines)
-        if options.dry_run or len(cases) < len(CASES):
-            print(figures.table(progress.lines))
-            return
-        progress.finish(RESULTS)
+    end_on_signals()
+    if not options.plot and not _measure(options):
+        return
     lines = read_lines(RESULTS)
     print(figures.table(lines))
     figures.update_table(lines, ROOT / "README.md")
     figures.draw(lines, PLOT)
+
+
+def _measure(options: argparse.Namespace) -> bool:
+    """Measure what the options name; returns whether that has replaced the results."""
+    cases = [case for case in CASES if case.name in (options.only or [case.name])]
+    with Progress(options.work / "progress.jsonl", commit()) as progress:
+        run(Comparison(options.work, options.flower, options.short_sleeps), cases, options.repeats, progress)
+        check_accuracies(progress.lines)
+        complete = not options.dry_run and len(cases) == len(CASES)
+        if complete:
+            progress.finish(RESULTS)
+        else:
+            print(figures.table(progress.lines))
+        if options.dry_run:
+            progress.forget()
+    return complete

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedquilt_common.errors import FolderInUseError
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
@@ -162,11 +163,15 @@ def test_roles_of_forks_by_their_name() -> None:
 
 
 def test_an_interrupted_measurement_continues_with_its_commit_only(tmp_path: Path) -> None:
-    file, results = tmp_path / "progress.jsonl", tmp_path / "results.jsonl"
+    file, results = tmp_path / "work" / "progress.jsonl", tmp_path / "results.jsonl"
+    file.parent.mkdir()
     file.write_text(json.dumps({"case": "a", "commit": "old", "value": 1}) + "\n")
-    assert Progress(file, "new").part({"case": "a"}, lambda: {"value": 2})["value"] == 2
-    again = Progress(file, "new")
-    assert again.part({"case": "a"}, lambda: {"value": 3})["value"] == 2
-    again.finish(results)
+    with Progress(file, "new") as first:
+        assert first.part({"case": "a"}, lambda: {"value": 2})["value"] == 2
+        with pytest.raises(FolderInUseError):
+            Progress(file, "new")
+    with Progress(file, "new") as again:
+        assert again.part({"case": "a"}, lambda: {"value": 3})["value"] == 2
+        again.finish(results)
     assert [found["value"] for found in read_lines(results)] == [2]
     assert not file.exists()
