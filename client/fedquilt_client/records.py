@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.files.durable import write_durably
+from fedquilt_common.files.durable import write_atomically, write_durably
 from fedquilt_common.types import ExchangeId
 
 COMMITTED: Final = "committed.json"
@@ -98,6 +98,11 @@ class ClientRecord:
         return replace(self, replies=tuple(r for r in self.replies if r.file != reply.file))
 
     @property
+    def has_memory(self) -> bool:
+        """Whether the client has, or had at the start of its newest round, private memory."""
+        return any(memory.file is not None for memory in self.memories)
+
+    @property
     def files(self) -> set[str]:
         """Names of the files that the record needs."""
         return {COMMITTED, *(r.file for r in self.replies), *(m.file for m in self.memories if m.file)}
@@ -119,10 +124,18 @@ def read_record(home: Path) -> ClientRecord:
         raise RunFolderError(f"{path} is damaged: {error}") from None
 
 
-def write_record(home: Path, record: ClientRecord) -> None:
-    """Replace the record in a client's folder durably, with its checksum."""
+def write_record(home: Path, record: ClientRecord, *, durable: bool = True) -> None:
+    """Replace the record in a client's folder, with its checksum.
+
+    Args:
+        home: the folder.
+        record: what the client has committed.
+        durable: wait until it is on the disk. A client without private memory trains a reply again that a power cut
+            has lost, and the same arrays come out.
+    """
     fields = asdict(record)
-    write_durably(home / COMMITTED, json.dumps({"sha256": _checksum(fields), "record": fields}))
+    write = write_durably if durable else write_atomically
+    write(home / COMMITTED, json.dumps({"sha256": _checksum(fields), "record": fields}))
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

@@ -143,7 +143,7 @@ class RunStore:
     def commit(
         self, reply: StoredReply, drafts: Drafts, since: ExchangeId | None, *, memory: str | None
     ) -> StoredReply:
-        """Commit a reply together with the client's private memory after it.
+        """Commit a reply together with the client's private memory after it; durably if the client has any.
 
         Args:
             since: the client's last reply that counts; the client started from the memory after it.
@@ -162,7 +162,8 @@ class RunStore:
             name = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
             drafts.memory.replace(home / name)
             after = StoredMemory(exchange, name, memory)
-        self._write(home, before.add(reply, since, after))
+        record = before.add(reply, since, after)
+        self._write(home, record, durable=before.has_memory or record.has_memory)
         return reply
 
     def reply(self, client: int, round: int, exchange: int, task: str) -> StoredReply | None:
@@ -190,7 +191,8 @@ class RunStore:
             RunFolderError: the client's record is damaged.
         """
         home = self._home(reply.client)
-        self._write(home, self._read(reply.client).without(reply))
+        before = self._read(reply.client)
+        self._write(home, before.without(reply), durable=before.has_memory)
 
     def memory(self, client: int, since: ExchangeId | None) -> CheckedFile | None:
         """Return the client's private memory as it was after the reply ``since``; None if it had none.
@@ -227,12 +229,12 @@ class RunStore:
                 if any(home.glob("memory-*")):
                     raise RunFolderError(f"{error}. {_memory_advice(home)}") from None
                 log.warning("%s: it held replies only, which client %d trains again", error, client)
-            self._write(home, ClientRecord())
+            self._write(home, ClientRecord(), durable=False)
             return ClientRecord()
 
-    def _write(self, home: Path, record: ClientRecord) -> None:
+    def _write(self, home: Path, record: ClientRecord, *, durable: bool) -> None:
         """Write the record, then delete the files that it no longer names."""
-        write_record(home, record)
+        write_record(home, record, durable=durable)
         for path in home.iterdir():
             if path.name not in record.files:
                 path.unlink()

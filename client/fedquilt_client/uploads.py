@@ -1,4 +1,4 @@
-"""Sends replies to the coordinator, one at a time, each until a receipt settles it."""
+"""Sends replies to the coordinator, each until a receipt settles it: small ones together, large ones one at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from fedquilt_client.records import StoredReply
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wire.bitmaps import decode_bitmap
-from fedquilt_common.wire.chunks import Blob, ChunkHeader, publish_chunks
+from fedquilt_common.wire.chunks import DEFAULT_CHUNK, Blob, ChunkHeader, publish_chunks
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
@@ -23,6 +23,10 @@ SHORTEST_PROBE_SECONDS: Final = 0.2
 LAST_PROBE_SECONDS: Final = 60.0
 DAMAGES: Final = 3
 """How often a reply that arrives damaged is sent again at once."""
+TOGETHER: Final = 16
+"""Most replies that are sent and wait for their receipts."""
+TOGETHER_BYTES: Final = DEFAULT_CHUNK
+"""The same in bytes; a larger reply is sent alone."""
 READINGS: Final = 5
 """How often a reply that cannot be read from the disk is tried before it counts as damaged."""
 
@@ -50,7 +54,7 @@ class _Offer:
 
 
 class Uploads:
-    """Sends replies in turn. Without a receipt, it sends the last chunk again, which asks for one.
+    """Sends replies in order. Without a receipt, it sends a reply's last chunk again, which asks for one.
 
     Args:
         agent: name of this agent.
@@ -77,8 +81,8 @@ class Uploads:
         self._blob_of = blob_of
         self._on_damaged = on_damaged
         self._chunk = chunk
-        self._waiting: list[_Offer] = []
-        self._current: _Offer | None = None
+        self._waiting: dict[str, _Offer] = {}
+        self._sending: dict[str, _Offer] = {}
         self._settled: dict[str, StoredReply] = {}
         self._delivered: dict[str, StoredReply] = {}
         self._intact: set[str] = set()
@@ -86,11 +90,7 @@ class Uploads:
     @property
     def busy(self) -> bool:
         """Whether a reply waits for its receipt."""
-        return self._current is not None or bool(self._waiting)
-
-    @property
-    def _offers(self) -> list[_Offer]:
-        return [*([self._current] if self._current else []), *self._waiting]
+        return bool(self._sending or self._waiting)
 
     def offer(self, reply: StoredReply, *, intact: bool = False) -> None:
         """Send a reply, unless it is settled or under way.
@@ -98,37 +98,46 @@ class Uploads:
         Args:
             intact: the file was written a moment ago; otherwise its digest is checked before it is sent.
         """
-        if reply.digest in self._settled or any(offer.reply == reply for offer in self._offers):
+        digest = reply.digest
+        if digest in self._settled or digest in self._sending or digest in self._waiting:
             return
         if intact:
-            self._intact.add(reply.digest)
-        self._waiting.append(_Offer(reply, self._first_pause, sent=reply.digest in self._delivered))
+            self._intact.add(digest)
+        self._waiting[digest] = _Offer(reply, self._first_pause, sent=digest in self._delivered)
         self.advance()
 
     def advance(self) -> None:
-        """Start the next reply that is due, or ask for a receipt that is overdue."""
+        """Start the next replies that are due, and ask for receipts that are overdue."""
         now = time.monotonic()
-        while self._current is None and (offer := next((o for o in self._waiting if o.due <= now), None)):
-            self._waiting.remove(offer)
+        for offer in [offer for offer in self._waiting.values() if offer.due <= now]:
+            if not self._has_room(offer):
+                break
+            del self._waiting[offer.reply.digest]
             self._start(offer)
-        current = self._current
-        if current is None or now < current.due:
-            return
-        if current.sent and not self._transport.drain(0.0):
+        for offer in [offer for offer in self._sending.values() if offer.due <= now]:
+            self._send_or_ask(offer)
+
+    def _has_room(self, offer: _Offer) -> bool:
+        sizes = [sending.reply.size for sending in self._sending.values()]
+        return not sizes or (len(sizes) < TOGETHER and sum(sizes) + offer.reply.size <= TOGETHER_BYTES)
+
+    def _send_or_ask(self, offer: _Offer) -> None:
+        """Send a reply, or ask for its receipt."""
+        if offer.sent and not self._transport.drain(0.0):
             return  # on a slow link, chunks of the reply are still in the queue
-        if current.sent:
-            log.info("client %d, round %d: asking for its receipt", current.reply.client, current.reply.round)
-        headers = current.headers[-1:] if current.sent else current.headers
-        current.sent = self._send(current, headers) or current.sent
-        self._await_receipt(current)
-        current.pause = min(2 * current.pause, LAST_PROBE_SECONDS)
+        if offer.sent:
+            log.info("client %d, round %d: asking for its receipt", offer.reply.client, offer.reply.round)
+        headers = offer.headers[-1:] if offer.sent else offer.headers
+        offer.sent = self._send(offer, headers) or offer.sent
+        self._await_receipt(offer)
+        offer.pause = min(2 * offer.pause, LAST_PROBE_SECONDS)
 
     def _await_receipt(self, offer: _Offer) -> None:
-        if offer is self._current:
+        if offer.reply.digest in self._sending:
             offer.due = time.monotonic() + offer.pause
 
     def _start(self, offer: _Offer) -> None:
-        """Make an offer the current one, if its file is intact.
+        """Begin to send a reply, if its file is intact.
 
         A file that cannot be read is tried again later: the disk may recover, or others may close files.
         """
@@ -141,7 +150,7 @@ class Uploads:
             self._wait_for_disk(offer, error)
             return
         offer.due, offer.pause = 0.0, self._first_pause
-        self._current = offer
+        self._sending[offer.reply.digest] = offer
 
     def _is_intact(self, reply: StoredReply) -> bool:
         if reply.digest not in self._intact and CheckedFile(self._blob_of(reply).path, reply.digest).is_intact():
@@ -156,14 +165,14 @@ class Uploads:
         if offer.failures < READINGS:
             self._postpone(offer)
         else:
-            self._current = None
+            self._sending.pop(reply.digest, None)
             self._on_damaged(reply)
 
     def probe_now(self) -> None:
-        """Ask for the missing receipt at once: the coordinator or the broker is back."""
-        if self._current is not None:
-            self._current.due, self._current.pause = 0.0, self._first_pause
-            self.advance()
+        """Ask for the missing receipts at once: the coordinator or the broker is back."""
+        for offer in self._sending.values():
+            offer.due, offer.pause = 0.0, self._first_pause
+        self.advance()
 
     def _send(self, offer: _Offer, headers: Iterable[ChunkHeader]) -> bool:
         """Publish chunks; returns False if the connection was lost, or the file cannot be read now."""
@@ -184,8 +193,8 @@ class Uploads:
         Raises:
             PayloadError: the bitmap is not valid.
         """
-        current = self._current
-        if current is None or request.digest != current.reply.digest:
+        current = self._sending.get(request.digest)
+        if current is None:
             return
         missing = decode_bitmap(request.bitmap, len(current.headers))
         current.sent, current.pause = True, self._first_pause
@@ -198,15 +207,15 @@ class Uploads:
         Returns:
             The reply that the receipt settles; None if it settles none.
         """
-        current = self._current
-        if current is None or receipt.digest != current.reply.digest:
+        current = self._sending.get(receipt.digest)
+        if current is None:
             return None
         if receipt.damaged:
             self._repeat(current)
         elif receipt.final:
             self._settled[receipt.digest] = current.reply
             self._intact.discard(receipt.digest)
-            self._current = None
+            del self._sending[receipt.digest]
         else:
             log.info("client %d, round %d: %s; offering it again", receipt.client, receipt.round, receipt.reason)
             self._postpone(current)
@@ -218,17 +227,18 @@ class Uploads:
         self._intact.discard(offer.reply.digest)
         if offer.damages < DAMAGES:
             offer.damages += 1
-            offer.sent, self._current = False, None
+            offer.sent = False
+            del self._sending[offer.reply.digest]
             self._start(offer)
         else:
             self._postpone(offer)
 
     def _postpone(self, offer: _Offer) -> None:
         """Offer a reply again later, by its last chunk, and let other replies pass."""
-        self._current = None
+        self._sending.pop(offer.reply.digest, None)
         offer.damages, offer.due = 0, time.monotonic() + offer.retry_pause
         offer.retry_pause = min(2 * offer.retry_pause, LAST_PROBE_SECONDS)
-        self._waiting.append(offer)
+        self._waiting[offer.reply.digest] = offer
 
     def review(self, is_asked: Callable[[StoredReply], bool]) -> None:
         """Prepare for a manifest: nothing is settled any more, and what it does not ask for is dropped.
@@ -239,11 +249,11 @@ class Uploads:
         known = {**self._delivered, **self._settled}
         self._delivered = {digest: reply for digest, reply in known.items() if is_asked(reply)}
         self._settled.clear()
-        self._waiting = [offer for offer in self._waiting if is_asked(offer.reply)]
-        for offer in self._waiting:
+        self._waiting = {digest: offer for digest, offer in self._waiting.items() if is_asked(offer.reply)}
+        for offer in self._waiting.values():
             offer.due, offer.retry_pause = 0.0, SHORTEST_PROBE_SECONDS
-        current = self._current
-        if current is not None and not current.sent and not is_asked(current.reply):
-            self._current = None
-        self._intact &= {offer.reply.digest for offer in self._offers}
+        self._sending = {d: offer for d, offer in self._sending.items() if offer.sent or is_asked(offer.reply)}
+        for offer in self._sending.values():
+            offer.due = offer.due if offer.sent else 0.0
+        self._intact &= self._sending.keys() | self._waiting.keys()
         self.advance()

@@ -139,7 +139,8 @@ class Worker:
         }
         header = _header(job, board.run, reply, taken)
         blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, header, labels=job.labels)
-        sync(job.reply)
+        if memory is not None or job.memory is not None:
+            sync(job.reply)  # a reply without memory can be trained again after a power cut
         spent = ctx.spending()
         found = {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
         return {**found, "spent": None if spent is None else spent.model_dump()}

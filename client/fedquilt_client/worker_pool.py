@@ -6,6 +6,7 @@ import collections
 import functools
 import json
 import logging
+import math
 import signal
 import threading
 import time
@@ -29,6 +30,8 @@ START_SECONDS: Final = 300.0
 a hundred processes takes minutes, and more processes that load torch would delay it further."""
 ATTEMPTS: Final = 3
 """Limit of starts of one job whose process dies."""
+KILLS_SECONDS: Final = 1.0
+"""Time between two readings of the system's counters when jobs start: small jobs must not wait for them."""
 DISK_PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
 """Seconds before a job starts again whose files could not be read or written."""
 
@@ -142,6 +145,7 @@ class WorkerPool:
         self._oom_kills = oom_kills
         self._idle = idle
         self._forked = True
+        self._kills_at, self._kills = -math.inf, 0
         self._meter = meter
         self._slots = [_WorkerSlot() for _ in range(workers)]
         self._threads = threads
@@ -292,7 +296,8 @@ class WorkerPool:
             if slot.job is None and self._waiting:
                 slot.job = self._waiting.popleft()
                 self._start(number, slot, slot.job)
-        self._forget_failures_of_others({job.number for job in self.jobs})
+        if self._attempts or self._disk_failures:
+            self._forget_failures_of_others({job.number for job in self.jobs})
 
     def _forget_failures_of_others(self, numbers: set[int]) -> None:
         for counts in (self._attempts, self._disk_failures):
@@ -302,10 +307,17 @@ class WorkerPool:
     def _start(self, number: int, slot: _WorkerSlot, job: Job) -> None:
         if slot.process is None:
             slot.process = self._spawn(number)
-        slot.need, slot.kills_before = 0, self._oom_kills()
+        slot.need, slot.kills_before = 0, self._count_kills()
         if self._meter is not None:
             self._meter.begin(job.number)
         slot.write(job.model_dump_json())
+
+    def _count_kills(self) -> int:
+        """Return how many processes the system has killed; the number may be up to a second old."""
+        now = time.monotonic()
+        if now >= self._kills_at + KILLS_SECONDS:
+            self._kills_at, self._kills = now, self._oom_kills()
+        return self._kills
 
     def _spawn(self, number: int) -> WorkerProcess:
         process = start_worker(self._threads, forked=self._forked)

@@ -111,7 +111,7 @@ def test_a_full_disk_ends_the_agent_with_advice_and_nothing_is_lost(
     peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with kit.monkeypatch.context() as patched:
-        patched.setattr("fedquilt_client.records.write_durably", full)
+        patched.setattr("fedquilt_client.records.write_atomically", full)
         with host() as agent:
             error = wait_for(lambda: agent.errors)[0]
             agent.errors.clear()

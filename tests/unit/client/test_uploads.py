@@ -1,4 +1,4 @@
-"""Replies on their way: one at a time, asked after, and sent again where something is missing."""
+"""Replies on their way: together or alone, asked after, and sent again where something is missing."""
 
 from __future__ import annotations
 
@@ -109,7 +109,29 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_one_reply_at_a_time(bench: Bench) -> None:
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These replies are too large to be sent together."""
+    monkeypatch.setattr(module, "TOGETHER_BYTES", 5000)
+
+
+def test_small_replies_are_sent_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TOGETHER", 2)
+    first, second, third = (bench.reply(client) for client in range(3))
+    for reply in (first, second, third):
+        bench.uploads.offer(reply)
+    assert bench.line.sent == [(client, 1, 0, chunk) for client in (0, 1) for chunk in range(CHUNKS)]
+    bench.line.take()
+    assert bench.receipt(second) == second
+    assert bench.line.sent == [(2, 1, 0, chunk) for chunk in range(CHUNKS)]
+    bench.line.take()
+    assert bench.later(FIRST_PROBE_SECONDS) == [CHUNKS - 1, CHUNKS - 1]
+    assert [bench.receipt(first), bench.receipt(third), bench.receipt(third)] == [first, third, None]
+    assert not bench.uploads.busy
+
+
+@pytest.mark.usefixtures("alone")
+def test_large_replies_are_sent_one_at_a_time(bench: Bench) -> None:
     first, second = bench.reply(0), bench.reply(1)
     bench.uploads.offer(first)
     bench.uploads.offer(second)
@@ -194,6 +216,7 @@ def test_a_wrong_bitmap_is_refused(bench: Bench, bitmap: str) -> None:
     assert bench.receipt(reply) == reply
 
 
+@pytest.mark.usefixtures("alone")
 def test_words_about_other_replies_change_nothing(bench: Bench) -> None:
     reply, waiting, other = bench.reply(0), bench.reply(1), bench.reply(2)
     assert bench.receipt(reply) is None
@@ -233,6 +256,7 @@ def test_a_new_exchange_drops_what_has_not_been_sent(bench: Bench) -> None:
     assert bench.line.take() == list(range(CHUNKS))
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_new_exchange_still_asks_what_became_of_a_sent_reply(bench: Bench) -> None:
     sent, dropped, kept = bench.reply(0, 1), bench.reply(1, 1), bench.reply(2, 2)
     for reply in (sent, dropped, kept):
@@ -259,6 +283,7 @@ def test_chunks_fit_the_broker_and_the_experiment(bench: Bench) -> None:
     assert len(bench.line.take()) == -(-bench.reply().size // 500)
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_reply_that_arrives_damaged_is_sent_again_at_once_and_then_in_turn(bench: Bench) -> None:
     reply, other = bench.reply(0), bench.reply(1)
     bench.uploads.offer(reply)
@@ -356,6 +381,7 @@ def test_a_refusal_that_is_not_final_is_asked_about_again(bench: Bench) -> None:
     assert bench.receipt(reply) == reply
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_reply_that_is_refused_for_now_lets_others_pass(bench: Bench) -> None:
     refused, other = bench.reply(0), bench.reply(1)
     bench.uploads.offer(refused)
