@@ -23,7 +23,6 @@ from fedquilt_server.simulate.memory_samples import Memory
 from fedquilt_server.simulate.mosquitto import wait_listening
 from fedquilt_server.simulate.plan import SimulationPlan
 from fedquilt_server.simulate.process_specs import agent_child_specs, broker_spec, coordinator_spec, fixed_key
-from fedquilt_server.simulate.status_poll import StatusPoll
 from fedquilt_server.simulate.supervisor import Supervisor
 from fedquilt_server.status.console import print_message
 from fedquilt_server.status.results import RUNNING, Ending, Result
@@ -179,6 +178,8 @@ def _watch(
         RunFailedError: a process fails again after each restart; or the run has failed, and ``should_stop`` ended the
             time for which its page stays.
     """
+    from fedquilt_server.simulate.status_poll import StatusPoll  # loaded while the processes load their modules
+
     with StatusPoll(plan.page_url) as page:
         last_poll = 0.0
         while not children.watch():

@@ -11,23 +11,19 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-from starlette.requests import HTTPConnection
-from starlette.responses import PlainTextResponse, RedirectResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_server.runs.page_address import TOKEN_FILE
-from fedquilt_server.web.hosts import is_loopback
+from fedquilt_server.web.addresses import is_loopback
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
 
 TOKEN_VARIABLE: Final = "FEDQUILT_PAGE_TOKEN"  # noqa: S105 - a name
 SHORTEST_TOKEN: Final = 16
 COOKIE: Final = "fedquilt-token"
-_OPEN_PATHS: Final = ("/healthz", "/static/")
-"""Paths that need no token: they show nothing of the run."""
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class PageTokenError(FedquiltError):
@@ -121,57 +117,3 @@ def _keep_token(path: Path) -> str:
         path.touch(0o600)
         path.write_text(made + "\n")
         return made
-
-
-class AccessCheck:
-    """ASGI middleware that applies the access rules.
-
-    A request that changes something needs the token. If it comes with the cookie, it must also come from the page
-    itself, as the browser's header ``Sec-Fetch-Site`` or ``Origin`` shows.
-    """
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, log the browser in, or send 401 (no token) or 403 (from another site)."""
-        answer = self._answer(HTTPConnection(scope)) if scope["type"] == "http" else None
-        await (answer or self._app)(scope, receive, send)
-
-    def _answer(self, request: HTTPConnection) -> ASGIApp | None:
-        path, method = request.url.path, request.scope["method"]
-        if path == "/" and method == "GET" and "token" in request.query_params:
-            return self._log_in(request)
-        if method in _SAFE_METHODS:
-            needs = self._access.reads_need_token and not path.startswith(_OPEN_PATHS)
-            return None if not needs or self._access.knows(request) else _refusal()
-        if not self._access.knows(request):
-            return _refusal()
-        if not self._access.has_bearer(request) and not is_from_page(request):
-            return PlainTextResponse("The request comes from another site than the page.\n", 403)
-        return None
-
-    def _log_in(self, request: HTTPConnection) -> ASGIApp:
-        given = request.query_params["token"]
-        if not hmac.compare_digest(given.encode(), self._access.token.encode()):
-            return _refusal()
-        response = RedirectResponse("/", 303)
-        response.set_cookie(COOKIE, self._access.token, httponly=True, samesite="strict", path="/")
-        return response
-
-
-def is_from_page(request: HTTPConnection) -> bool:
-    """Whether a browser sent a request from the page itself, not from another site."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site == "same-origin"
-    return request.headers.get("origin", "").partition("://")[2] == request.headers.get("host")
-
-
-def _refusal() -> ASGIApp:
-    text = (
-        "This needs the page's token. Open the address with ?token=... once, or send the "
-        f"header Authorization: Bearer TOKEN. The token is in {TOKEN_VARIABLE}, or in {TOKEN_FILE} of the run folder.\n"
-    )
-    return PlainTextResponse(text, 401, headers={"WWW-Authenticate": "Bearer"})

@@ -19,7 +19,8 @@ from fedquilt_common import __version__
 from fedquilt_server.library.run_library import RunLibrary
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web import view
-from fedquilt_server.web.access import Access, AccessCheck
+from fedquilt_server.web.access import Access
+from fedquilt_server.web.access_check import AccessCheck
 from fedquilt_server.web.api import Since, api_routes, first_api_routes
 from fedquilt_server.web.assets import FOLDER, LastingFiles, digest_files
 from fedquilt_server.web.connections import MOST_CONNECTIONS

@@ -6,7 +6,6 @@ page. The Host header has that name, so the page answers only to names that no w
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 import threading
@@ -15,6 +14,8 @@ from typing import Final
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fedquilt_server.web.addresses import is_address
 
 OPTION: Final = "--allow-host"
 _HOST: Final = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?", re.ASCII)
@@ -30,20 +31,6 @@ def host_name(header: str) -> str:
         return ""
     name = (match["address"] or match["name"] or "").lower().removesuffix(".")
     return name if is_address(name) or _LABELS.fullmatch(name) else ""
-
-
-def is_address(name: str) -> bool:
-    """Return whether ``name`` is an IPv4 or IPv6 address."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address to listen on: a loopback address or ``localhost``."""
-    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def is_trusted(name: str, allowed: Container[str]) -> bool:
