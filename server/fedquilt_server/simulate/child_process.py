@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ Role = Literal["broker", "coordinator", "agent", "fork server"]
 ChildProcess = subprocess.Popen[bytes] | ForkedProcess
 FORK_SECONDS: Final = 120.0
 """How long a fork server may take to load its modules and to start a process."""
+
+_STEP_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,18 +45,22 @@ class ChildSpec:
     group: Path | None = None
 
 
-def spawn(spec: ChildSpec) -> ChildProcess:
+def spawn(spec: ChildSpec, is_served: Callable[[], bool] = lambda: True) -> ChildProcess:
     """Start a child in a session of its own: a terminal's signals reach the supervisor, which stops it in order.
 
     A child that its fork server does not start is started by this process.
+
+    Args:
+        spec: the child.
+        is_served: returns whether its fork server runs; while it does, its answer is awaited.
     """
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     with spec.log.open("ab") as log:
-        return _fork(spec, log) or _start(spec, log)
+        return _fork(spec, log, is_served) or _start(spec, log)
 
 
-def _fork(spec: ChildSpec, log: IO[bytes]) -> ForkedProcess | None:
-    if spec.fork_server is None:
+def _fork(spec: ChildSpec, log: IO[bytes], is_served: Callable[[], bool]) -> ForkedProcess | None:
+    if spec.fork_server is None or not is_served():
         return None
     environment = dict(os.environ if spec.env is None else spec.env)
     try:
@@ -63,9 +70,11 @@ def _fork(spec: ChildSpec, log: IO[bytes]) -> ForkedProcess | None:
             process = ForkedProcess(address, spec.argv, descriptors, environment, spec.name, session=True)
     except OSError:
         return None
-    if not process.wait_started(FORK_SECONDS):
-        process.kill()
-        return None
+    end = time.monotonic() + FORK_SECONDS
+    while not process.wait_started(_STEP_SECONDS):
+        if process.poll() is not None or time.monotonic() > end or not is_served():
+            process.kill()
+            return None
     return process
 
 

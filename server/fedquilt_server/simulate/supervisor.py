@@ -39,6 +39,11 @@ class _Child:
     restarts: int = 0
     memory: Memory = field(default_factory=Memory)
 
+    def serves(self, address: Path | None) -> bool:
+        """Whether this is a fork server that runs and listens at an address."""
+        listener = self.spec.listener
+        return listener is not None and listener.getsockname() == str(address) and self.process.poll() is None
+
 
 class Supervisor:
     """Starts child processes, restarts those that die, and stops all of them at the end of the ``with`` block.
@@ -63,8 +68,11 @@ class Supervisor:
     def start(self, *specs: ChildSpec) -> None:
         """Start child processes and record their process ids."""
         for spec in specs:
-            self._children[spec.name] = _Child(spec, spawn(spec), time.monotonic())
+            self._children[spec.name] = _Child(spec, self._spawn(spec), time.monotonic())
         self._write_pids()
+
+    def _spawn(self, spec: ChildSpec) -> ChildProcess:
+        return spawn(spec, lambda: any(child.serves(spec.fork_server) for child in self._children.values()))
 
     def memory(self) -> dict[str, Memory]:
         """Return the peak resident memory of each child so far, restarts included."""
@@ -119,7 +127,7 @@ class Supervisor:
             return
         if failed:
             time.sleep(0.2)
-        child.process, child.started = spawn(child.spec), time.monotonic()
+        child.process, child.started = self._spawn(child.spec), time.monotonic()
         child.restarts += 1
         self._write_pids()
         self._report(f"{child.spec.name} {describe_exit(code)} and was restarted. Its log is {child.spec.log}")

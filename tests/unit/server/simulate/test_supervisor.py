@@ -347,6 +347,17 @@ def test_without_its_fork_server_an_agent_is_started_plainly(forks: Forks) -> No
 
 
 @LINUX_ONLY
+def test_an_agent_does_not_wait_for_a_fork_server_that_has_died(forks: Forks) -> None:
+    """The supervisor restarts it later."""
+    (forks.stage.folder / "broken.py").write_text("import time; time.sleep(0.3); raise SystemExit('cannot load')")
+    forks.start_server("broken")
+    begin = time.monotonic()
+    forks.start("pi", SLEEP)
+    assert time.monotonic() - begin < 15
+    assert psutil.Process(forks.stage.agent("pi")).ppid() == os.getpid()
+
+
+@LINUX_ONLY
 def test_an_agent_that_fails_at_once_ends_the_run_also_if_it_is_forked(forks: Forks) -> None:
     forks.start_server()
     forks.start("pi", "raise SystemExit('no such board')")
