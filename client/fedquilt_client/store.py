@@ -111,6 +111,7 @@ class RunStore:
         shutil.rmtree(self.patches, ignore_errors=True)  # the broker retains them; a power cut may have damaged these
         shutil.rmtree(folder / "drafts", ignore_errors=True)
         self.patches.mkdir(parents=True)
+        (folder / "drafts").mkdir()
         write_durably(self.message, run.model_dump_json())
 
     @property
@@ -136,7 +137,6 @@ class RunStore:
     def drafts(self, client: int, round: int, exchange: int) -> Drafts:
         """Return the paths to which a worker writes."""
         folder = self.folder / "drafts"
-        folder.mkdir(exist_ok=True)
         stem = f"{client}-{round}.{exchange}"
         return Drafts(folder / f"{stem}.reply", folder / f"{stem}.memory")
 
@@ -153,7 +153,8 @@ class RunStore:
             RunFolderError: the client's record is damaged.
         """
         home = self._home(reply.client)
-        home.mkdir(parents=True, exist_ok=True)
+        if not home.exists():
+            home.mkdir(parents=True)
         drafts.reply.replace(home / reply.file)
         exchange = reply.round, reply.exchange
         before = self._read(reply.client)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from fedquilt_common.types import ClientId
 from fedquilt_server.round.events import Event, Rejected, Replied, RoundRestarted, Ticked
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
@@ -16,42 +17,52 @@ RoundEvent = Replied | Rejected | RoundRestarted | Ticked
 
 @dataclass
 class ReplyBook:
-    """Collects the events of the open round."""
+    """Collects the events of the open round, and a row for each reply.
+
+    Of several accepted replies to one task only the last counts, and none from before a restart of the round.
+    """
 
     events: list[RoundEvent] = field(default_factory=list)
+    rows: list[tuple[RoundEvent, ReplyRow]] = field(default_factory=list)
+    _counting: dict[tuple[ClientId, int], int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
         """Take the next event of the journal."""
-        if isinstance(event, _KEPT):
-            self.events.append(event)
+        if not isinstance(event, _KEPT):
+            return
+        self.events.append(event)
+        if isinstance(event, RoundRestarted):
+            for position in self._counting.values():
+                self._discard(position)
+            self._counting.clear()
+        elif isinstance(event, Replied):
+            task = event.client, event.exchange
+            if task in self._counting:
+                self._discard(self._counting[task])
+            self._counting[task] = len(self.rows)
+            self.rows.append((event, _accepted_row(event)))
+        elif isinstance(event, Rejected) and event.client is not None:
+            self.rows.append((event, _refused_row(event)))
+
+    def _discard(self, position: int) -> None:
+        event, row = self.rows[position]
+        self.rows[position] = event, row.model_copy(update={"outcome": "discarded"})
 
     def open_rows(self) -> list[ReplyRow]:
         """Return the rows of the round so far."""
-        return [row for _, row in _label_discarded(self.events)]
+        return [row for _, row in self.rows]
 
     def close(self, result: RoundResult, at: float) -> list[ReplyRow]:
-        """Return the rows of the round and begin the next one.
+        """Return one row for each reply of the round and one for each client that did not reply; begin the next round.
 
         Args:
             result: the round's results.
             at: Unix time in seconds of its checkpoint.
         """
-        events, self.events = self.events, []
-        return round_rows(events, result, at)
-
-
-def round_rows(events: Sequence[RoundEvent], result: RoundResult, at: float) -> list[ReplyRow]:
-    """Return one row for each reply of a finished round, and one for each client that did not reply.
-
-    Args:
-        events: the round's events in the journal's order.
-        result: the round's results.
-        at: Unix time in seconds of its checkpoint.
-    """
-    rows = _label_discarded(events)
-    spans = _exchange_spans(events, result, at)
-    known = [_complete(event, row, result, spans) for event, row in rows]
-    return [*known, *_missing_rows(result, spans)]
+        spans = _exchange_spans(self.events, result, at)
+        known = [_complete(event, row, result, spans) for event, row in self.rows]
+        self.events, self.rows, self._counting = [], [], {}
+        return [*known, *_missing_rows(result, spans)]
 
 
 @dataclass(frozen=True)
@@ -62,21 +73,7 @@ class _Span:
     closed_at: float
 
 
-def _label_discarded(events: Sequence[RoundEvent]) -> list[tuple[RoundEvent, ReplyRow]]:
-    """Return a row for each reply. Of several accepted replies to one task only the last counts."""
-    restarted = max((i for i, event in enumerate(events) if isinstance(event, RoundRestarted)), default=-1)
-    last = {(e.client, e.exchange): i for i, e in enumerate(events) if isinstance(e, Replied)}
-    rows: list[tuple[RoundEvent, ReplyRow]] = []
-    for i, event in enumerate(events):
-        if isinstance(event, Replied):
-            counts = i > restarted and last[event.client, event.exchange] == i
-            rows.append((event, _accepted_row(event, counts=counts)))
-        elif isinstance(event, Rejected) and event.client is not None:
-            rows.append((event, _refused_row(event)))
-    return rows
-
-
-def _accepted_row(event: Replied, *, counts: bool) -> ReplyRow:
+def _accepted_row(event: Replied) -> ReplyRow:
     metrics = event.metrics
     return ReplyRow(
         round=event.round,
@@ -92,7 +89,7 @@ def _accepted_row(event: Replied, *, counts: bool) -> ReplyRow:
         gpu_memory_peak=_whole(metrics.get("gpu_memory_peak")),
         joules=metrics.get("joules"),
         epsilon=metrics.get("epsilon"),
-        outcome="accepted" if counts else "discarded",
+        outcome="accepted",
         began_at=event.began,
         arrived_at=event.at,
     )
