@@ -139,7 +139,7 @@ class EnergyMeter:
         self._count = EnergyCount()
         self._shares = TaskShares()
         self._source = ""
-        self._stopped = False
+        self._has_read = self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="energy", daemon=True)
 
@@ -154,6 +154,12 @@ class EnergyMeter:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(PROGRAM_SECONDS)  # a driver that hangs must not keep the agent
+
+    @property
+    def may_know(self) -> bool:
+        """Whether the energy is known, or will be if the first reading gives a figure."""
+        with self._changed:
+            return not self._has_read or self._count.joules is not None
 
     @property
     def reading(self) -> EnergyReading:
@@ -194,6 +200,7 @@ class EnergyMeter:
 
     def _add(self, reading: PowerReading, now: float, source: str) -> None:
         with self._changed:
+            self._has_read = True
             self._count.add(reading, now)
             if self._count.joules is not None:
                 self._source = source

@@ -147,7 +147,7 @@ class Worker:
 
     def _ask_energy(self, job: Job) -> float | None:
         """Ask the agent for the energy of the job up to now; None if it is unknown."""
-        if not job.measured:
+        if not (job.measured and job.metered):
             return None
         self._emit(job.number, "trained")
         while (answer := self.energies.get()) is not None:

@@ -112,8 +112,9 @@ class Job(BaseModel):
         data: the client's samples; None: the board has the data set.
         ledgers: folder of the board's privacy ledgers; None in a replay.
         max_epsilon: the most that the board's owner allows for any samples; None: no limit.
-        measured: whether the reply carries what the training took; then the process asks for its energy with the event
-            ``trained``, and waits for ``{"energy": number, "joules": ...}``.
+        measured: whether the reply carries what the training took.
+        metered: whether its energy may be known; then the process asks for it with the event ``trained``, and waits for
+            ``{"energy": number, "joules": ...}``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -140,6 +141,7 @@ class Job(BaseModel):
     sharing: int = 1
     fitting: dict[str, tuple[int, ...]] | None = None
     measured: bool = False
+    metered: bool = False
     data: JobData | None = None
     ledgers: Path | None = None
     max_epsilon: float | None = None

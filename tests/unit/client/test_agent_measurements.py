@@ -93,13 +93,22 @@ def do(job: Any, joules: float | None) -> dict[str, float]:
 
 
 def test_the_energy_of_a_job(kit: Kit) -> None:
-    found = do(kit.job(kit.run(), measured=True), 2.5)
+    found = do(kit.job(kit.run(), measured=True, metered=True), 2.5)
     assert found["joules"] == 2.5
     assert found["memory_peak"] > 10_000_000
 
 
 def test_an_unknown_energy_is_left_out(kit: Kit) -> None:
-    assert "joules" not in do(kit.job(kit.run(), measured=True), None)
+    assert "joules" not in do(kit.job(kit.run(), measured=True, metered=True), None)
+
+
+def test_nobody_is_asked_for_an_energy_that_is_unknown(kit: Kit) -> None:
+    """The process would wait for the agent after each job."""
+    out = io.StringIO()
+    job = kit.job(kit.run(), measured=True)
+    Worker(out).do(job)
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["done"]
+    assert metrics(FileArrays(job.reply)).keys() & MEASURED == {"memory_peak"}
 
 
 def test_a_job_of_which_nothing_is_measured(kit: Kit) -> None:
@@ -113,7 +122,7 @@ def test_a_job_of_which_nothing_is_measured(kit: Kit) -> None:
 def test_the_algorithms_own_metric_stays(kit: Kit) -> None:
     code = "reply = super().work(task, ctx)\nreturn Reply(reply.arrays, reply.weight, {'joules': 7.0})"
     run = kit.run(algorithm={"name": kit.package("thrifty", code)})
-    found = do(kit.job(run, measured=True, allowed=["thrifty"]), 2.5)
+    found = do(kit.job(run, measured=True, metered=True, allowed=["thrifty"]), 2.5)
     assert found["joules"] == 7.0
     assert found["memory_peak"] > 0
 
@@ -125,7 +134,9 @@ def test_the_metrics_never_become_too_many(own: int, added: int, kit: Kit) -> No
         f"return Reply(reply.arrays, reply.weight, {{str(i): 0.0 for i in range({own})}})"
     )
     name = f"talkative_{own}"
-    found = do(kit.job(kit.run(algorithm={"name": kit.package(name, code)}), measured=True, allowed=[name]), 2.5)
+    found = do(
+        kit.job(kit.run(algorithm={"name": kit.package(name, code)}), measured=True, metered=True, allowed=[name]), 2.5
+    )
     assert len(found) == own + added
     assert len(found.keys() & MEASURED) == added
 

@@ -151,6 +151,7 @@ def test_a_meter_counts_the_board_and_its_tasks(steady: tuple[EnergyMeter, Stead
     meter.begin(7)
     seen = sensor.readings
     wait_for(lambda: sensor.readings > seen + 3)  # a task ends the longer pause of an idle board
+    assert meter.may_know
     share, reading = meter.share(7), meter.reading
     assert share is not None
     assert share > 0
@@ -202,8 +203,10 @@ def test_a_sensor_without_figures(quick: None, wait_for: Wait) -> None:
 
     sensor.read = read  # type: ignore[method-assign]
     meter = EnergyMeter(lambda _: sensor)
+    assert meter.may_know
     meter.start()
     assert asked.wait(20)
+    wait_for(lambda: not meter.may_know)
     meter.begin(1)
     assert (meter.reading, meter.share(1)) == (EnergyReading(), None)
     meter.stop()
