@@ -133,13 +133,17 @@ def write_record(home: Path, record: ClientRecord, *, durable: bool = True) -> N
         durable: wait until it is on the disk. A client without private memory trains a reply again that a power cut
             has lost, and the same arrays come out.
     """
-    fields = asdict(record)
+    text = _encode(asdict(record))
     write = write_durably if durable else write_atomically
-    write(home / COMMITTED, json.dumps({"sha256": _checksum(fields), "record": fields}))
+    write(home / COMMITTED, f'{{"sha256": "{_checksum(text)}", "record": {text}}}')
 
 
-def _checksum(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+def _encode(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True)
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _decode(content: dict[str, Any]) -> ClientRecord:
@@ -147,7 +151,7 @@ def _decode(content: dict[str, Any]) -> ClientRecord:
     if "sha256" not in content:
         return _record(content["replies"], [_old_memory(*m) for m in content["memories"]], content["before"])
     fields = content["record"]
-    if content["sha256"] != _checksum(fields):
+    if content["sha256"] != _checksum(_encode(fields)):
         raise ValueError("its content does not have the checksum that it names")
     memories = [StoredMemory(_exchange(m["after"]), m["file"], m["digest"]) for m in fields["memories"]]
     return _record(fields["replies"], memories, fields["before"])
