@@ -31,6 +31,8 @@ GAINS: Final = SimpleNamespace(box=7.5, cls=0.5, dfl=1.5)
 class YoloV8(nn.Module):
     """The network with its loss, and with candidates in evaluation as the learning task ``detection`` takes them."""
 
+    channels_last = True
+
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network

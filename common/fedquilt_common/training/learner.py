@@ -27,13 +27,16 @@ from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watc
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
+from fedquilt_common.training.forward_passes import prepare_passes
+from fedquilt_common.training.memory_layout import choose_layout
 from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
-from fedquilt_common.training.precision import choose_arithmetic, keep_kernels, widen_halves
-from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, to_tensor, trainable_parameters
+from fedquilt_common.training.precision import choose_arithmetic, keep_kernels
+from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
 from fedquilt_common.types import Arrays, Examples, Progress
 
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import Part
+    from fedquilt_common.algorithm_api.learner import Outputs
     from fedquilt_common.experiment.sections import Training
     from fedquilt_common.privacy.meter import PrivacyMeter, PrivateSteps
     from fedquilt_common.submodels.slices import Slice
@@ -189,9 +192,14 @@ class TorchLearner:
         module = self._load(arrays, seed, part, training=True)
         if plans:
             module = _make_private(module)
+        layout = choose_layout(module, phases[0].data.x)
         module = arithmetic.place(module)
-        loss = self._default_loss(module)
-        loop = SgdLoop(module, arithmetic, self.training, loss, self._to_targets, self.on_progress, self.lasting, plans)
+        if not plans:  # Opacus takes contiguous weights only
+            layout.order_weights(module)
+        loop = SgdLoop(
+            module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
+            self.lasting, plans, layout,
+        )  # fmt: skip
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
         check_all_finite(module, steps, arithmetic)
@@ -250,13 +258,14 @@ class TorchLearner:
             DataUnavailableError: there are no samples, or they do not fit the model.
         """
         self._check_samples(data)
-        module = self._load(arrays, 0, part)
+
+        def count(batch: slice, outputs: Outputs) -> list[ScoreCounts]:
+            return [self.task.count(view, self.task.targets(data.y[batch])) for view in views(outputs)]
+
+        passes = prepare_passes(self._load(arrays, 0, part), data)
         totals: list[ScoreCounts] = []
-        with torch.inference_mode():
-            for batch in evaluation_batches(data):
-                outputs = views(_to_arrays_fp32(module(to_tensor(data.x[batch]))))
-                counts = [self.task.count(view, self.task.targets(data.y[batch])) for view in outputs]
-                totals = [add_counts(pair) for pair in zip(totals, counts, strict=True)] if totals else counts
+        for counts in passes.run(data, evaluation_batches(data), count):
+            totals = [add_counts(pair) for pair in zip(totals, counts, strict=True)] if totals else counts
         return totals
 
     def predict(self, arrays: Arrays, data: Examples, part: Part | None = None) -> list[NDArray[np.float32]]:
@@ -268,9 +277,8 @@ class TorchLearner:
         Raises:
             PayloadError: the arrays are not those of the model or of ``part``.
         """
-        module = self._load(arrays, 0, part)
-        with torch.inference_mode():
-            batches = [_to_arrays_fp32(module(to_tensor(data.x[batch]))) for batch in evaluation_batches(data)]
+        passes = prepare_passes(self._load(arrays, 0, part), data)
+        batches = passes.run(data, evaluation_batches(data), lambda _, outputs: outputs)
         return [np.concatenate(output) for output in zip(*batches, strict=True)]
 
     def features(self, arrays: Arrays, data: Examples, head_layers: int) -> Examples:
@@ -283,10 +291,9 @@ class TorchLearner:
         """
         self._check_samples(data)
         module = self._load(arrays, 0, None)
+        passes = prepare_passes(module, data)
         features = watch_features(module, self._trace(module), head_layers)
-        with torch.inference_mode():
-            for batch in evaluation_batches(data):
-                module(to_tensor(data.x[batch]))
+        passes.run_all(data, evaluation_batches(data))
         return Examples(np.concatenate([tensor.numpy() for tensor in features]), data.y)
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
@@ -305,12 +312,11 @@ class TorchLearner:
                 "with `privacy`, statistics of a client's samples stay on its board; choose another model"
             )
         module = self._load(arrays, 0, part)
+        passes = prepare_passes(module, data)
         norms = {name: norm for name, norm in module.named_modules() if isinstance(norm, StaticBatchNorm)}
         for norm in norms.values():
             norm.start_collecting()
-        with torch.inference_mode():
-            for batch in batch_slices(len(data), STATISTICS_BATCH) if norms else []:
-                module(to_tensor(data.x[batch]))
+        passes.run_all(data, batch_slices(len(data), STATISTICS_BATCH) if norms else [])
         measured = to_arrays(module)
         names = [f"{name}.{kind}".lstrip(".") for name in norms for kind in ("running_mean", "running_var")]
         return {name: measured[name] for name in names}
@@ -368,12 +374,6 @@ def _make_private(module: nn.Module) -> nn.Module:
             "with `privacy`, a model cannot have a loss of its own, which may mix samples; choose another"
         )
     return make_private(module)
-
-
-def _to_arrays_fp32(output: Any) -> list[NDArray[np.float32]]:
-    """All outputs of the model, of which a head or exit each has one."""
-    outputs = output if isinstance(output, list | tuple) else [output]
-    return [widen_halves(tensor).numpy() for tensor in outputs]
 
 
 def _deepest(outputs: Any) -> Tensor:

@@ -78,7 +78,7 @@ class Optimiser:
             Arrays that a checkpoint can hold: fp32, in the shapes of the parameters, and counters.
         """
         averages = {
-            f"{names[index]}/{place}": widen_halves(tensor).cpu().numpy()
+            f"{names[index]}/{place}": np.asarray(widen_halves(tensor).cpu().numpy(), order="C")
             for index, tensors in self._averages.items()
             for place, tensor in enumerate(tensors)
         }
@@ -97,7 +97,8 @@ class Optimiser:
         for index, (name, parameter) in enumerate(zip(names, self.parameters, strict=True)):
             found = [state[f"{name}/{place}"] for place in range(2) if f"{name}/{place}" in state]
             if found:
-                self._averages[index] = [torch.from_numpy(np.array(one)).to(parameter) for one in found]
+                stored = [torch.from_numpy(np.array(one)) for one in found]
+                self._averages[index] = [torch.empty_like(parameter).copy_(one) for one in stored]
 
     def averages(self, index: int, parameter: Tensor, count: int) -> list[Tensor]:
         """Running averages of a parameter: ``count`` tensors in its shape and dtype, zeros at first."""

@@ -19,6 +19,7 @@ from fedquilt_common.algorithm_api import Loss, TrainingPhase
 from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.evaluation_batches import evaluation_batches
+from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout
 from fedquilt_common.training.optimisers import Optimiser
 from fedquilt_common.training.precision import Arithmetic, LossScale, explain_unsupported, widen_halves
 from fedquilt_common.types import Examples, Progress
@@ -46,6 +47,7 @@ class SgdLoop:
         plans: how each phase is made private, by its position; a phase without one is not.
         lasting: state of an optimiser that outlives the training: the first phase continues from it, and replaces its
             entries at the end. None: each phase starts with a new optimiser.
+        layout: the order of the samples' numbers in memory, which suits the module.
     """
 
     module: nn.Module
@@ -56,6 +58,7 @@ class SgdLoop:
     on_progress: Progress | None = None
     lasting: MutableMapping[str, NDArray[Any]] | None = None
     plans: Mapping[int, PrivateSteps] = field(default_factory=dict)
+    layout: MemoryLayout = CONTIGUOUS
 
     def run(self, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int) -> tuple[float, int]:
         """Train the module in place, one epoch for each entry of ``schedule``.
@@ -171,7 +174,7 @@ class _RunningPhase:
         for index in evaluation_batches(data):
             batch = Examples(data.x[index], data.y[index])
             with torch.inference_mode(), arithmetic.autocast():
-                output = _outputs(module(arithmetic.inputs(to_tensor(batch.x))))
+                output = _outputs(module(arithmetic.inputs(self.loop.layout.to_tensor(batch.x))))
             value = float(loss(output, self.loop.targets(batch.y).to(arithmetic.device)))
             mean += value * (len(batch) / len(data))
         return mean
@@ -250,7 +253,7 @@ class _RunningPhase:
 
     def _data_loss(self, batch: Examples, arithmetic: Arithmetic) -> Tensor:
         with arithmetic.autocast():
-            output = self.loop.module(arithmetic.inputs(to_tensor(batch.x)))
+            output = self.loop.module(arithmetic.inputs(self.loop.layout.to_tensor(batch.x)))
         loss = self.phase.loss or self.loop.loss
         value: Tensor = loss(_outputs(output), self.loop.targets(batch.y).to(arithmetic.device))
         return value
@@ -269,17 +272,6 @@ def _open_private(
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that a new module does not freeze (``requires_grad``), by name and in its shapes."""
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-
-
-def to_tensor(x: NDArray[Any]) -> Tensor:
-    """Convert a batch of samples to a tensor of the same shape; floating-point numbers become float32.
-
-    Images, (n, channels, height, width), are stored with their channels last: pooling and convolution are faster so.
-    """
-    # Copy an array that is read-only, because torch warns about those; indexed batches are copies already.
-    batch = x if x.flags.writeable else x.copy()
-    tensor = torch.from_numpy(batch if batch.dtype.kind != "f" else batch.astype(np.float32, copy=False))
-    return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 and tensor.is_floating_point() else tensor
 
 
 def _outputs(output: Any) -> Any:

@@ -15,8 +15,8 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training import precision
 from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.memory_layout import choose_layout
 from fedquilt_common.training.precision import LossScale
-from fedquilt_common.training.sgd_loop import to_tensor
 from fedquilt_common.types import Examples
 
 PRECISIONS = ["fp32", "amp", "fp16", "bf16"]
@@ -108,10 +108,12 @@ def test_true_half_has_the_bits_of_torch_optim(half: str, options: dict[str, Any
     one = learner(build, precision=half, **options)
     start = one.init(1)
     module = loaded(build, start).to(HALVES[half])
+    layout = choose_layout(module, data.x)
+    layout.order_weights(module)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, **options, foreach=False)
     for index in order_of(data, 9):
         optimiser.zero_grad()
-        output = module(to_tensor(data.x)[index].to(HALVES[half]))
+        output = module(layout.to_tensor(data.x)[index].to(HALVES[half]))
         nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     assert same_bits(one.train(start, data, seed=9).arrays, arrays_of(module))
@@ -128,13 +130,15 @@ def test_amp_has_the_bits_of_torchs_own_scaler(
     one = learner(build, precision="amp", **options)
     start = one.init(1)
     module = loaded(build, start)
+    layout = choose_layout(module, data.x)
+    layout.order_weights(module)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, **options, foreach=False)
     scaler = torch.amp.GradScaler("cpu", growth_interval=growth)
     scales = []
     for index in order_of(data, 9):
         optimiser.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            output = module(to_tensor(data.x)[index])
+            output = module(layout.to_tensor(data.x)[index])
         loss = nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index])
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimiser)

@@ -1,0 +1,108 @@
+"""Where the numbers of samples and weights lie in memory: with the channels last, if the model convolves them.
+
+The order is a rule on the model and never a measurement, because the order of sums, and so the last bits, depend on it.
+``benchmarks/training_step.py`` measures what the rule gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+_SERIES: Final = 3
+"""Dimensions of a batch of series, (n, channels, times)."""
+_IMAGES: Final = 4
+"""Dimensions of a batch of images, (n, channels, height, width)."""
+_IMAGE_CONVOLUTIONS: Final = (nn.Conv2d, nn.ConvTranspose2d)
+_SERIES_NORMS: Final = (nn.BatchNorm1d, nn.InstanceNorm1d, nn.GroupNorm)
+"""Norms that convert series back, which costs more than the convolutions gain."""
+_KNOWN: Final = ("torch.", "fedquilt_common.")
+"""Packages whose layers take tensors in any order."""
+_PROBED: Final = 2
+"""Samples that try whether a layer of another package takes tensors in this order."""
+
+
+@dataclass(frozen=True)
+class MemoryLayout:
+    """Which tensors have their channels last.
+
+    Attributes:
+        dimensions: of the batches and of the weights of convolutions that have; none: every tensor is contiguous.
+    """
+
+    dimensions: frozenset[int] = frozenset()
+
+    def to_tensor(self, x: NDArray[Any]) -> Tensor:
+        """Convert a batch of samples to a tensor of the same shape; floating-point numbers become float32."""
+        # Copy an array that is read-only, because torch warns about those; indexed batches are copies already.
+        batch = x if x.flags.writeable else x.copy()
+        return self.order(torch.from_numpy(batch if batch.dtype.kind != "f" else batch.astype(np.float32, copy=False)))
+
+    def order(self, tensor: Tensor) -> Tensor:
+        """Return the same numbers in the same shape, in this order."""
+        if tensor.dim() not in self.dimensions or not tensor.is_floating_point():
+            return tensor
+        if tensor.dim() == _SERIES:  # torch convolves series as images of one row
+            return tensor.unsqueeze(2).to(memory_format=torch.channels_last).squeeze(2)
+        return tensor.to(memory_format=torch.channels_last)
+
+    def order_weights(self, module: nn.Module) -> None:
+        """Give the weights of convolutions this order, in place; otherwise each step converts them."""
+        for layer in module.modules():
+            if isinstance(layer, (nn.Conv1d, *_IMAGE_CONVOLUTIONS)):
+                layer.weight.data = self.order(layer.weight.data)
+
+
+CONTIGUOUS: Final = MemoryLayout()
+
+
+def choose_layout(module: nn.Module, x: NDArray[Any]) -> MemoryLayout:
+    """Choose the order for a model: with the channels last for convolutions over images, and over series without norms.
+
+    A model chooses for itself with the attribute ``channels_last``, true or false. Otherwise a model whose own code
+    needs contiguous tensors, as ``x.view(n, -1)`` behind a convolution does, gets them.
+
+    Args:
+        module: on the processor, in fp32.
+        x: samples of shape (n, *input_shape); the first two may be given to the model, in evaluation mode.
+    """
+    declared = getattr(module, "channels_last", None)
+    if declared is not None:
+        return MemoryLayout(frozenset({_SERIES, _IMAGES})) if declared else CONTIGUOUS
+    layout = MemoryLayout(frozenset(_dimensions_that_pay(module)))
+    return layout if layout == CONTIGUOUS or _is_known(module) or _takes(module, layout, x) else CONTIGUOUS
+
+
+def _dimensions_that_pay(module: nn.Module) -> Iterator[int]:
+    layers = list(module.modules())
+    if any(isinstance(layer, _IMAGE_CONVOLUTIONS) for layer in layers):
+        yield _IMAGES
+    if any(isinstance(layer, nn.Conv1d) for layer in layers) and not any(
+        isinstance(layer, _SERIES_NORMS) for layer in layers
+    ):
+        yield _SERIES
+
+
+def _is_known(module: nn.Module) -> bool:
+    return all(type(layer).__module__.startswith(_KNOWN) for layer in module.modules())
+
+
+def _takes(module: nn.Module, layout: MemoryLayout, x: NDArray[Any]) -> bool:
+    """Whether the model can process samples in this order; it keeps its numbers and its mode."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        with torch.inference_mode():
+            module(layout.to_tensor(x[:_PROBED]))
+    except Exception:  # a user's forward can raise anything; if the order is not the cause, training raises it again
+        return False
+    finally:
+        for layer, training in modes:
+            layer.training = training
+    return True
