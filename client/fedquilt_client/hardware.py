@@ -12,6 +12,7 @@ from typing import Final
 import psutil
 
 from fedquilt_common.doctor.pi_firmware import read_throttled
+from fedquilt_common.process.cores import available_cores
 from fedquilt_common.process.process_memory import resident_bytes
 from fedquilt_common.wire.messages import ProfileMessage
 
@@ -58,7 +59,7 @@ def board_profile(kind: str, memory: int | None, *, private: bool = False) -> Pr
         return ProfileMessage(kind=kind)
     return ProfileMessage(
         kind=kind,
-        cores=_cores(),
+        cores=available_cores(),
         memory=min(filter(None, (memory, _first_number(_CGROUP_LIMITS), psutil.virtual_memory().total))),
         gpu="nvidia" if Path("/dev/nvhost-gpu").exists() or Path("/dev/nvidia0").exists() else "",
         machine=_machine(),
@@ -83,12 +84,6 @@ def _load() -> float | None:
         return os.getloadavg()[0]
     except OSError:
         return None
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return psutil.cpu_count() or 1
 
 
 def _machine() -> str:

@@ -268,6 +268,7 @@ class ExperimentTools:
         training: Training,
         *,
         threads: int = 1,
+        evaluation_threads: int | None = None,
         on_progress: Callable[[float], None] | None = None,
         meter: PrivacyMeter | None = None,
     ) -> TorchLearner:
@@ -277,14 +278,15 @@ class ExperimentTools:
             model: the model that it trains and evaluates.
             training: the settings of its training.
             threads: number of CPU threads for torch in this process.
+            evaluation_threads: batches that it evaluates at a time; no result depends on it. None: ``threads``.
             on_progress: called after each training step with the part that is done, in [0, 1].
             meter: charges training on private samples, and makes it private; None: training is not private.
         """
         from fedquilt_common.training.learner import TorchLearner, set_up_torch
 
         set_up_torch(threads)
-        if model != self.experiment.model:
-            return TorchLearner(self.model_builder(model), training, self.learning_task, on_progress, meter=meter)
-        return TorchLearner(
-            self._usual_builder, training, self.learning_task, on_progress, lambda: self.blueprint, meter=meter
-        )
+        at_once = evaluation_threads or threads
+        build, blueprint = self.model_builder(model), None
+        if model == self.experiment.model:
+            build, blueprint = self._usual_builder, lambda: self.blueprint
+        return TorchLearner(build, training, self.learning_task, on_progress, blueprint, meter=meter, threads=at_once)

@@ -191,6 +191,7 @@ class Training(Section):
         drop_last: leave out an epoch's last batch if it is not full and not the only one.
         precision: number format in training.
         device: `auto` uses a CUDA device if there is one. Results are bit-identical only on the same kind of device.
+            Models are evaluated there too; a coordinator without a CUDA device evaluates on the processor.
     """
 
     epochs: Positive = 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -37,6 +39,20 @@ def keep_freed_memory() -> None:
     of a small convolutional network.
     """
     _set_options({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _LARGEST, _M_TRIM_THRESHOLD: 8 * _LARGEST})
+
+
+@contextlib.contextmanager
+def reuse_freed_memory() -> Iterator[None]:
+    """Keep freed memory inside the context, for work that allocates the same again and again; then return it.
+
+    Afterwards the settings are those of ``return_freed_memory()``.
+    """
+    keep_freed_memory()
+    try:
+        yield
+    finally:
+        return_freed_memory()
+        trim_heap()
 
 
 def trim_heap() -> None:

@@ -27,10 +27,10 @@ from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watc
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
-from fedquilt_common.training.forward_passes import prepare_passes
+from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.memory_layout import choose_layout
 from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
-from fedquilt_common.training.precision import choose_arithmetic, keep_kernels
+from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
 from fedquilt_common.types import Arrays, Examples, Progress
 
@@ -79,6 +79,7 @@ class TorchLearner:
         lasting: state of an optimiser that outlives one training; empty before the first. None: each training starts
             with a new optimiser.
         meter: charges training on samples that are not public, and makes it private; None: training is not private.
+        threads: batches of an evaluation that a processor computes at a time; no result depends on it.
     """
 
     build: Callable[[], nn.Module]
@@ -88,6 +89,7 @@ class TorchLearner:
     blueprint: Callable[[], Blueprint] | None = None
     lasting: MutableMapping[str, NDArray[Any]] | None = None
     meter: PrivacyMeter | None = None
+    threads: int = 1
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes and dtypes; the same for the same ``seed``."""
@@ -262,7 +264,7 @@ class TorchLearner:
         def count(batch: slice, outputs: Outputs) -> list[ScoreCounts]:
             return [self.task.count(view, self.task.targets(data.y[batch])) for view in views(outputs)]
 
-        passes = prepare_passes(self._load(arrays, 0, part), data)
+        passes = self._passes(self._load(arrays, 0, part), data)
         totals: list[ScoreCounts] = []
         for counts in passes.run(data, evaluation_batches(data), count):
             totals = [add_counts(pair) for pair in zip(totals, counts, strict=True)] if totals else counts
@@ -277,7 +279,7 @@ class TorchLearner:
         Raises:
             PayloadError: the arrays are not those of the model or of ``part``.
         """
-        passes = prepare_passes(self._load(arrays, 0, part), data)
+        passes = self._passes(self._load(arrays, 0, part), data)
         batches = passes.run(data, evaluation_batches(data), lambda _, outputs: outputs)
         return [np.concatenate(output) for output in zip(*batches, strict=True)]
 
@@ -291,10 +293,10 @@ class TorchLearner:
         """
         self._check_samples(data)
         module = self._load(arrays, 0, None)
-        passes = prepare_passes(module, data)
+        passes = self._passes(module, data)
         features = watch_features(module, self._trace(module), head_layers)
         passes.run_all(data, evaluation_batches(data))
-        return Examples(np.concatenate([tensor.numpy() for tensor in features]), data.y)
+        return Examples(np.concatenate([tensor.cpu().numpy() for tensor in features]), data.y)
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
         """Measure the static batch norms' means and variances in one pass over ``data`` (HeteroFL, section 3).
@@ -312,7 +314,7 @@ class TorchLearner:
                 "with `privacy`, statistics of a client's samples stay on its board; choose another model"
             )
         module = self._load(arrays, 0, part)
-        passes = prepare_passes(module, data)
+        passes = self._passes(module, data)
         norms = {name: norm for name, norm in module.named_modules() if isinstance(norm, StaticBatchNorm)}
         for norm in norms.values():
             norm.start_collecting()
@@ -320,6 +322,9 @@ class TorchLearner:
         measured = to_arrays(module)
         names = [f"{name}.{kind}".lstrip(".") for name in norms for kind in ("running_mean", "running_var")]
         return {name: measured[name] for name in names}
+
+    def _passes(self, module: nn.Module, data: Examples) -> ForwardPasses:
+        return prepare_passes(module, data, evaluation_device(self.training), self.threads)
 
     def _build(self, seed: int) -> nn.Module:
         with _use_seed(seed):

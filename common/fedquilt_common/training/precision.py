@@ -84,19 +84,25 @@ def choose_arithmetic(training: Training) -> Arithmetic:
         UnsupportedPrecisionError: ``training.device`` is cuda and the board has none; or ``training.precision`` is amp
             and this torch has no fp16 autocast for the device.
     """
-    has_cuda = training.device != "cpu" and torch.cuda.is_available()  # the question itself takes memory of a GPU
-    if training.device == "cuda" and not has_cuda:
+    device = evaluation_device(training)
+    if training.device == "cuda" and device != "cuda":
         raise UnsupportedPrecisionError(
             "training.device = cuda: this board has no CUDA device that torch can use; "
             "set training.device to cpu or auto, or install torch with CUDA"
         )
-    arithmetic = Arithmetic("cuda" if has_cuda else "cpu", training.precision)
+    arithmetic = Arithmetic(device, training.precision)
     if arithmetic.precision == "amp" and not _autocast_works(arithmetic):
         raise UnsupportedPrecisionError(
             f"training.precision = amp: torch {torch.__version__} has no fp16 autocast on {arithmetic.device}; "
             "choose fp32 or bf16, or a newer torch"
         )
     return arithmetic
+
+
+def evaluation_device(training: Training) -> str:
+    """Return where a model is evaluated: ``cuda`` if ``training.device`` allows it and it is there, else ``cpu``."""
+    # The question itself takes memory of a GPU.
+    return "cuda" if training.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 @contextlib.contextmanager

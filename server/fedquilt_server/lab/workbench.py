@@ -16,6 +16,8 @@ from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.models import advise_against_batch_norm
 from fedquilt_common.privacy.central_accountant import NoisyRounds, solve_central_noise
 from fedquilt_common.privacy.promises import check_privacy
+from fedquilt_common.process.cores import available_cores
+from fedquilt_common.process.malloc import reuse_freed_memory
 from fedquilt_common.secure_aggregation.packages import check_packages
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Slice
@@ -60,7 +62,7 @@ class Workbench(ExperimentTools):
         return [self._learner_for(model) for model in self.experiment.models]
 
     def _learner_for(self, model: Model) -> Learner:
-        return self.make_learner(model, self.experiment.training)
+        return self.make_learner(model, self.experiment.training, evaluation_threads=available_cores())
 
     def prototype_of(self, client: ClientId) -> int:
         """Return the position in ``prototypes`` of a client's model."""
@@ -99,7 +101,8 @@ class Workbench(ExperimentTools):
                 "data.mixed = True: the test split is shared out among the clients, so only they can evaluate; end "
                 "the algorithm's round with `return (yield from evaluate_on_clients(state, ctx))`"
             )
-        return (learner or self.learner).evaluate(arrays, self.dataset.test, part=part)
+        with reuse_freed_memory():
+            return (learner or self.learner).evaluate(arrays, self.dataset.test, part=part)
 
     def partition_digest(self) -> str | None:
         """Return the SHA-256 of every client's sample indices and of the labels that noise changes.
