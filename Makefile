@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test arm64-test explore soak boot-test fuzz check format docs bench wheelhouse clean
+.PHONY: help setup demo test test-gpu arm64-test explore soak boot-test fuzz check format docs bench wheelhouse clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ demo: $(VENV)/.has-server ## Run a small federation on this machine, with the st
 
 test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" selects some of them)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+# Without a CUDA device, all these tests are skipped. On a Jetson, install NVIDIA's wheel of torch first.
+test-gpu: $(VENV)/.has-dev ## Try training, evaluation and memory on a CUDA device, in all precisions
+	$(BIN)/python -m pytest -m gpu $(ARGS) tests/gpu
 
 # Needs root, QEMU's user emulation, and the wheelhouse of make wheelhouse PYTHON_ON_BOARD=3.11.
 arm64-test: $(VENV)/.has-dev ## Compare an emulated arm64 board with this machine, and train on both (many minutes)

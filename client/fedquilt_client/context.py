@@ -135,7 +135,9 @@ class BoardRun:
         key = tuple(part.counts.values()), part.absent, training, private
         if key not in self._needs:
             from fedquilt_common.tracing.memory_estimate import memory_to_train
+            from fedquilt_common.training.precision import occupy_device
 
+            occupy_device(training)
             if private:
                 import fedquilt_common.training.private_gradients  # noqa: F401 - Opacus takes memory too
             self._needs[key] = memory_to_train(self.tools.blueprint, part, training, private=private).total

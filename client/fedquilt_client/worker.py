@@ -29,7 +29,14 @@ from fedquilt_common.errors import (
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.durable import sync
 from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
-from fedquilt_common.process.process_memory import gpu_peak_bytes, peak_bytes, reset_gpu_peak, reset_peak
+from fedquilt_common.process.process_memory import (
+    free_gpu_bytes,
+    gpu_peak_bytes,
+    peak_bytes,
+    release_gpu_cache,
+    reset_gpu_peak,
+    reset_peak,
+)
 from fedquilt_common.secure_aggregation.tasks import EXCHANGE
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
@@ -82,6 +89,8 @@ class Worker:
                 self._emit(job.number, "cancelled")
             else:
                 self._emit(job.number, **_failure(error, private=self._is_private(job)))
+        finally:
+            release_gpu_cache()
 
     def _is_private(self, job: Job) -> bool:
         """Whether the job's client trains with differential privacy; unknown before its run is read."""
@@ -190,8 +199,13 @@ class Worker:
 
 
 def _capacity(job: Job) -> int:
-    """Return the bytes that the job may take: the free memory, or the last limit that ran out of memory if lower."""
+    """Return the bytes that the job may take: the free memory, or the last limit that ran out of memory if lower.
+
+    A GPU with memory of its own limits it too. That of a Jetson is the board's memory, and counts once.
+    """
     free = free_capacity(job.budget, job.sharing)
+    if (on_gpu := free_gpu_bytes()) is not None:
+        free = min(free, on_gpu // max(1, job.sharing))
     limit = read_limit(job.limit_file) if job.limit_file else None
     return free if limit is None else min(free, limit)
 

@@ -63,6 +63,26 @@ def gpu_peak_bytes() -> int | None:
     return None if cuda is None else int(cuda.max_memory_allocated())
 
 
+def free_gpu_bytes() -> int | None:
+    """Return the bytes that this process can still allocate on its GPU, those that torch keeps for itself included.
+
+    Returns:
+        None in a process that uses no GPU. None also for a GPU without memory of its own, as on a Jetson: its bytes are
+        those of the board, which the free memory of the system has counted already.
+    """
+    cuda = _used_cuda()
+    if cuda is None or cuda.get_device_properties(cuda.current_device()).is_integrated:
+        return None
+    free, _ = cuda.mem_get_info()
+    return int(free + cuda.memory_reserved() - cuda.memory_allocated())
+
+
+def release_gpu_cache() -> None:
+    """Return GPU memory that torch keeps for later tensors; on a Jetson the whole board can use it then."""
+    if (cuda := _used_cuda()) is not None:
+        cuda.empty_cache()
+
+
 def _used_cuda() -> Any:
     """Return ``torch.cuda`` if this process has used it; neither imports torch nor takes memory of the GPU."""
     torch = sys.modules.get("torch")

@@ -105,6 +105,12 @@ def evaluation_device(training: Training) -> str:
     return "cuda" if training.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def occupy_device(training: Training) -> None:
+    """Let CUDA take what it needs for itself, if training will run on it, so that free memory no longer includes it."""
+    if evaluation_device(training) == "cuda":
+        torch.ones(1, device="cuda")
+
+
 @contextlib.contextmanager
 def keep_kernels() -> Iterator[None]:
     """Restore afterwards whether torch uses oneDNN, so that the next task has the same bits as in a new process.

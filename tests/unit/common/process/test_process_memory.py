@@ -11,8 +11,10 @@ import psutil
 import pytest
 
 from fedquilt_common.process.process_memory import (
+    free_gpu_bytes,
     gpu_peak_bytes,
     peak_bytes,
+    release_gpu_cache,
     reset_gpu_peak,
     reset_peak,
     resident_bytes,
@@ -73,8 +75,8 @@ def test_a_system_that_forbids_it(tmp_path: Path) -> None:
 class Cuda:
     """Counts as ``torch.cuda`` does."""
 
-    def __init__(self, *, used: bool) -> None:
-        self.used, self.peak = used, 5000
+    def __init__(self, *, used: bool, integrated: bool = False) -> None:
+        self.used, self.peak, self.reserved, self.integrated = used, 5000, 700, integrated
 
     def is_initialized(self) -> bool:
         return self.used
@@ -84,6 +86,24 @@ class Cuda:
 
     def max_memory_allocated(self) -> int:
         return self.peak
+
+    def current_device(self) -> int:
+        return 0
+
+    def get_device_properties(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(is_integrated=self.integrated)
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 10_000 - self.reserved, 10_000
+
+    def memory_reserved(self) -> int:
+        return self.reserved
+
+    def memory_allocated(self) -> int:
+        return 400
+
+    def empty_cache(self) -> None:
+        self.reserved = 400
 
 
 @pytest.mark.parametrize(("used", "before", "after"), [(True, 5000, 100), (False, None, None)])
@@ -99,3 +119,19 @@ def test_a_process_without_torch_has_no_peak_on_a_gpu(monkeypatch: pytest.Monkey
     reset_gpu_peak()
     assert gpu_peak_bytes() is None
     assert "torch" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("cuda", "free"),
+    [(Cuda(used=True), 9600), (Cuda(used=True, integrated=True), None), (Cuda(used=False), None)],
+    ids=["own memory", "the board's memory", "unused"],
+)
+def test_free_memory_of_a_gpu_counts_no_byte_twice(
+    cuda: Cuda, free: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch keeps for later tensors is free; what a Jetson's GPU has is the board's, which counts already."""
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert free_gpu_bytes() == free
+    release_gpu_cache()
+    assert free_gpu_bytes() == free
+    assert cuda.reserved == (400 if cuda.used else 700)
