@@ -177,8 +177,9 @@ class ForkServer:
             sys.modules["numpy"].random.seed()  # a process of its own draws another seed, too
 
     def _close(self) -> None:  # pragma: no cover - runs in the child
+        watched: list[Any] = [key.fileobj for key in self._selector.get_map().values()]
         self._selector.close()
-        for end in (self._listener, self._wake, self._sender, *self._running.values()):
+        for end in (*watched, self._sender, *self._running.values()):
             end.close()
 
     def _end_fork_of(self, connection: socket.socket) -> None:

@@ -18,7 +18,7 @@ import pytest
 from fedquilt_common.process.forked import NAME_BYTES, ForkedProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: pidfd, and signals from a dying parent")
-SERVER = (sys.executable, "-m", "fedquilt_common.process.fork_server")
+SERVER = (sys.executable, "-W", "error", "-m", "fedquilt_common.process.fork_server")
 SLEEP = "import time; time.sleep(600)"
 
 
@@ -83,10 +83,10 @@ def is_gone(pid: int) -> bool:
 
 def test_it_is_a_process_as_python_m_starts_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "import json, os, sys, __main__\n"
-        "open('here', 'w').close()\n"
+        "import json, os, pathlib, sys, __main__\n"
+        "pathlib.Path('here').touch()\n"
         "facts = [sys.argv[1:], __name__, __main__.__name__, os.environ['BOARD'], os.getsid(0) == os.getpid(),"
-        " len(os.listdir('/proc/self/fd')), open('/proc/self/comm').read()]\n"
+        " len(os.listdir('/proc/self/fd')), pathlib.Path('/proc/self/comm').read_text()]\n"
         "print(json.dumps(facts), flush=True)\n"
     )
     monkeypatch.chdir(stage.folder)
