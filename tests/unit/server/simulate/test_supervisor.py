@@ -316,7 +316,8 @@ def test_a_forked_agent_is_kept_alive_like_any_other(forks: Forks) -> None:
     log = forks.start("pi", f"print('up', flush=True); {SLEEP}")
     first = forks.stage.agent("pi")
     assert psutil.Process(first).ppid() == forks.server
-    forks.stage.watch_until(lambda: os.getsid(first) == first)
+    forks.stage.watch_until(lambda: log.read_text() == "up\n")
+    assert os.getsid(first) == first
     os.kill(first, signal.SIGKILL)
     forks.stage.watch_until(lambda: forks.stage.agent("pi") != first)
     assert forks.stage.reports == [f"pi was killed by SIGKILL (Killed) and was restarted. Its log is {log}"]
