@@ -10,7 +10,7 @@ import contextlib
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -41,28 +41,44 @@ class ForkServers:
 
 
 @contextlib.contextmanager
-def open_fork_servers(plan: SimulationPlan) -> Iterator[ForkServers]:
+def open_fork_servers(plan: SimulationPlan, report: Callable[[str], None]) -> Iterator[ForkServers]:
     """Open the sockets of the servers, in a folder that only this user can enter, until the block ends.
 
     The sockets stay open while a server restarts, so a request of that time waits for it.
+
+    Args:
+        plan: what to simulate.
+        report: called with a sentence if the sockets cannot be opened.
     """
     if not plan.forks or sys.platform != "linux":
         yield ForkServers()
         return
-    logs = plan.folder / "logs"
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedquilt-")))
-        agents, workers = (stack.enter_context(_listen(folder / name)) for name in ("agents", "workers"))
-        specs = (
-            _server_spec("fork-workers", workers, WORKER_MODULES, worker_environment(1, plan.environment), logs),
-            _server_spec("fork-agents", agents, AGENT_MODULES, plan.environment, logs),
-        )
-        yield ForkServers(specs, folder / "agents", {FORK_SERVER: str(folder / "workers")})
+        try:
+            servers = _open(plan, stack)
+        except OSError as error:  # the folder for temporary files may be full, or have too long a name for a socket
+            report(f"Agents and training processes are started one by one: {tempfile.gettempdir()}: {error}")
+            servers = ForkServers()
+        yield servers
+
+
+def _open(plan: SimulationPlan, stack: contextlib.ExitStack) -> ForkServers:
+    folder, logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedquilt-"))), plan.folder / "logs"
+    agents, workers = (stack.enter_context(_listen(folder / name)) for name in ("agents", "workers"))
+    specs = (
+        _server_spec("fork-workers", workers, WORKER_MODULES, worker_environment(1, plan.environment), logs),
+        _server_spec("fork-agents", agents, AGENT_MODULES, plan.environment, logs),
+    )
+    return ForkServers(specs, folder / "agents", {FORK_SERVER: str(folder / "workers")})
 
 
 def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(str(path))
+    try:
+        listener.bind(str(path))
+    except OSError:
+        listener.close()
+        raise
     listener.listen(_WAITING)
     return listener
 

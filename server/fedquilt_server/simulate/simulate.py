@@ -101,7 +101,7 @@ def run_simulation(
         report_disk_errors(plan.folder),
         lock_folder(plan.folder, wait=0, name=".simulate.lock"),
         limit_boards(plan, report) as boards,
-        open_fork_servers(plan) as servers,
+        open_fork_servers(plan, report) as servers,
         Supervisor(plan.folder / "pids.json", report) as children,
     ):
         if not _start_all(plan, children, servers, boards, should_stop, stage):
