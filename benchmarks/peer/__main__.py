@@ -1,6 +1,6 @@
 """Compares fedquilt with Flower on this machine, and keeps the newest comparison in benchmarks/results/peer.jsonl.
 
-    python benchmarks/peer               measure everything, 3 times (about 10 minutes on two idle cores)
+    python benchmarks/peer               measure everything, 3 times (10 to 15 minutes on two idle cores)
     python benchmarks/peer --plot        write README's table and docs/images/peer.svg again from the results
     python benchmarks/peer --dry-run --repeats 1 --only "0.1 MB"
 
