@@ -65,10 +65,10 @@ class Comparison:
         """Return the names of the sides that are measured in a case."""
         return ["fedquilt", "Flower", *["Flower, short sleeps"] * (self.short_sleeps and case.megabytes > 0)]
 
-    def measure(self, case: Case, side: str) -> Line:
-        """Measure one side of a case once."""
+    def measure(self, case: Case, side: str, repeat: int) -> Line:
+        """Measure one side of a case once; fedquilt's simulation has another seed in each repeat, as Flower's has."""
         if side == "fedquilt":
-            return {"versions": {"fedquilt": version("fedquilt"), "torch": version("torch")}, **_ours(case)}
+            return {"versions": {"fedquilt": version("fedquilt"), "torch": version("torch")}, **_ours(case, repeat)}
         flower = FlowerSide(self.installed, self.work / "flower", short_sleeps="short" in side)
         if case.megabytes:
             found = flower.deployment(case.megabytes, AGENTS, case.rounds)
@@ -80,10 +80,10 @@ class Comparison:
         return {"versions": self.installed.versions, **found}
 
 
-def _ours(case: Case) -> dict[str, Any]:
+def _ours(case: Case, repeat: int) -> dict[str, Any]:
     if case.megabytes:
         return fedquilt_side.deployment(case.megabytes, AGENTS, case.rounds)
-    return fedquilt_side.simulation(case.rounds)
+    return fedquilt_side.simulation(case.rounds, seed=repeat)
 
 
 def run(comparison: Comparison, cases: Sequence[Case], repeats: int, progress: Progress) -> None:
@@ -92,7 +92,7 @@ def run(comparison: Comparison, cases: Sequence[Case], repeats: int, progress: P
     for repeat, case in itertools.product(range(1, repeats + 1), cases):
         for side in comparison.sides(case):
             key = {"case": case.name, "side": side, "repeat": repeat, "rounds": case.rounds}
-            line = progress.part(key, partial(comparison.measure, case, side))
+            line = progress.part(key, partial(comparison.measure, case, side, repeat))
             shown = {name: line.get(name) for name in ("case", "side", "seconds", "accuracy", "total_seconds")}
             print(json.dumps(shown), flush=True)
 

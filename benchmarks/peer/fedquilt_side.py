@@ -22,11 +22,12 @@ def deployment(megabytes: float, agents: int, rounds: int, clients: int | None =
     return run_command(["bench", "round", *(f"--{key}={value}" for key, value in sizes.items()), "--json"])
 
 
-def simulation(rounds: int) -> dict[str, Any]:
+def simulation(rounds: int, seed: int) -> dict[str, Any]:
     """Measure the simulation; its accuracy is that after the last round."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        measured = run_command(["simulate", str(EXPERIMENT), "--set", f"rounds={rounds}", "--out", str(out), "--json"])
+        settings = ["--set", f"rounds={rounds}", "--set", f"seed={seed}"]
+        measured = run_command(["simulate", str(EXPERIMENT), *settings, "--out", str(out), "--json"])
     measured["command"] = measured["command"].replace(str(out), "RUN").replace(str(EXPERIMENT), EXPERIMENT.name)
     return measured
 
