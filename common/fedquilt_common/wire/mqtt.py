@@ -114,7 +114,10 @@ class _CountingClient(Client):
         return secure_socket(cast("ssl.SSLContext", self._ssl_context), tcp_sock, self._host, self._connect_timeout)
 
     def _create_socket_connection(self) -> socket.socket:
-        return open_connection(self._host, self._port, self._connect_timeout)
+        connection = open_connection(self._host, self._port, self._connect_timeout)
+        # Else a small packet waits until the broker's system acknowledges the one before, which Linux delays by 40 ms.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
 
     def _count_received(self, size: int) -> None:
         self.bytes_received += size
