@@ -28,7 +28,7 @@ from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
-from fedquilt_common.training.memory_layout import choose_layout
+from fedquilt_common.training.memory_layout import CONTIGUOUS, choose_layout
 from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
@@ -194,10 +194,10 @@ class TorchLearner:
         module = self._load(arrays, seed, part, training=True)
         if plans:
             module = _make_private(module)
-        layout = choose_layout(module, phases[0].data.x)
+        # Of tensors with their channels last, Opacus computes wrong gradients for convolutions.
+        layout = CONTIGUOUS if plans else choose_layout(module, phases[0].data.x)
         module = arithmetic.place(module)
-        if not plans:  # Opacus takes contiguous weights only
-            layout.order_weights(module)
+        layout.order_weights(module)
         loop = SgdLoop(
             module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
             self.lasting, plans, layout,

@@ -342,3 +342,20 @@ def test_whatever_changes_the_result_changes_the_noise(change: str) -> None:
 
 def test_the_expected_batch_is_never_zero() -> None:
     assert meter(delta=1e-3).charge(49, 1, 1).expected_batch == 1
+
+
+def test_opacus_receives_contiguous_tensors() -> None:
+    """Of images with their channels last, it computes wrong gradients for the second convolution."""
+
+    def build(channels_last: bool) -> nn.Module:
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 3))
+        net.channels_last = channels_last  # type: ignore[assignment]
+        return net
+
+    images = Examples(np.random.default_rng(0).standard_normal((60, 1, 8, 8), dtype=np.float32), np.arange(60) % 3)
+    settings = Training(batch=20, lr=0.1)
+    found = []
+    for wanted in (True, False):
+        one = TorchLearner(functools.partial(build, wanted), settings, Classification(3), meter=meter())
+        found.append(dict(one.train(one.init(0), images, seed=1).arrays))
+    assert not differ(*found)
