@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -20,16 +20,17 @@ class Memory:
     workers: int = 0
 
 
-def sample_memory(memories: Mapping[int, Memory]) -> None:
+def sample_memory(memories: Mapping[int, Memory], servers: Collection[int] = ()) -> None:
     """Raise the peaks of processes, and of their training processes, to what they are now.
 
     Args:
         memories: what is known so far, by process id.
+        servers: the fork servers among them; a fork that has no name yet belongs to nobody.
     """
     for pid, memory in memories.items():
         memory.peak = max(memory.peak, _peak(pid))
     for worker, owner in _others(memories):
-        if owner in memories:
+        if owner in memories and owner not in servers:
             memories[owner].workers = max(memories[owner].workers, _peak(worker))
 
 

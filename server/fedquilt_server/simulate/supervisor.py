@@ -114,8 +114,11 @@ class Supervisor:
     def _sample_memory(self) -> None:
         if time.monotonic() - self._sampled >= SAMPLE_SECONDS:
             self._sampled = time.monotonic()
-            known = {child.process.pid: child.memory for child in self._children.values()}
-            sample_memory({pid: memory for pid, memory in known.items() if pid is not None})
+            running = [(child.process.pid, child) for child in self._children.values()]
+            known = {pid: child.memory for pid, child in running if pid is not None}
+            sample_memory(
+                known, {pid for pid, child in running if child.spec.role == "fork server" and pid is not None}
+            )
 
     def _restart(self, child: _Child, code: int) -> None:
         failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE

@@ -51,7 +51,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("fedquilt federation ", ["init", "renew", "broker", "announce"]),
         ("fedquilt memory ex", ["export"]),
         ("fedquilt agent --allow", ["--allow-import"]),
-        ("fedquilt simulate --li", ["--linger"]),
+        ("fedquilt simulate --li", ["--linger", "--limits"]),
         ("fedquilt --ver", ["--version"]),
     ],
 )
