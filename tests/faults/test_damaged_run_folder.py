@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.runs import reply_places
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
@@ -240,11 +240,6 @@ def test_any_bit_of_the_journal(file: str, outcome: Outcome) -> None:
 
 def replies_on_disk(coordinator: Coordinator) -> list[Path]:
     return sorted(coordinator.run.folder.blobs.replies.folder.iterdir())
-
-
-def reply_places(folder: Path) -> list[ReplyPlace]:
-    in_segments = list(ReplyFiles(folder)._places.values())
-    return in_segments or [ReplyPlace(path) for path in sorted(folder.iterdir())]
 
 
 def restarts(folder: Path) -> int:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.runs import reply_places
 
 from fedquilt_common.experiment.sections import Budget
 from fedquilt_common.wire.transport import Deliver, MqttMessage
 from fedquilt_server.history.log_files import read_events
 from fedquilt_server.round.events import Replied
+from fedquilt_server.runs.reply_files import ReplyPlace
 from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.status.snapshot import StatusStore
 
@@ -211,25 +213,25 @@ def test_a_resumed_run_shows_its_boards_before_any_of_them_reports(rounds: int, 
 def test_replies_that_arrive_with_a_damaged_one_are_sent_again(
     undisturbed: str, stage: Stage, monkeypatch: pytest.MonkeyPatch, storage: str
 ) -> None:
-    """All three arrive together, and the first is damaged before the exchange closes."""
+    """The first one on the disk is damaged before the exchange closes; in a segment, with the others behind it."""
     stage.arrive()
     coordinator = stage.coordinator()
     blobs = coordinator.run.folder.blobs
-    sync, damaged = blobs.sync_replies, list[str]()
+    sync, damaged = blobs.sync_replies, list[ReplyPlace]()
 
     def sync_and_damage() -> None:
         sync()
-        for name in list(blobs.replies._places)[:1] if not damaged else []:
-            place = blobs.replies.find(name)
+        if not damaged:
+            place = next(iter(reply_places(blobs.replies.folder)))
             with place.path.open("r+b") as file:
                 file.seek(place.start + 500)
                 file.write(b"damage")
-            damaged.append(name)
+            damaged.append(place)
 
     monkeypatch.setattr(blobs, "sync_replies", sync_and_damage)
     with stage.closing(coordinator):
         coordinator.execute(stage.offer)
         results = coordinator.run.folder.journal.results()
-    assert len(damaged) == (storage == "segments")
+    assert (damaged[0].size is None) == (storage == "files")
     assert stage.sha256 == undisturbed
     assert [row.replies for row in results] == [3, 3]

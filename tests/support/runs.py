@@ -23,6 +23,7 @@ from fedquilt_common.process.forked import WORKER_NAME
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage
+from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 
 EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
@@ -125,3 +126,9 @@ def journal_events(run: Path, kind: str) -> list[dict[str, Any]]:
             found = journal.execute("SELECT body FROM events WHERE kind = ?", (kind,)).fetchall()
         return [json.loads(body) for (body,) in found]
     return []
+
+
+def reply_places(folder: Path) -> list[ReplyPlace]:
+    """Return where the replies in a run's ``blobs/replies`` are: all in segments, or all in files of their own."""
+    in_segments = list(ReplyFiles(folder)._places.values())
+    return in_segments or [ReplyPlace(path) for path in sorted(folder.iterdir())]

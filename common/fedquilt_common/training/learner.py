@@ -28,7 +28,7 @@ from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
-from fedquilt_common.training.memory_layout import CONTIGUOUS, choose_layout
+from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout
 from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
@@ -192,10 +192,7 @@ class TorchLearner:
         arithmetic = choose_arithmetic(self.training)
         plans = self._charge(phases, schedule, arrays)
         module = self._load(arrays, seed, part, training=True)
-        if plans:
-            module = _make_private(module)
-        # Of tensors with their channels last, Opacus computes wrong gradients for convolutions.
-        layout = CONTIGUOUS if plans else choose_layout(module, phases[0].data.x)
+        module, layout = _make_private(module) if plans else (module, choose_layout(module, phases[0].data.x))
         module = arithmetic.place(module)
         layout.order_weights(module)
         loop = SgdLoop(
@@ -371,14 +368,18 @@ class TorchLearner:
         self.task.check(data.y)
 
 
-def _make_private(module: nn.Module) -> nn.Module:
+def _make_private(module: nn.Module) -> tuple[nn.Module, MemoryLayout]:
+    """Return a module that Opacus can differentiate, and the order of numbers in memory that it needs.
+
+    Opacus 1.6 computes wrong gradients for convolutions of tensors that have their channels last.
+    """
     from fedquilt_common.training.private_gradients import make_private  # loads Opacus
 
     if hasattr(module, "training_loss"):
         raise ExperimentError(
             "with `privacy`, a model cannot have a loss of its own, which may mix samples; choose another"
         )
-    return make_private(module)
+    return make_private(module), CONTIGUOUS
 
 
 def _deepest(outputs: Any) -> Tensor:

@@ -179,14 +179,12 @@ def publish_chunks(
     return True
 
 
-def read_whole(header: ChunkHeader, payload: bytes, limit: int) -> bytes:
+def read_whole(header: ChunkHeader, payload: bytes) -> bytes:
     """Return the bytes of a transfer that is one chunk, with the head of soft labels.
 
     Raises:
-        PayloadError: the transfer is larger than ``limit``.
         DamagedTransferError: the bytes do not have the announced length or digest.
     """
-    check_size(header, limit)
     _check_length(header, payload)
     content = header.head + payload
     if hashlib.sha256(content).hexdigest() != header.digest:

@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 import sys
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -210,13 +211,13 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
         kind = DTYPES[place.dtype]
         return from_wire(self._read(kind, place.start + start * kind.itemsize, stop - start), place.dtype)
 
+    @abstractmethod
     def _view(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
         """Return ``count`` numbers, 1 or more, from byte ``at`` of the container, without a copy."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
         """Return ``count`` numbers from byte ``at`` of the container."""
-        raise NotImplementedError
 
 
 class FileArrays(PackedArrays):

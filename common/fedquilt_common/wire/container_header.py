@@ -1,7 +1,7 @@
 """The header of a safetensors container, as JSON: names, dtypes, shapes and places of its arrays, and texts.
 
-It is read without the library, whose reader needs a file of its own for each container and copies the header's texts
-one by one: a coordinator reads thousands of small containers in each round.
+It is read without the library, whose reader needs a file of its own for each container. A coordinator reads thousands
+of small ones in each round, which are in memory or share a file.
 """
 
 from __future__ import annotations

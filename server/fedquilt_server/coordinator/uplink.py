@@ -15,7 +15,7 @@ from typing import Final
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, read_whole
+from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size, read_whole
 from fedquilt_common.wire.codec import BytesArrays, FileArrays, PackedArrays
 from fedquilt_common.wire.messages import Outcome, ReplyHeader
 from fedquilt_common.wire.topics import Address
@@ -145,6 +145,7 @@ class Uplink:
         if key not in self._refused:
             if header.index != address.chunk:
                 raise DamagedTransferError(f"chunk {header.index} arrived on the topic of chunk {address.chunk}")
+            check_size(header, expected.limit)  # one that is too large belongs to no reply, so it does not count
             self._payload_bytes[address.client] += len(payload)
             self._began.setdefault(address.client, now)
             with report_disk_errors(self._blobs.partial):
@@ -160,7 +161,7 @@ class Uplink:
     ) -> ReplyHeader | None:
         """Add one chunk; returns the reply's header once the reply is complete and has been checked."""
         if header.count == 1:
-            content = read_whole(header, payload, expected.limit)
+            content = read_whole(header, payload)
             reply = self._check(address, BytesArrays(content), expected)
             name = reply_name(address.client, address.round, address.exchange, header.digest)
             self._blobs.replies.append(name, content)

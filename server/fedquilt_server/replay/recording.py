@@ -85,7 +85,7 @@ class Recording:
         return ReplyFiles(self.folder / BLOBS / REPLIES)
 
     def reply_place(self, event: Replied) -> ReplyPlace:
-        """Return where the run folder keeps a reply; the file need not exist."""
+        """Return where the run folder keeps a reply, whether the file exists or not."""
         return self._kept.find(reply_name(event.client, event.round, event.exchange, event.digest))
 
 

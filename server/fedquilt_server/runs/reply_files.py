@@ -69,7 +69,7 @@ class ReplyFiles:
     """The replies in a folder; one process writes, others may read.
 
     Args:
-        folder: need not exist for a reader.
+        folder: where they are; a writer must create it first.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -114,11 +114,9 @@ class Supervisor:
     def _sample_memory(self) -> None:
         if time.monotonic() - self._sampled >= SAMPLE_SECONDS:
             self._sampled = time.monotonic()
-            running = [(child.process.pid, child) for child in self._children.values()]
-            known = {pid: child.memory for pid, child in running if pid is not None}
-            sample_memory(
-                known, {pid for pid, child in running if child.spec.role == "fork server" and pid is not None}
-            )
+            running = {child.process.pid: child for child in self._children.values() if child.process.pid is not None}
+            servers = {pid for pid, child in running.items() if child.spec.role == "fork server"}
+            sample_memory({pid: child.memory for pid, child in running.items()}, servers)
 
     def _restart(self, child: _Child, code: int) -> None:
         failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.warm import ForkedProgram
+from tests.unit.client.pool_driver import Driver, workers_of_this_process
 
 from fedquilt_client import worker_process
 from fedquilt_client.agent import Agent
@@ -295,3 +296,20 @@ class Kit:
 @pytest.fixture
 def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     return Kit(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    driver = Driver(getattr(request, "param", 1))
+    yield driver
+    driver.pool.close()
+    assert workers_of_this_process() == []
+
+
+@pytest.fixture
+def seen(kit: Kit) -> Path:
+    """A folder in which jobs leave a trace."""
+    folder = kit.folder / "seen"
+    folder.mkdir()
+    kit.monkeypatch.setenv("SEEN", str(folder))
+    return folder

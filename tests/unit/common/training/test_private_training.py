@@ -345,7 +345,7 @@ def test_the_expected_batch_is_never_zero() -> None:
 
 
 def test_opacus_receives_contiguous_tensors() -> None:
-    """Of images with their channels last, it computes wrong gradients for the second convolution."""
+    """With channels-last images, Opacus computes wrong gradients for the second convolution."""
 
     def build(channels_last: bool) -> nn.Module:
         net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 3))

@@ -113,7 +113,7 @@ def test_groups_are_removed_once_they_are_empty(tmp_path: Path) -> None:
     group = limiter.limit(sleeper(tmp_path), BOTH).group
     assert group is not None
     for path in (*group.iterdir(), tree.groups / "cgroup.subtree_control"):
-        path.unlink()  # the kernel's files need not be removed
+        path.unlink()  # a real group can be removed with its files
     limiter.close()
     assert not tree.groups.exists()
     limiter.close()
