@@ -207,7 +207,13 @@ class Driver:
     def _new_machine(self, state: State, done: int) -> Machine:
         policy = Policy(self.rounds, self.fleet.clients, self.fleet.clients)
         return Machine(
-            self.fleet.algorithm, policy, state, self.fleet.ctx, lambda e: self.replies[e.digest], done, validates=True
+            self.fleet.algorithm,
+            policy,
+            state,
+            self.fleet.ctx,
+            lambda events: [self.replies[event.digest] for event in events],
+            done,
+            validates=True,
         )
 
     def happen(self, event: Event) -> None:

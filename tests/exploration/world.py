@@ -6,7 +6,7 @@ The coordinator's driver is imitated: it journals an event, hands it to the mach
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -59,7 +59,7 @@ class World:
     def machine(self, done: int = 0, state: State = START) -> Machine:
         """Return a machine before round ``done + 1``."""
         algorithm = cast(Algorithm, ScriptedAlgorithm(self))
-        return Machine(algorithm, self.policy, state, _context, read_reply, done, validates=True)
+        return Machine(algorithm, self.policy, state, _context, read_replies, done, validates=True)
 
     def __str__(self) -> str:
         deadline = f"deadline, {self.shortfall}" if self.deadline else "no deadline"
@@ -72,9 +72,9 @@ def _context(round: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0)
     return cast(ServerContext, tuple(turned))
 
 
-def read_reply(event: Replied) -> Arrays:
+def read_replies(events: Sequence[Replied]) -> list[Arrays]:
     """Tenths, so that the order of a sum shows in its bits."""
-    return {"w": np.array([0.1 * (1 + event.client) * (event.round + 2 * event.exchange)])}
+    return [{"w": np.array([0.1 * (1 + event.client) * (event.round + 2 * event.exchange)])} for event in events]
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,13 @@ def test_the_order_of_clients_is_that_of_the_sum() -> None:
     assert values == {(0.25,)}
 
 
-@given(exchanges(), st.integers(1, 9))
-def test_blocks_change_nothing(replies: dict[int, Reply], size: int) -> None:
+@settings(deadline=None)
+@given(exchanges(), st.integers(1, 9), st.sampled_from([0, 10**9]))
+def test_blocks_and_threads_change_nothing(replies: dict[int, Reply], size: int, worth: int) -> None:
     whole = mean(replies)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(averages, "BLOCK", size)
+        patch.setattr(averages, "_WORTH_THREADS", worth)
         assert same_bits(mean(replies), whole)
 
 

@@ -7,7 +7,7 @@ last checkpoint and the journaled events after it, as the coordinator does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,9 +68,9 @@ class Watched(FedAvg):
         return State(mean(replies, like=state.arrays), {"count": np.array([len(replies)])})
 
 
-def load(event: Replied) -> Arrays:
+def load(events: Sequence[Replied]) -> list[Arrays]:
     """A reply's digest stands for its numbers; thirds, so that the order of summing shows in the bits."""
-    return {"w": np.full(3, int(event.digest) / 3, np.float32)}
+    return [{"w": np.full(3, int(event.digest) / 3, np.float32)} for event in events]
 
 
 def lab(number: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0) -> ServerContext:

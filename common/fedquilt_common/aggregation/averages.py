@@ -6,19 +6,25 @@ Sums run in float64 and in client order, not in the order of arrival, so the res
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.selectors import Selector, as_slice, length, mesh, positions
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.wire.codec import BLOCK, block
+
+_Step = Callable[[], None]
+_WORTH_THREADS: Final = 4 * BLOCK
+"""Numbers of a model from which threads are worth their start."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,9 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
     ordered = [replies[client] for client in sorted(replies)]
     first = like if like is not None else ordered[0].arrays
     weighted = [(reply.arrays, reply.weight) for reply in ordered]
-    return {name: _mean_array(name, first[name], weighted) for name in first}
+    results = {name: np.empty(first[name].shape, first[name].dtype) for name in first}
+    _run_steps([step for name, result in results.items() for step in _plan_mean(name, result, weighted)], results)
+    return results
 
 
 def aggregate(model: Arrays, updates: Mapping[ClientId, SubModelUpdate]) -> dict[str, NDArray[Any]]:
@@ -78,7 +86,12 @@ def aggregate(model: Arrays, updates: Mapping[ClientId, SubModelUpdate]) -> dict
     """
     _check_weights({client: update.weight for client, update in updates.items()})
     ordered = [updates[client] for client in sorted(updates)]
-    return {name: _aggregate_array(name, np.asarray(model[name]), ordered) for name in model}
+    results, steps = dict[str, NDArray[Any]](), list[_Step]()
+    for name in model:
+        results[name], own = _plan_array(name, np.asarray(model[name]), ordered)
+        steps += own
+    _run_steps(steps, results)
+    return results
 
 
 def _check_weights(weights: Mapping[ClientId, float]) -> None:
@@ -88,38 +101,48 @@ def _check_weights(weights: Mapping[ClientId, float]) -> None:
         raise PayloadError("the replies' weights must be finite, not negative and not all zero")
 
 
-def _mean_array(name: str, like: NDArray[Any], weighted: Sequence[tuple[Arrays, float]]) -> NDArray[Any]:
-    result = np.empty(like.shape, like.dtype)
+def _run_steps(steps: Sequence[_Step], results: Arrays) -> None:
+    """Run steps, each of which fills its own part of the results, so that their order does not matter."""
+
+    def run(some: Sequence[_Step]) -> list[None]:
+        return [step() for step in some]
+
+    map_in_threads(run, steps, worth=sum(array.size for array in results.values()) >= _WORTH_THREADS)
+
+
+def _plan_mean(name: str, result: NDArray[Any], weighted: Sequence[tuple[Arrays, float]]) -> Iterator[_Step]:
+    """Return the steps that fill a new array with the weighted mean, a block each."""
     flat = result.reshape(-1)
-    sums, products = np.empty(min(BLOCK, flat.size)), np.empty(min(BLOCK, flat.size))
-    total_weight = sum(weight for _, weight in weighted)
     for start in range(0, flat.size, BLOCK):
-        stop = min(start + BLOCK, flat.size)
-        total, product = sums[: stop - start], products[: stop - start]
-        total.fill(0.0)
-        for arrays, weight in weighted:
-            np.multiply(block(arrays, name, start, stop), weight, out=product, dtype=np.float64)
-            total += product
-        total /= total_weight
-        flat[start:stop] = _round_integers(total, like.dtype)
-    return result
+        yield partial(_mean_block, name, flat[start : start + BLOCK], start, weighted)
+
+
+def _mean_block(name: str, result: NDArray[Any], start: int, weighted: Sequence[tuple[Arrays, float]]) -> None:
+    total, product = np.zeros(result.size), np.empty(result.size)
+    for arrays, weight in weighted:
+        np.multiply(block(arrays, name, start, start + result.size), weight, out=product, dtype=np.float64)
+        total += product
+    total /= sum(weight for _, weight in weighted)
+    result[:] = _round_integers(total, result.dtype)
 
 
 def _round_integers(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
     return values if dtype.kind == "f" else np.asarray(np.rint(values))
 
 
-def _aggregate_array(name: str, array: NDArray[Any], updates: Sequence[SubModelUpdate]) -> NDArray[Any]:
+def _plan_array(name: str, array: NDArray[Any], updates: Sequence[SubModelUpdate]) -> tuple[NDArray[Any], list[_Step]]:
+    """Return the new array, and the steps that fill it."""
     with_array = [update for update in updates if name not in update.part.absent]
     if with_array and all(_is_whole(name, array.shape, update) for update in with_array):
-        return _mean_array(name, array, [(update.arrays, update.weight) for update in with_array])
+        whole = np.empty(array.shape, array.dtype)
+        return whole, list(_plan_mean(name, whole, [(update.arrays, update.weight) for update in with_array]))
     rows = array.reshape(-1, 1) if array.ndim < 2 else array
     result: NDArray[Any] = rows.copy()
     row_maps = [_RowMap.from_update(name, update, rows.shape) for update in with_array]
     height = max(1, BLOCK // max(1, rows[:1].size))
-    for start in range(0, len(rows), height):
-        _aggregate_band(result[start : start + height], start, row_maps)
-    return result.reshape(array.shape)
+    starts = range(0, len(rows), height)
+    bands: list[_Step] = [partial(_aggregate_band, result[start : start + height], start, row_maps) for start in starts]
+    return result.reshape(array.shape), bands
 
 
 def _is_whole(name: str, shape: tuple[int, ...], update: SubModelUpdate) -> bool:

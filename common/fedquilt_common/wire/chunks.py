@@ -267,9 +267,12 @@ class Assembly:
         return not self._missing_count
 
     def _write(self, payload: bytes, offset: int) -> None:
-        with self.path.open("r+b") as file:
-            file.seek(offset)
-            file.write(payload)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            while written := os.pwrite(descriptor, payload, offset):  # fewer bytes if the disk is full; then it raises
+                payload, offset = payload[written:], offset + written
+        finally:
+            os.close(descriptor)
 
     @property
     def missing(self) -> set[int]:

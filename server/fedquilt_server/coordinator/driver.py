@@ -124,7 +124,7 @@ class Driver:
         if isinstance(event, Replied):
             outcome, _ = self._machine.judge(event.client, event.round, event.exchange)
             if outcome == "accepted":
-                self._run.folder.blobs.reply(event)
+                self._run.folder.blobs.verify(event)
 
     def _restart_round(self, damage: DamagedReplyError, *, replaying: bool = False) -> None:
         """Journal that the open round starts again because of a damaged reply, and open it."""

@@ -118,9 +118,9 @@ class ReplyMaker:
         self._memories.commit(exchange.message, event.client, reply.memory)
         return reply
 
-    def load(self, event: Replied) -> Arrays:
-        """Return the arrays of a reply that counts."""
-        return self._accepted[event.digest].place.arrays()
+    def load(self, events: Sequence[Replied]) -> list[Arrays]:
+        """Return the arrays of replies that count."""
+        return [self._accepted[event.digest].place.arrays() for event in events]
 
     def check_kept(self) -> None:
         """Check that the kept replies of the round are still there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fedquilt_common.algorithm_api import ServerContext
 from fedquilt_common.types import Arrays, ClientId, Profile
@@ -10,5 +10,5 @@ from fedquilt_server.round.events import Replied
 
 ContextFactory = Callable[[int, Mapping[ClientId, Profile], float], ServerContext]
 """Makes the context of a round from its number, the connected clients and the Unix time at which it opens."""
-Load = Callable[[Replied], Arrays]
-"""Returns the arrays of an accepted reply."""
+Load = Callable[[Sequence[Replied]], Sequence[Arrays]]
+"""Returns the arrays of accepted replies, in their order."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
+from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
@@ -20,6 +21,8 @@ BLOBS: Final = "blobs"
 """Name of their folder in a run folder."""
 REPLIES: Final = "replies"
 """Name of the replies' folder below it."""
+_LARGE: Final = 4 * 1024 * 1024
+"""Bytes of replies that several threads verify; below, starting them takes longer."""
 
 
 class DamagedReplyError(RunFolderError):
@@ -59,17 +62,36 @@ class BlobStore:
         """Return the path of the blob with this digest, whether it exists or not."""
         return self.folder / digest
 
-    def reply(self, event: Replied) -> FileArrays:
-        """Return the arrays of an accepted reply, read when they are used.
+    def load_replies(self, events: Sequence[Replied]) -> list[FileArrays]:
+        """Return the arrays of accepted replies, read when they are used.
+
+        Raises:
+            DamagedReplyError: the bytes of one do not have the reply's digest, or are missing.
+        """
+        places = [self._place(event) for event in events]
+        size = sum(_LARGE if place.size is None else place.size for place in places)
+        return map_in_threads(self._load_each, events, worth=size >= _LARGE)
+
+    def verify(self, event: Replied) -> None:
+        """Verify an accepted reply.
 
         Raises:
             DamagedReplyError: its bytes do not have the reply's digest, or are missing.
         """
-        place = self.replies.find(reply_name(event.client, event.round, event.exchange, event.digest))
+        self._load(event)
+
+    def _load_each(self, events: Sequence[Replied]) -> list[FileArrays]:
+        return [self._load(event) for event in events]
+
+    def _load(self, event: Replied) -> FileArrays:
+        place = self._place(event)
         damage = place.find_damage(event.digest)
         if damage is not None:
             raise DamagedReplyError(place.path, event, damage)
         return place.arrays()
+
+    def _place(self, event: Replied) -> ReplyPlace:
+        return self.replies.find(reply_name(event.client, event.round, event.exchange, event.digest))
 
     def sync_replies(self) -> None:
         """Make all replies durable.

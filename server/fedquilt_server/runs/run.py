@@ -127,7 +127,7 @@ class ActiveRun:
         algorithm, state, load = (
             make_server_half(self.workbench, self.folder.path),
             self.checkpoints.read(),
-            self.folder.blobs.reply,
+            self.folder.blobs.load_replies,
         )
         done, validates = self.checkpoints.last.round, os.environ.get(VALIDATE, "") == "1"
         policy, context_for = make_policy(self.experiment), partial(make_context, self.workbench)

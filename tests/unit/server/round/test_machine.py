@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -46,9 +46,9 @@ def labs(per_round: int) -> ContextFactory:
     return make
 
 
-def load(event: Replied) -> Arrays:
+def load(events: Sequence[Replied]) -> list[Arrays]:
     """A reply's digest stands for its one number."""
-    return {"w": np.array([float(event.digest)], np.float32)}
+    return [{"w": np.array([float(event.digest)], np.float32)} for event in events]
 
 
 class Driver:

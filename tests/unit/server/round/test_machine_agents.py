@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,9 +48,9 @@ class TwoSteps(FedAvg):
         return State(mean(digested, like=state.arrays), consensus)
 
 
-def load(event: Replied) -> Arrays:
+def load(events: Sequence[Replied]) -> list[Arrays]:
     """A reply's digest stands for its one number."""
-    return {"w": np.array([float(event.digest)], np.float32)}
+    return [{"w": np.array([float(event.digest)], np.float32)} for event in events]
 
 
 def machine(policy: Policy, algorithm: Algorithm, per_round: int, done: int = 0, state: State | None = None) -> Machine:

@@ -42,7 +42,7 @@ class Federation(Driver):
         self.now = 0.0
         start = State({"weight": np.zeros((3, 5), np.float32), "steps": np.zeros((), np.int64)})
         self.machine = Machine(
-            algorithm, policy, start, labs(4), lambda event: self.arrays[event.digest], validates=True
+            algorithm, policy, start, labs(4), lambda events: [self.arrays[e.digest] for e in events], validates=True
         )
         self.join(0, *range(6))
 

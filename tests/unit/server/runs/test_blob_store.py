@@ -66,7 +66,7 @@ def test_an_array_of_a_state_that_is_read_while_its_file_is_replaced_stays_whole
 
 
 def test_a_blob_that_is_gone_is_named(store: BlobStore) -> None:
-    for attempt in (lambda: store.blob("ab" * 32), lambda: store.reply(reply())):
+    for attempt in (lambda: store.blob("ab" * 32), lambda: store.verify(reply())):
         with pytest.raises(RunFolderError, match=r"(ab){32}|(cd){32}.* cannot be read: No such file"):
             attempt()
     with pytest.raises(RunFolderError, match=r"(ab){32} cannot be used: No such file"):
@@ -92,13 +92,13 @@ def test_a_damaged_reply_is_named_and_can_be_sent_again(store: BlobStore) -> Non
     with pytest.raises(
         DamagedReplyError, match=f"{path}, the reply of client 3 to round 2, exchange 1, is dam"
     ) as found:
-        store.reply(event)
+        store.verify(event)
     assert found.value.event == event
     store.discard(found.value)
     store.discard(found.value)
     assert not path.exists()
     path.write_bytes(blob.path.read_bytes())
-    assert store.reply(event)["a"].tolist() == [0, 1, 2, 3, 4]
+    assert store.load_replies([event])[0]["a"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_full_disk_is_named(store: BlobStore) -> None:
@@ -118,9 +118,9 @@ def test_nobodys_bytes_stand_for_anothers(store: BlobStore) -> None:
     assert len(paths) == 8
     blob = store.put(ARRAYS)
     store.replies.path(reply_name(3, 2, 1, blob.digest)).write_bytes(blob.path.read_bytes())
-    assert store.reply(reply(digest=blob.digest))["a"].tolist() == [0, 1, 2, 3, 4]
+    assert store.load_replies([reply(digest=blob.digest)])[0]["a"].tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(RunFolderError):
-        store.reply(reply(client=4, digest=blob.digest))
+        store.verify(reply(client=4, digest=blob.digest))
 
 
 def test_cleaning_keeps_what_is_named_and_nothing_else(store: BlobStore) -> None:
