@@ -58,6 +58,11 @@ class BoardRun:
         return ExperimentTools(self.experiment, self.allowed, form)
 
     @cached_property
+    def is_private(self) -> bool:
+        """Whether any client trains with local differential privacy."""
+        return self.experiment.is_private
+
+    @cached_property
     def algorithm(self) -> Algorithm:
         """The algorithm with the hyper-parameters of the experiment."""
         return self.tools.algorithm()
@@ -314,7 +319,7 @@ class TaskContext:
         """Return the reply as it may leave the board."""
         if self._account is not None:
             return self._account.withhold(reply)
-        return replace(reply, weight=1.0) if self.board.experiment.is_private else reply
+        return replace(reply, weight=1.0) if self.board.is_private else reply
 
     def spending(self) -> Spending | None:
         """Return what the task has spent of the client's privacy; None for nothing. Raises as ``PrivacyAccount``."""

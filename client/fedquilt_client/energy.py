@@ -96,9 +96,9 @@ class TaskShares:
         self._shares: dict[int, float] = {}
         self._settled: float | None = None
 
-    def __bool__(self) -> bool:
-        """Whether any task runs."""
-        return bool(self._shares)
+    def __len__(self) -> int:
+        """Number of tasks that run."""
+        return len(self._shares)
 
     def begin(self, task: int, total: float | None) -> None:
         """Start a task when the board's energy is ``total``; None if that is unknown."""
@@ -167,11 +167,12 @@ class EnergyMeter:
         with self._changed:
             return EnergyReading(self._count.watts, self._count.joules, self._source)
 
-    def begin(self, task: int) -> None:
-        """Start to count the energy of a task."""
+    def begin(self, task: int) -> float | None:
+        """Start to count the energy of a task; returns its share of the board's power, None if that is unknown."""
         with self._changed:
             self._shares.begin(task, self._total())
             self._changed.notify_all()
+            return None if self._count.watts is None else self._count.watts / len(self._shares)
 
     def share(self, task: int) -> float | None:
         """Return the energy of a task up to now, in joules; None if it is unknown."""

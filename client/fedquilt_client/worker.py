@@ -6,6 +6,7 @@ The agent starts it. It may be killed at any time, and it exits when the agent h
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import sys
@@ -43,7 +44,7 @@ from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training.out_of_memory import is_out_of_memory
 from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job
-from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.codec import open_arrays, write_arrays
 from fedquilt_common.wire.messages import MAX_METRICS, REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
 
 PROGRESS_SECONDS = 0.5
@@ -51,6 +52,10 @@ _REMEMBERED: Final = 10_000
 """Files whose digests were right and are not computed again."""
 PLENTY = 1 << 30
 """A training process with at least this many free bytes keeps the memory that it frees."""
+MEMORY_SECONDS: Final = 1.0
+"""Time between two readings of the free memory when jobs start: small jobs must not wait for them."""
+QUICK_SECONDS: Final = 0.1
+"""A job that took less has used the power that it began with."""
 
 
 _TELL_NOTHING: Final = (ExperimentError, PackageMissingError, RunFolderError, SliceError)
@@ -77,9 +82,12 @@ class Worker:
         self.cancelled: set[int] = set()
         self.energies: queue.SimpleQueue[tuple[int, float | None] | None] = queue.SimpleQueue()
         """Answers to the event ``trained``: the job's number, and the joules if they are known; None ends them."""
+        self._began = 0.0
+        self._memory_at, self._free = -math.inf, 0
 
     def do(self, job: Job) -> None:
         """Do one job; an error becomes an event with a reason, unless the job is cancelled."""
+        self._began = time.monotonic()
         try:
             result = self._work(job)
             trim_heap()
@@ -109,7 +117,7 @@ class Worker:
         from fedquilt_client.context import TaskContext
         from fedquilt_client.privacy_account import check_owner_limit
 
-        if _is_scarce(job):
+        if self._is_scarce(job):
             return_freed_memory(TRAINING)
         else:
             keep_freed_memory()
@@ -142,7 +150,7 @@ class Worker:
             memory = write_arrays(job.memory_out, ctx.memory_to_store).digest
             sync(job.memory_out)
         taken = {
-            "joules": self._ask_energy(job),
+            "joules": self._find_energy(job),
             "memory_peak": peak_bytes() if has_peak else None,
             "gpu_memory_peak": gpu_peak_bytes() if job.measured else None,
         }
@@ -154,15 +162,26 @@ class Worker:
         found = {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
         return {**found, "spent": None if spent is None else spent.model_dump()}
 
-    def _ask_energy(self, job: Job) -> float | None:
-        """Ask the agent for the energy of the job up to now; None if it is unknown."""
+    def _find_energy(self, job: Job) -> float | None:
+        """Return the joules that the job has taken, None if unknown; the agent knows those of a long one."""
         if not (job.measured and job.metered):
             return None
+        seconds = time.monotonic() - self._began
+        if job.watts is not None and seconds < QUICK_SECONDS:
+            return job.watts * seconds
         self._emit(job.number, "trained")
         while (answer := self.energies.get()) is not None:
             if answer[0] == job.number:  # one to a job that was cancelled may be left
                 return answer[1]
         return None
+
+    def _is_scarce(self, job: Job) -> bool:
+        """Whether training must save memory although that is slower: memory is limited, or little is free."""
+        if job.budget is not None or (job.limit_file is not None and read_limit(job.limit_file) is not None):
+            return True
+        if self._began >= self._memory_at + MEMORY_SECONDS:
+            self._memory_at, self._free = self._began, free_capacity(None, job.sharing)
+        return self._free < PLENTY
 
     def _check_inputs(self, job: Job) -> None:
         """Check the digests of the job's files; what many clients or rounds share is read once."""
@@ -210,12 +229,6 @@ def _capacity(job: Job) -> int:
     return free if limit is None else min(free, limit)
 
 
-def _is_scarce(job: Job) -> bool:
-    """Whether training must save memory although that is slower: memory is limited, or little is free."""
-    limited = job.budget is not None or (job.limit_file is not None and read_limit(job.limit_file) is not None)
-    return limited or free_capacity(None, job.sharing) < PLENTY
-
-
 def _modified(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
@@ -251,7 +264,7 @@ def _failure(error: Exception, *, private: bool = False) -> dict[str, str]:
 def _task(job: Job, board: Any) -> Task:
     """Return the task with the received arrays: a container, or the patches of a sub-model."""
     if job.slice is None:
-        return Task(job.kind, FileArrays(job.patches[0].path) if job.patches else {}, job.scalars)
+        return Task(job.kind, open_arrays(job.patches[0].path) if job.patches else {}, job.scalars)
     slices = [_slice(board.anatomy, message) for message in job.slices]
     own = slices[job.slice]
     arrays = AssembledArrays(own, slices, [patch.path for patch in job.patches], board.experiment.wire.down)

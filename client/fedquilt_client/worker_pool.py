@@ -309,8 +309,8 @@ class WorkerPool:
             slot.process = self._spawn(number)
         slot.need, slot.kills_before = 0, self._count_kills()
         if self._meter is not None:
-            self._meter.begin(job.number)
-            job = job.model_copy(update={"metered": self._meter.may_know})
+            watts = self._meter.begin(job.number)
+            job = job.model_copy(update={"metered": self._meter.may_know, "watts": watts})
         slot.write(job.model_dump_json())
 
     def _count_kills(self) -> int:

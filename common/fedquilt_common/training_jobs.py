@@ -113,8 +113,10 @@ class Job(BaseModel):
         ledgers: folder of the board's privacy ledgers; None in a replay.
         max_epsilon: the most that the board's owner allows for any samples; None: no limit.
         measured: whether the reply carries what the training took.
-        metered: whether its energy may be known; then the process asks for it with the event ``trained``, and waits for
-            ``{"energy": number, "joules": ...}``.
+        metered: whether its energy may be known. The process asks for that of a long job with the event ``trained``,
+            and waits for ``{"energy": number, "joules": ...}``.
+        watts: the job's share of the board's power when it began, from which the energy of a short one follows; None:
+            unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -142,6 +144,7 @@ class Job(BaseModel):
     fitting: dict[str, tuple[int, ...]] | None = None
     measured: bool = False
     metered: bool = False
+    watts: float | None = None
     data: JobData | None = None
     ledgers: Path | None = None
     max_epsilon: float | None = None

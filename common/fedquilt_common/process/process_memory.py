@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ PROC: Final = Path("/proc")
 """Where Linux describes processes."""
 _RESET_PEAK: Final = "5"
 """What resets ``VmHWM`` in ``clear_refs``; see proc_pid_clear_refs(5)."""
+_PEAK: Final = re.compile(r"^VmHWM:\s*(\d+) kB$", re.MULTILINE)
 
 
 def resident_bytes(processes: Iterable[int], proc: Path = PROC) -> int | None:
@@ -44,7 +46,12 @@ def reset_peak(process: Path = PROC / "self") -> bool:
 
 def peak_bytes(process: Path = PROC / "self") -> int | None:
     """Return the most bytes that this process has held since the start or ``reset_peak``; None if unknown."""
-    return _status(process).get("VmHWM")
+    try:
+        text = (process / "status").read_text(errors="replace")
+    except OSError:
+        return None
+    found = _PEAK.search(text)  # a training process asks for each job: the other fields need not be parsed
+    return int(found[1]) * 1024 if found else None
 
 
 def reset_gpu_peak() -> None:

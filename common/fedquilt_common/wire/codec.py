@@ -108,6 +108,8 @@ def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
     return x.astype(np.float32) if dtype == "F16" else x
 
 
+_SMALL: Final = 1 << 20
+"""Bytes of a file up to which reading it costs less than mapping each of its arrays."""
 _SPEC_DTYPE: Final = {
     "F32": "float32",
     "F64": "float64",
@@ -277,6 +279,16 @@ class BytesArrays(PackedArrays):
 
     def _read(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
         return self._view(kind, at, count) if count else np.empty(0, kind)
+
+
+def open_arrays(path: Path) -> PackedArrays:
+    """Return the arrays of a container in a file; those of a small one are read at once.
+
+    Raises:
+        PayloadError: the bytes are not a valid safetensors container of dtypes that fedquilt sends.
+        OSError: the file cannot be read.
+    """
+    return BytesArrays(path.read_bytes()) if path.stat().st_size <= _SMALL else FileArrays(path)
 
 
 BLOCK: Final = 1 << 18

@@ -13,6 +13,7 @@ import pytest
 from tests.support.agents import notices, presences, telemetry
 from tests.unit.client.test_agent_cli import agent_process
 
+from fedquilt_client import worker as worker_module
 from fedquilt_client.reports import MOST_NOTICES, NOTICE_SECONDS, NoticeLimit
 from fedquilt_client.worker import Worker
 from fedquilt_common.wire.codec import FileArrays
@@ -96,6 +97,23 @@ def test_the_energy_of_a_job(kit: Kit) -> None:
     found = do(kit.job(kit.run(), measured=True, metered=True), 2.5)
     assert found["joules"] == 2.5
     assert found["memory_peak"] > 10_000_000
+
+
+def test_the_energy_of_a_short_job_follows_from_its_power(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process does not wait for the agent."""
+    monkeypatch.setattr(worker_module, "QUICK_SECONDS", 60.0)
+    out = io.StringIO()
+    job = kit.job(kit.run(), measured=True, metered=True, watts=1e6)
+    began = time.monotonic()
+    Worker(out).do(job)
+    seconds = time.monotonic() - began
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["done"]
+    assert 0 < metrics(FileArrays(job.reply))["joules"] < 1e6 * seconds
+
+
+def test_the_agent_knows_the_energy_of_a_long_job(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "QUICK_SECONDS", 0.0)
+    assert do(kit.job(kit.run(), measured=True, metered=True, watts=1e6), 2.5)["joules"] == 2.5
 
 
 def test_an_unknown_energy_is_left_out(kit: Kit) -> None:

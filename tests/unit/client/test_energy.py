@@ -148,7 +148,9 @@ def steady(quick: None) -> Iterator[tuple[EnergyMeter, Steady]]:
 def test_a_meter_counts_the_board_and_its_tasks(steady: tuple[EnergyMeter, Steady], wait_for: Wait) -> None:
     meter, sensor = steady
     wait_for(lambda: meter.reading.joules is not None)
-    meter.begin(7)
+    assert meter.begin(7) == 5.0
+    assert meter.begin(8) == 2.5
+    meter.end(8)
     seen = sensor.readings
     wait_for(lambda: sensor.readings > seen + 3)  # a task ends the longer pause of an idle board
     assert meter.may_know
@@ -207,7 +209,7 @@ def test_a_sensor_without_figures(quick: None, wait_for: Wait) -> None:
     meter.start()
     assert asked.wait(20)
     wait_for(lambda: not meter.may_know)
-    meter.begin(1)
+    assert meter.begin(1) is None
     assert (meter.reading, meter.share(1)) == (EnergyReading(), None)
     meter.stop()
 
