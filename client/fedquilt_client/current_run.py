@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from fedquilt_client.downloads import Downloads
-from fedquilt_client.records import StoredReply
+from fedquilt_client.records import StoredReply, name_reply
 from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.store import RunStore
 from fedquilt_client.tasks import TaskId
@@ -71,7 +71,7 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
         job.round,
         job.exchange,
         job.fingerprint,
-        f"reply-{job.round}.{job.exchange}-{finished.digest[:16]}",
+        name_reply(job.round, job.exchange, job.fingerprint, finished.digest, finished.head),
         finished.digest,
         finished.size,
         finished.head,

@@ -1,11 +1,18 @@
-"""The record of a client on this board: its replies and the private memory after each, in one checked file."""
+"""The record of a client on this board: its replies and the private memory after each.
+
+It is one checked file, so that memory and replies are committed together. A client without private memory needs none:
+the names of its replies' files say the same.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +21,8 @@ from fedquilt_common.files.durable import write_atomically, write_durably
 from fedquilt_common.types import ExchangeId
 
 COMMITTED: Final = "committed.json"
+_MEMORY: Final = "memory-"
+_REPLY: Final = re.compile(r"reply-(\d{1,9})\.(\d{1,9})-(\w{1,64})-([0-9a-f]{64})-(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,37 @@ def read_record(home: Path) -> ClientRecord:
         return ClientRecord()
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {error}") from None
+
+
+def name_reply(round: int, exchange: int, task: str, digest: str, head: int) -> str:
+    """Return the name of a reply's file, which says all about it but its size."""
+    return f"reply-{round}.{exchange}-{task}-{digest}-{head}"
+
+
+def name_memory(exchange: ExchangeId, digest: str) -> str:
+    """Return the name of the file of the private memory after a reply."""
+    return f"{_MEMORY}{exchange[0]}.{exchange[1]}-{digest[:16]}"
+
+
+def find_replies(run: str, client: int, home: Path) -> ClientRecord:
+    """Return what the names of the replies' files say; an empty record if there is a private memory, which they omit.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        files = list(os.scandir(home))
+    except FileNotFoundError:
+        return ClientRecord()
+    if any(file.name.startswith(_MEMORY) for file in files):
+        return ClientRecord()
+    found = [(match, file) for file in files if (match := _REPLY.fullmatch(file.name))]
+    replies = tuple(
+        StoredReply(run, client, int(m[1]), int(m[2]), m[3], file.name, m[4], file.stat().st_size, int(m[5]))
+        for m, file in found
+    )
+    exchanges = dict.fromkeys((reply.round, reply.exchange) for reply in sorted(replies, key=attrgetter("round")))
+    return ClientRecord(replies, tuple(StoredMemory(exchange) for exchange in exchanges))
 
 
 def write_record(home: Path, record: ClientRecord, *, durable: bool = True) -> None:

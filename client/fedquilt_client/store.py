@@ -1,6 +1,6 @@
 """Durable storage of a board: its boot number, its clients' private memory, and replies without a receipt.
 
-One small file per client commits both its memory and its replies, so that they survive a crash together.
+One small file per client commits both its private memory and its replies, so that they survive a crash together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from fedquilt_client.records import (
     ClientRecord,
     StoredMemory,
     StoredReply,
+    find_replies,
+    name_memory,
     read_record,
     write_record,
 )
@@ -160,7 +162,7 @@ class RunStore:
         before = self._read(reply.client)
         after = replace(before.memory_after(since) or StoredMemory(exchange), after=exchange)
         if memory is not None:
-            name = f"memory-{reply.round}.{reply.exchange}-{reply.digest[:16]}"
+            name = name_memory(exchange, reply.digest)
             drafts.memory.replace(home / name)
             after = StoredMemory(exchange, name, memory)
         record = before.add(reply, since, after)
@@ -217,25 +219,31 @@ class RunStore:
         return self.folder / "clients" / str(client)
 
     def _read(self, client: int) -> ClientRecord:
-        """Return the client's record; without private memory, a damaged one is replaced by an empty one.
+        """Return the client's record; a damaged one of a client without private memory is deleted.
 
         Raises:
             RunFolderError: the record cannot be read, or it is damaged and the client has private memory that it names.
         """
         home = self._home(client)
         with report_disk_errors(home):
-            try:
-                return read_record(home)
-            except RunFolderError as error:
-                if any(home.glob("memory-*")):
-                    raise RunFolderError(f"{error}. {_memory_advice(home)}") from None
-                log.warning("%s: it held replies only, which client %d trains again", error, client)
-            self._write(home, ClientRecord(), durable=False)
-            return ClientRecord()
+            if (home / COMMITTED).exists():
+                try:
+                    return read_record(home)
+                except RunFolderError as error:
+                    if any(home.glob("memory-*")):
+                        raise RunFolderError(f"{error}. {_memory_advice(home)}") from None
+                    log.warning("%s: deleting it, because client %d has no private memory", error, client)
+                (home / COMMITTED).unlink()
+            return find_replies(self.run.run, client, home)
 
     def _write(self, home: Path, record: ClientRecord, *, durable: bool) -> None:
-        """Write the record, then delete the files that it no longer names."""
-        write_record(home, record, durable=durable)
+        """Write the record if the client has private memory or a record, then delete the files that it no longer names.
+
+        Args:
+            durable: whether the client has, or had, private memory.
+        """
+        if durable or (home / COMMITTED).exists():
+            write_record(home, record, durable=durable)
         for path in home.iterdir():
             if path.name not in record.files:
                 path.unlink()

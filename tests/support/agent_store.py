@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedquilt_client.records import StoredReply, read_record
+from fedquilt_client.records import StoredReply, name_reply, read_record
 from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import digest_file
@@ -43,13 +43,13 @@ def commit(
         drafts.memory.write_text(f"memory {number}")
     digest = digest_file(drafts.reply)
     size = drafts.reply.stat().st_size
-    name = f"reply-{number}.0-{digest[:16]}"
-    reply = StoredReply(store.run.run, CLIENT, number, 0, f"task-{number}", name, digest, size)
+    task = f"task{number}"
+    reply = StoredReply(store.run.run, CLIENT, number, 0, task, name_reply(number, 0, task, digest, 0), digest, size)
     return store.commit(reply, drafts, since, memory=digest_file(drafts.memory) if memory else None)
 
 
 def known(store: RunStore, number: int) -> StoredReply | None:
-    return store.reply(CLIENT, number, 0, f"task-{number}")
+    return store.reply(CLIENT, number, 0, f"task{number}")
 
 
 def memory(store: RunStore, number: int) -> str | None:

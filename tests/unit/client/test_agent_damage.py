@@ -105,13 +105,17 @@ def test_damaged_memory_of_all_clients_ends_the_agent(peer: Peer, host: Host, ki
 def test_a_full_disk_ends_the_agent_with_advice_and_nothing_is_lost(
     peer: Peer, host: Host, kit: Kit, wait_for: Wait
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    replace = Path.replace
+
+    def full(path: Path, target: Path) -> Path:
+        if target.name.startswith("reply-"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(path, target)
 
     peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
     with kit.monkeypatch.context() as patched:
-        patched.setattr("fedquilt_client.records.write_atomically", full)
+        patched.setattr(Path, "replace", full)
         with host() as agent:
             error = wait_for(lambda: agent.errors)[0]
             agent.errors.clear()

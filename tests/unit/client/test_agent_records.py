@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.agent_store import CLIENT, check_whole, commit, known, memory, open_store
 
+from fedquilt_client.records import ClientRecord, StoredMemory, write_record
 from fedquilt_common.errors import RunFolderError
 
 
@@ -66,17 +67,32 @@ def test_a_damaged_record_with_memory_is_named(home: Path, tmp_path: Path, conte
             use()
 
 
-def test_a_damaged_record_of_a_client_without_memory_is_made_anew(
+def test_a_client_without_memory_needs_no_record(tmp_path: Path) -> None:
+    """The names of its replies suffice, also after its board has started again."""
+    store = open_store(tmp_path)
+    replies = {number: commit(store, number, memory=False) for number in (1, 2)}
+    home = store.folder / "clients" / str(CLIENT)
+    assert sorted(path.name for path in home.iterdir()) == sorted(reply.file for reply in replies.values())
+    again = open_store(tmp_path)
+    assert {number: known(again, number) for number in (1, 2)} == replies
+    assert again.memory(CLIENT, (2, 0)) is None
+    commit(again, 3)
+    assert (home / "committed.json").exists()
+    assert (known(again, 2), memory(again, 3)) == (replies[2], "memory 3")
+
+
+def test_a_damaged_record_of_a_client_without_memory_is_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(tmp_path)
-    commit(store, 1, memory=False)
-    record = store.folder / "clients" / str(CLIENT) / "committed.json"
-    record.write_text(record.read_text()[:50])
-    assert known(store, 1) is None
-    assert "it held replies only, which client 3 trains again" in caplog.text
     reply = commit(store, 1, memory=False)
-    assert known(open_store(tmp_path), 1) == reply
+    record = store.folder / "clients" / str(CLIENT) / "committed.json"
+    write_record(record.parent, ClientRecord((reply,), (StoredMemory((1, 0)),)))
+    assert known(store, 1) == reply
+    record.write_text(record.read_text()[:50])
+    assert known(store, 1) == reply
+    assert "deleting it, because client 3 has no private memory" in caplog.text
+    assert not record.exists()
 
 
 def test_a_record_of_an_earlier_version_is_read(home: Path, tmp_path: Path) -> None:
