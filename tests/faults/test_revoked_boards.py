@@ -116,4 +116,8 @@ def test_a_replacement_hosts_the_clients_of_a_revoked_board(
         with command("agent", "--config", config, "--state", state, "--once"):
             assert process.wait(60) == 0
     assert [event["agent"] for event in journal_events(tmp_path / "run", "Replied")] == [replacement]
-    assert [event["reason"] for event in journal_events(tmp_path / "run", "Rejected")] == []
+    # The board asks for its receipt with a second copy if the coordinator's connection breaks when the broker reloads.
+    refused = [
+        event["reason"] for event in journal_events(tmp_path / "run", "Rejected") if event["outcome"] != "duplicate"
+    ]
+    assert refused == []
