@@ -77,8 +77,7 @@ class Jobs:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._transport = transport
-        self._topics = topics
+        self._transport, self._topics = transport, topics
         self._report_failure = report_failure
         self._report_notice = report_notice
         self._post = post
@@ -208,7 +207,8 @@ class Jobs:
             case MissingMessage():
                 run.uploads.send_missing(message)
             case ReceiptMessage():
-                self._take_receipt(run, message)
+                for receipt in message.divide():
+                    self._take_receipt(run, receipt)
             case StopMessage():
                 self._stop(run, message)
 

@@ -153,7 +153,7 @@ class Player:
 
     @property
     def receipts(self) -> list[ReceiptMessage]:
-        return [message for message in self.inbox if isinstance(message, ReceiptMessage)]
+        return [one for message in self.inbox if isinstance(message, ReceiptMessage) for one in message.divide()]
 
     def model(self) -> FileArrays | None:
         """Return the open exchange's model; None until all its chunks have arrived."""

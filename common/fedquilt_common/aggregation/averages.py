@@ -22,7 +22,7 @@ from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.wire.codec import BLOCK, block
 
-_Step = Callable[[], None]
+_Filling = Callable[[], None]
 _WORTH_THREADS: Final = 4 * BLOCK
 """Numbers of a model from which threads are worth their start."""
 
@@ -86,7 +86,7 @@ def aggregate(model: Arrays, updates: Mapping[ClientId, SubModelUpdate]) -> dict
     """
     _check_weights({client: update.weight for client, update in updates.items()})
     ordered = [updates[client] for client in sorted(updates)]
-    results, steps = dict[str, NDArray[Any]](), list[_Step]()
+    results, steps = dict[str, NDArray[Any]](), list[_Filling]()
     for name in model:
         results[name], own = _plan_array(name, np.asarray(model[name]), ordered)
         steps += own
@@ -101,16 +101,16 @@ def _check_weights(weights: Mapping[ClientId, float]) -> None:
         raise PayloadError("the replies' weights must be finite, not negative and not all zero")
 
 
-def _run_steps(steps: Sequence[_Step], results: Arrays) -> None:
+def _run_steps(steps: Sequence[_Filling], results: Arrays) -> None:
     """Run steps, each of which fills its own part of the results, so that their order does not matter."""
 
-    def run(some: Sequence[_Step]) -> list[None]:
+    def run(some: Sequence[_Filling]) -> list[None]:
         return [step() for step in some]
 
     map_in_threads(run, steps, worth=sum(array.size for array in results.values()) >= _WORTH_THREADS)
 
 
-def _plan_mean(name: str, result: NDArray[Any], weighted: Sequence[tuple[Arrays, float]]) -> Iterator[_Step]:
+def _plan_mean(name: str, result: NDArray[Any], weighted: Sequence[tuple[Arrays, float]]) -> Iterator[_Filling]:
     """Return the steps that fill a new array with the weighted mean, a block each."""
     flat = result.reshape(-1)
     for start in range(0, flat.size, BLOCK):
@@ -130,7 +130,9 @@ def _round_integers(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArra
     return values if dtype.kind == "f" else np.asarray(np.rint(values))
 
 
-def _plan_array(name: str, array: NDArray[Any], updates: Sequence[SubModelUpdate]) -> tuple[NDArray[Any], list[_Step]]:
+def _plan_array(
+    name: str, array: NDArray[Any], updates: Sequence[SubModelUpdate]
+) -> tuple[NDArray[Any], list[_Filling]]:
     """Return the new array, and the steps that fill it."""
     with_array = [update for update in updates if name not in update.part.absent]
     if with_array and all(_is_whole(name, array.shape, update) for update in with_array):
@@ -141,7 +143,9 @@ def _plan_array(name: str, array: NDArray[Any], updates: Sequence[SubModelUpdate
     row_maps = [_RowMap.from_update(name, update, rows.shape) for update in with_array]
     height = max(1, BLOCK // max(1, rows[:1].size))
     starts = range(0, len(rows), height)
-    bands: list[_Step] = [partial(_aggregate_band, result[start : start + height], start, row_maps) for start in starts]
+    bands: list[_Filling] = [
+        partial(_aggregate_band, result[start : start + height], start, row_maps) for start in starts
+    ]
     return result.reshape(array.shape), bands
 
 

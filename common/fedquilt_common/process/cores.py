@@ -12,8 +12,8 @@ import psutil
 _MOST_THREADS: Final = 8
 """What reads memory and files gains little from more."""
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 def available_cores() -> int:
@@ -23,9 +23,7 @@ def available_cores() -> int:
     return psutil.cpu_count() or 1
 
 
-def map_in_threads(
-    work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], *, worth: bool
-) -> list[Result]:
+def map_in_threads(work: Callable[[Sequence[Given]], list[Made]], items: Sequence[Given], *, worth: bool) -> list[Made]:
     """Return the results of the items, in their order; each thread works on neighbours.
 
     Only work that leaves the interpreter gains from it, such as hashing, reading files and numpy on large arrays.

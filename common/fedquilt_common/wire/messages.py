@@ -248,14 +248,24 @@ class Telemetry(WireMessage):
 
 
 Outcome = Literal["accepted", "duplicate", "late", "rejected"]
+MAX_OTHERS: Final = 99
+"""Limit of the further replies of one receipt, so that it stays smaller than a broker's smallest packet."""
+
+
+class OtherReply(MessagePart):
+    """A reply that has the same outcome as the one that a receipt names."""
+
+    client: Client
+    digest: Digest
 
 
 class ReceiptMessage(WireMessage):
-    """Inbox: the outcome of a reply.
+    """Inbox: the outcome of a reply, and of others to the same exchange.
 
     Attributes:
         damaged: bytes were lost or changed on the way; send the reply again.
         final: False if the same reply may be accepted later; keep it and offer it again.
+        others: replies with the same outcome; an earlier version, which ignores them, asks for their receipts.
     """
 
     type: Literal["receipt"] = "receipt"
@@ -268,6 +278,13 @@ class ReceiptMessage(WireMessage):
     reason: Text = ""
     damaged: bool = False
     final: bool = True
+    others: list[OtherReply] = Field(default_factory=list, max_length=MAX_OTHERS)
+
+    def divide(self) -> list[ReceiptMessage]:
+        """Return a receipt for each of its replies."""
+        alone = self.model_copy(update={"others": []})
+        named = [{"client": other.client, "digest": other.digest} for other in self.others]
+        return [alone, *(alone.model_copy(update=names) for names in named)]
 
 
 class MissingMessage(WireMessage):

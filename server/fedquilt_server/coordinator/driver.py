@@ -88,6 +88,7 @@ class Driver:
             except DamagedReplyError as damage:
                 return self._restart_round(damage)
             self._carry_out(seq, commands)
+        self._receipts.flush()
         return self._display.show_waiting(self._machine)
 
     def recover(self) -> None:
@@ -140,6 +141,7 @@ class Driver:
         """Pass an event to the machine. The time of a step that closes an exchange counts as averaging."""
         before = self._machine.exchange
         if self._machine.would_close(event):
+            self._receipts.flush()  # averaging takes a while
             self._display.show_averaging()
         if isinstance(event, Replied):
             self._run.watch.labels.count_reply(event)
@@ -168,9 +170,11 @@ class Driver:
 
     def _carry_out(self, seq: int, commands: list[Command], *, replaying: bool = False) -> None:
         for command in commands:
+            if not isinstance(command, Receipt):
+                self._receipts.flush()
             match command:
                 case Receipt():
-                    self._receipts.send_receipt(command)
+                    self._receipts.collect(command)
                 case Send():
                     self._send(command)
                 case Stop():

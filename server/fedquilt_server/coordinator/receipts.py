@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Assembly
-from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, StopMessage
+from fedquilt_common.wire.messages import MAX_OTHERS, MissingMessage, OtherReply, ReceiptMessage, StopMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.refusals import REASON_LENGTH
@@ -21,9 +22,24 @@ class ReceiptPublisher:
         self._transport = transport
         self._topics = topics
         self._run = run
+        self._waiting: dict[str, list[Receipt]] = {}
 
-    def send_receipt(self, receipt: Receipt) -> None:
-        """Send an agent the outcome of a reply."""
+    def collect(self, receipt: Receipt) -> None:
+        """Keep a receipt for ``flush``, which sends receipts with the same outcome as one message."""
+        waiting = self._waiting.setdefault(receipt.agent, [])
+        if waiting and (_kind(receipt) != _kind(waiting[0]) or len(waiting) > MAX_OTHERS):
+            self.flush()
+            waiting = self._waiting.setdefault(receipt.agent, [])
+        waiting.append(receipt)
+
+    def flush(self) -> None:
+        """Send the receipts that wait."""
+        waiting, self._waiting = self._waiting, {}
+        for first, *others in waiting.values():
+            self.send_receipt(first, others)
+
+    def send_receipt(self, receipt: Receipt, others: Sequence[Receipt] = ()) -> None:
+        """Send an agent the outcome of a reply, and of others that have the same."""
         message = ReceiptMessage(
             run=self._run,
             client=receipt.client,
@@ -34,6 +50,7 @@ class ReceiptPublisher:
             reason=receipt.reason[:REASON_LENGTH],
             damaged=receipt.damaged,
             final=receipt.final,
+            others=[OtherReply(client=other.client, digest=other.digest) for other in others],
         )
         self._transport.publish(self._topics.inbox(receipt.agent), message.encode())
 
@@ -63,3 +80,8 @@ class ReceiptPublisher:
         return StopMessage(
             run=self._run, clients=list(clients), round=stop.round, exchange=stop.exchange, reason=reason
         )
+
+
+def _kind(receipt: Receipt) -> Receipt:
+    """Return what receipts that travel together have in common."""
+    return replace(receipt, client=0, digest="")

@@ -334,8 +334,7 @@ class Machine:
     def _close(self, exchange: Exchange, at: float) -> list[Command]:
         assert self._round is not None  # noqa: S101 - an exchange is open
         accepted = [event for _, event in sorted(exchange.replies.items())]
-        arrays = self._load(accepted)
-        replies = {r.client: Reply(x, r.weight, r.metrics) for r, x in zip(accepted, arrays, strict=True)}
+        replies = {r.client: Reply(x, r.weight, r.metrics) for r, x in zip(accepted, self._load(accepted), strict=True)}
         stop = [Stop(self.round, exchange.number, tuple(exchange.missing))] if exchange.missing else []
         self._counts.note_missing(exchange)
         self._since |= dict.fromkeys(replies, (self.round, exchange.number))

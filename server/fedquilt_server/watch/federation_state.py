@@ -94,10 +94,11 @@ class FederationState:
         message = parse_inbox(payload, topic)
         if not isinstance(message, ReceiptMessage):
             return {}
-        counts = {**self.counts, message.outcome: self.counts.get(message.outcome, 0) + 1}
+        receipts = message.divide()
+        counts = {**self.counts, message.outcome: self.counts.get(message.outcome, 0) + len(receipts)}
         known = message.outcome in ("accepted", "duplicate") and self.round is not None
         if known and _exchange_id(message) == _exchange_id(self.round):
-            return {"counts": counts, "replied": self.replied | {message.client}}
+            return {"counts": counts, "replied": self.replied | {receipt.client for receipt in receipts}}
         return {"counts": counts}
 
     def snapshot(self, now: float) -> Snapshot:

@@ -23,6 +23,7 @@ from fedquilt_common.wire.messages import (
     FailedMessage,
     MissingMessage,
     NoticeMessage,
+    OtherReply,
     PatchMessage,
     ProfileMessage,
     ReceiptMessage,
@@ -90,7 +91,9 @@ SAMPLES: dict[str, WireMessage] = {
     ),
     "FailedMessage": FailedMessage(agent="pi-1", reason="out of memory", **REPLY),
     "NoticeMessage": NoticeMessage(agent="pi-1", boot=9, kind="out-of-memory", text="smaller from now on", **REPLY),
-    "ReceiptMessage": ReceiptMessage(digest=B, outcome="rejected", reason="late by a round", **REPLY),
+    "ReceiptMessage": ReceiptMessage(
+        digest=B, outcome="rejected", reason="late by a round", others=[OtherReply(client=4, digest=A)], **REPLY
+    ),
     "MissingMessage": MissingMessage(digest=B, bitmap=encode_bitmap([0, 9], 10), **REPLY),
     "StopMessage": StopMessage(run="digits-1", clients=[3], round=7, exchange=1),
     "ReplyHeader": ReplyHeader(task="0123456789abcdef", weight=60.0, metrics={"loss": 0.125}, **REPLY),

@@ -7,6 +7,7 @@ from fedquilt_common.wire.messages import (
     AgentPresence,
     CoordinatorPresence,
     EndMessage,
+    OtherReply,
     Outcome,
     ReceiptMessage,
     RoundMessage,
@@ -85,3 +86,10 @@ def test_an_experiment_of_another_version_breaks_nothing() -> None:
     odd = RunMessage(run="x-1", experiment={"name": 3, "rounds": "many", "data": [1], "algorithm": None})
     snapshot = take(FederationState(TOPICS), TOPICS.run, odd).snapshot(8.0)
     assert (snapshot.name, snapshot.rounds, snapshot.awaited) == ("", 0, [])
+
+
+def test_a_receipt_for_several_replies_counts_each() -> None:
+    others = [OtherReply(client=client, digest="1" * 64) for client in (1, 3)]
+    state = take(FederationState(TOPICS), TOPICS.round, open_exchange(1))
+    state = take(state, TOPICS.inbox("pi"), receipt(0, 1).model_copy(update={"others": others}))
+    assert (state.snapshot(8.0).accepted, state.snapshot(8.0).awaited) == (3, [])
