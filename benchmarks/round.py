@@ -47,13 +47,14 @@ CASES = (Case(4, 4, 0.1, 11), Case(4, 4, 45, 7), Case(2, 4, 45, 5), Case(2, 40, 
 def measure(case: Case, version: str) -> dict[str, Any]:
     """Run one case of the commit ``version`` and return its line."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *case.arguments]
+    before = machine()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": " ".join(["fedquilt", *case.arguments]),
         "commit": version,
-        "machine": machine(),
+        "machine": before,
         "median": found["median"],
         "seconds": [round(row["seconds"], 3) for row in found["rounds"]],
         "processes": found["processes"],
