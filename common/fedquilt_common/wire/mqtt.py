@@ -29,7 +29,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from fedquilt_common.errors import BrokerUnreachableError, FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.discovery import open_connection
-from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
+from fedquilt_common.wire.read_ahead import Ignores, ReadAhead, find_payload
 from fedquilt_common.wire.tls import TlsContext, explain_tls_error, secure_socket
 from fedquilt_common.wire.transport import (
     SMALLEST_PAYLOAD,
@@ -91,6 +91,7 @@ class _CountingClient(Client):
     tls: TlsContext | None = None
     tls_error: ssl.SSLError | None = None
     on_crash: Callable[[Exception], None] = staticmethod(lambda _error: None)
+    _payload = b""
 
     def loop_forever(self, timeout: float = 1.0, retry_first_connection: bool = False) -> MQTTErrorCode:
         """Run the network thread; whatever it raises is reported, because nobody would notice its end."""
@@ -140,6 +141,18 @@ class _CountingClient(Client):
             return  # paho has closed it, and raises for it
         if dropped := connection.drop(ignores):
             self._packet_queue(MessageType.PUBACK, b"".join(b"\x40\x02" + mid for mid in dropped), 0, 0)
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        """Let paho decode the packet without its payload, of which it would make a dozen copies."""
+        packet = self._in_packet["packet"]
+        start = find_payload(self._in_packet["command"], packet)
+        self._payload = bytes(memoryview(packet)[start:])
+        del packet[start:]
+        return super()._handle_publish()
+
+    def _handle_on_message(self, message: MQTTMessage) -> None:
+        message.payload = self._payload
+        super()._handle_on_message(message)
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         sent = super()._sock_send(buf)

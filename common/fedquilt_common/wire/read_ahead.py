@@ -16,6 +16,7 @@ _BLOCK: Final = 64 * 1024
 _READS: Final = 16
 """Reads of one ``drop``: between two calls, paho also writes and checks the keepalive."""
 _PUBLISH: Final = 0x30
+_QOS: Final = 0x06
 _LENGTH_BYTES: Final = 4
 """Most bytes of the length of a packet."""
 
@@ -48,7 +49,7 @@ def parse_publish(data: bytes, at: int) -> PublishHead | None:
         return None
     end, topic_at = position + length, position + 2
     topic_end = topic_at + (data[position] << 8 | data[position + 1])
-    mid_end = topic_end + (2 if first & 0x06 else 0)
+    mid_end = topic_end + (2 if first & _QOS else 0)
     if mid_end > end:
         return None
     if mid_end > len(data):
@@ -56,7 +57,22 @@ def parse_publish(data: bytes, at: int) -> PublishHead | None:
     return PublishHead(data[topic_at:topic_end].decode("utf-8", "replace"), data[topic_end:mid_end], end)
 
 
-def _parse_length(data: bytes, at: int) -> tuple[int | None, int]:
+def find_payload(first: int, packet: bytes | bytearray) -> int:
+    """Return where the payload of a PUBLISH packet with properties begins; the end of the packet if it is malformed.
+
+    Args:
+        first: the packet's first byte.
+        packet: what comes after the packet's length.
+    """
+    try:
+        topic_end = 2 + (packet[0] << 8 | packet[1])
+        length, at = _parse_length(packet, topic_end + (2 if first & _QOS else 0))
+    except IndexError:
+        return len(packet)
+    return len(packet) if length is None else min(at + length, len(packet))
+
+
+def _parse_length(data: bytes | bytearray, at: int) -> tuple[int | None, int]:
     """Return a packet's length, and where its content begins; the length is None if it has too many bytes."""
     length = 0
     for number in range(_LENGTH_BYTES):
