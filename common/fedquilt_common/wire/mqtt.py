@@ -9,7 +9,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -40,6 +40,7 @@ from fedquilt_common.wire.transport import (
     MqttMessage,
     PublicationRefused,
     Will,
+    divide_filters,
 )
 from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
 
@@ -55,8 +56,6 @@ RECEIVE_MAXIMUM: Final = 16
 """Messages that the broker may send before the client acknowledges one."""
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Largest packet that the broker may send, in bytes."""
-FILTERS_PER_PACKET: Final = 64
-"""Most filters of one packet; a filter of two names has less than 200 bytes."""
 PACKET_OVERHEAD: Final = 1024
 """Bytes of a packet reserved for topic, properties and framing."""
 SMALLEST_PACKET: Final = SMALLEST_PAYLOAD + PACKET_OVERHEAD
@@ -259,11 +258,11 @@ class MqttTransport:
         return self._window.drain(timeout)
 
     def subscribe(self, filters: Iterable[str]) -> None:
-        for names in _in_packets(filters):
+        for names in divide_filters(filters):
             self._client.subscribe([(name, SubscribeOptions(qos=1)) for name in names])
 
     def unsubscribe(self, filters: Iterable[str]) -> None:
-        for names in _in_packets(filters):
+        for names in divide_filters(filters):
             self._client.unsubscribe(names)
 
     def ignore(self, ignores: Ignores) -> None:
@@ -394,14 +393,6 @@ class MqttTransport:
 
         payload = bytes(message.payload)
         self._deliver(MqttMessage(message.topic, payload, header, message.retain, acknowledge, qos, expires_in))
-
-
-def _in_packets(filters: Iterable[str]) -> Iterator[list[str]]:
-    """Divide filters so that each packet of them is smaller than ``SMALLEST_PACKET``."""
-    left = list(filters)
-    while left:
-        yield left[:FILTERS_PER_PACKET]
-        del left[:FILTERS_PER_PACKET]
 
 
 def _properties(packet: int) -> Any:

@@ -7,7 +7,7 @@ sides therefore send their state again after ``Connected``. A transport guarante
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -16,6 +16,23 @@ from fedquilt_common.wire.broker_url import BrokerAddress
 
 SMALLEST_PAYLOAD: Final = 15 * 1024
 """Bytes of payload that every broker accepts; one that accepts less cannot be used."""
+FILTERS_PER_PACKET: Final = 64
+"""Most filters of one packet; a filter of two names has less than 200 bytes."""
+
+
+def divide_filters(filters: Iterable[str]) -> Iterator[list[str]]:
+    """Divide topic filters among packets, each of which is smaller than ``SMALLEST_PAYLOAD``.
+
+    Args:
+        filters: any number of them.
+
+    Yields:
+        The filters of a packet.
+    """
+    left = list(filters)
+    while left:
+        yield left[:FILTERS_PER_PACKET]
+        del left[:FILTERS_PER_PACKET]
 
 
 @dataclass(frozen=True)
