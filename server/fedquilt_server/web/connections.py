@@ -22,8 +22,12 @@ RESPONSE_SECONDS: Final = 30.0
 """A visitor must have taken a response this long after the request. Event streams and downloads have no such limit."""
 STALL_SECONDS: Final = 10.0
 """A visitor that leaves more than the buffers hold for this long is dropped, also from an event stream."""
-SEND_BUFFER: Final = 32 * 1024
-"""Bytes that the kernel holds for one visitor. Without a limit, it holds up to 4 MB for each that does not read."""
+SEND_BUFFER: Final = 128 * 1024
+"""Bytes that the kernel holds for one visitor. Without a limit, it holds up to 4 MB for each that does not read.
+
+It must hold two of the largest segments, those of a loopback interface: the visitor's system delays the acknowledgement
+of a single one by 40 ms, and with 32 KiB a download on the same machine has 2 MB/s.
+"""
 LONG_RESPONSE: Final = "long_response"
 """Key in the request's state, set for a response that may take longer than ``RESPONSE_SECONDS``."""
 _numbers = itertools.count()
