@@ -28,6 +28,8 @@ AGENT_MODULES: Final = ("fedquilt_client.cli",)
 """What every agent imports."""
 WORKER_MODULES: Final = ("torch", "fedquilt_client.context", _WORKER)
 """What every training process imports."""
+PRIVATE_MODULE: Final = "fedquilt_common.training.private_gradients"
+"""What those import that train with differential privacy; it needs Opacus."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ reasons. On a system other than Linux, and where a server cannot start, each pro
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import socket
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.process.forked import FORK_SERVER
-from fedquilt_common.training_jobs import AGENT_MODULES, WORKER_MODULES, worker_environment
+from fedquilt_common.training_jobs import AGENT_MODULES, PRIVATE_MODULE, WORKER_MODULES, worker_environment
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.plan import SimulationPlan
 
@@ -66,10 +67,15 @@ def _open(plan: SimulationPlan, stack: contextlib.ExitStack) -> ForkServers:
     folder, logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedquilt-"))), plan.folder / "logs"
     agents, workers = (stack.enter_context(_listen(folder / name)) for name in ("agents", "workers"))
     specs = (
-        _server_spec("fork-workers", workers, WORKER_MODULES, worker_environment(1, plan.environment), logs),
+        _server_spec("fork-workers", workers, _worker_modules(plan), worker_environment(1, plan.environment), logs),
         _server_spec("fork-agents", agents, AGENT_MODULES, plan.environment, logs),
     )
     return ForkServers(specs, folder / "agents", {FORK_SERVER: str(folder / "workers")})
+
+
+def _worker_modules(plan: SimulationPlan) -> tuple[str, ...]:
+    private = plan.experiment.is_private and importlib.util.find_spec("opacus") is not None
+    return (*WORKER_MODULES, PRIVATE_MODULE) if private else WORKER_MODULES
 
 
 def _listen(path: Path) -> socket.socket:

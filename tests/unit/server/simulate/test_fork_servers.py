@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedquilt_common.experiment_file import make_experiment
 from fedquilt_common.process.forked import FORK_SERVER
-from fedquilt_common.training_jobs import worker_environment
+from fedquilt_common.training_jobs import PRIVATE_MODULE, worker_environment
 from fedquilt_server.simulate.fork_servers import ForkServers, open_fork_servers
 from fedquilt_server.simulate.plan import SimulationPlan, make_plan
 from fedquilt_server.tools.bench import bench_experiment
@@ -52,3 +53,20 @@ def test_without_sockets_processes_are_started_one_by_one(
 def test_a_plan_can_do_without(plan: SimulationPlan) -> None:
     with open_fork_servers(replace(plan, forks=False), pytest.fail) as servers:
         assert servers == ForkServers()
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_private_boards_share_opacus(private: bool, plan: SimulationPlan) -> None:
+    pytest.importorskip("opacus", reason="needs the extra dp")
+    raw = {
+        "name": "private",
+        "rounds": 1,
+        "data": {"set": "digits", "clients": 2, "partition": {"scheme": "uniform"}},
+        "model": {"name": "mlp"},
+        "algorithm": {"name": "fedavg"},
+        **({"privacy": {"epsilon": 8, "delta": 0.001}} if private else {}),
+        "fleet": [{"kind": "board", "clients": 2}],
+    }
+    experiment = make_experiment(raw, "test")
+    with open_fork_servers(replace(plan, experiment=experiment), pytest.fail) as servers:
+        assert (PRIVATE_MODULE in servers.specs[0].argv) == private
