@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -206,15 +206,10 @@ class Driver:
 
     def _new_machine(self, state: State, done: int) -> Machine:
         policy = Policy(self.rounds, self.fleet.clients, self.fleet.clients)
-        return Machine(
-            self.fleet.algorithm,
-            policy,
-            state,
-            self.fleet.ctx,
-            lambda events: [self.replies[event.digest] for event in events],
-            done,
-            validates=True,
-        )
+        return Machine(self.fleet.algorithm, policy, state, self.fleet.ctx, self._load, done, validates=True)
+
+    def _load(self, events: Sequence[Replied]) -> list[Arrays]:
+        return [self.replies[event.digest] for event in events]
 
     def happen(self, event: Event) -> None:
         self.journal.append(event)

@@ -50,7 +50,7 @@ def peak_bytes(process: Path = PROC / "self") -> int | None:
         text = (process / "status").read_text(errors="replace")
     except OSError:
         return None
-    found = _PEAK.search(text)  # a training process asks for each job: the other fields need not be parsed
+    found = _PEAK.search(text)  # a training process asks after each job, and parsing all fields takes longer
     return int(found[1]) * 1024 if found else None
 
 
