@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Number of tests that run in parallel: two for each of two cores, because many tests wait for brokers and processes.
-JOBS ?= 4
+# Number of tests that run in parallel: one more than two cores, because many tests wait for brokers and processes.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-gpu arm64-test explore soak boot-test fuzz check format docs bench wheelhouse clean

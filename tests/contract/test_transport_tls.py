@@ -182,7 +182,10 @@ def test_replaced_files_are_read_at_the_next_attempt(
         found.wait(lambda: caplog.messages)
         seen = len(found.items)
         found.wait(lambda: len(found.items) > seen + 1)
-        assert all(isinstance(item, Disconnected) and "it is revoked" in item.reason for item in found.items)
+        # A broker that closes the connection before its alert is read gives the advice instead of the reason.
+        refused = [item for item in found.items if isinstance(item, Disconnected)]
+        assert len(refused) == len(found.items)
+        assert all("revoked" in item.reason + item.advice for item in refused)
         shutil.copy(federation.board_folder("renewed") / "tls.key", tmp_path)
         found.wait(lambda: isinstance(found.items[-1], Connected))
     finally:
