@@ -140,6 +140,7 @@ COMMON = {
         "types user_imports wire"
     ),
     "doctor": "errors experiment learning_tasks training types wire",
+    "private_memory": "types",
     "training_jobs": "types wire",
     "completion": "",
     "cli": "completion errors",

@@ -21,11 +21,12 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.privacy.promises import check_privacy
-from fedquilt_common.secure_aggregation.tasks import SECRETS, without_secrets
+from fedquilt_common.private_memory import OPTIMISERS, SECRETS, algorithm_arrays
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
+from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training_jobs import Job, JobData, Spending
-from fedquilt_common.types import ClientId, Examples, Shapes
+from fedquilt_common.types import Arrays, ClientId, Examples, Shapes
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import RunMessage
 
@@ -196,6 +197,7 @@ class TaskContext:
         fitting: shapes of the only sub-model that counts as fitting; None: the free memory decides.
         delivered: the client's samples if the board does not have the data set.
         job: the task, for the account of its privacy; None if no client has differential privacy.
+        kind: of the task.
     """
 
     board: BoardRun
@@ -209,6 +211,7 @@ class TaskContext:
     fitting: Shapes | None = None
     delivered: JobData | None = None
     job: Job | None = None
+    kind: str = ""
 
     @cached_property
     def data(self) -> Examples:
@@ -247,6 +250,10 @@ class TaskContext:
         """Seed of the client that is the same in every round."""
         return derive_seed(self.board.experiment.seed, "client", self.client)
 
+    def first_model(self) -> Arrays:
+        """Return the initial model of the run, in the model's shapes."""
+        return self.learner.init(self.board.tools.model_seed)
+
     @cached_property
     def _stored_memory(self) -> Mapping[str, NDArray[Any]]:
         return dict(FileArrays(self.memory_file)) if self.memory_file else {}
@@ -254,7 +261,7 @@ class TaskContext:
     @cached_property
     def memory(self) -> dict[str, NDArray[Any]]:
         """The client's private arrays; replace entries, but the arrays themselves are read-only."""
-        return without_secrets(self._stored_memory)
+        return algorithm_arrays(self._stored_memory)
 
     @cached_property
     def secrets(self) -> dict[str, NDArray[Any]]:
@@ -262,21 +269,28 @@ class TaskContext:
         stored = self._stored_memory
         return {name[len(SECRETS) :]: stored[name] for name in stored if name.startswith(SECRETS)}
 
+    @cached_property
+    def optimisers(self) -> dict[str, NDArray[Any]]:
+        """The states of the optimisers that last, which the algorithm does not see (``LastingOptimisers``)."""
+        return {name: array for name, array in self._stored_memory.items() if name.startswith(OPTIMISERS)}
+
     @property
     def memory_to_store(self) -> dict[str, NDArray[Any]]:
         """All that the client keeps until its next task."""
-        return self.memory | {f"{SECRETS}{name}": array for name, array in self.secrets.items()}
+        return self.memory | self.optimisers | {f"{SECRETS}{name}": array for name, array in self.secrets.items()}
 
     @cached_property
     def learner(self) -> Learner:
         """Trains and evaluates the client's model, with the training settings of this round."""
         variant = self.board.experiment.variant(self.client)
+        lasting = LastingOptimisers(self.optimisers, f"{OPTIMISERS}{self.kind}/")
         return self.board.tools.make_learner(
             variant.model,
             variant.training.at_round(self.round),
             threads=self.board.threads,
             on_progress=self.on_progress,
             meter=self._account.meter if self._account is not None else None,
+            lasting=lasting if variant.training.keep_optimiser else None,
         )
 
     @cached_property
@@ -358,8 +372,8 @@ class TaskContext:
 
     @property
     def memory_changed(self) -> bool:
-        """Whether an entry of ``memory`` or ``secrets`` was added, replaced or removed."""
-        if not {"memory", "secrets"} & self.__dict__.keys():
+        """Whether an entry of ``memory``, ``secrets`` or ``optimisers`` was added, replaced or removed."""
+        if not {"memory", "secrets", "optimisers"} & self.__dict__.keys():
             return False
         stored, now = self._stored_memory, self.memory_to_store
         return now.keys() != stored.keys() or any(now[key] is not x for key, x in stored.items())

@@ -12,7 +12,7 @@ from fedquilt_client.cli import default_state
 from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
 from fedquilt_client.store import Damaged, KeptMemory, kept_memories
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
-from fedquilt_common.secure_aggregation.tasks import without_secrets
+from fedquilt_common.private_memory import algorithm_arrays
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 
@@ -82,7 +82,7 @@ def export(
     if out.exists():
         raise ExperimentError(f"--out {out}: exists already; choose another name, or remove the file")
     metadata = {key: str(value) for key, value in _describe(memories[0]).items() if key not in ("arrays", "bytes")}
-    write_arrays(out, without_secrets(FileArrays(memories[0].file)), metadata=metadata)
+    write_arrays(out, algorithm_arrays(FileArrays(memories[0].file)), metadata=metadata)
     print(f"{out}: {len(FileArrays(out))} arrays, {out.stat().st_size} bytes")
 
 
@@ -130,7 +130,7 @@ def _describe(memory: KeptMemory) -> dict[str, Any]:
             raise RunFolderError(f"{memory.file}, of client {memory.client}: is missing; restore it from a backup")
         if not CheckedFile(memory.file, memory.digest).is_intact():
             raise PayloadError("it does not have the digest with which it was written")
-        arrays = without_secrets(FileArrays(memory.file))
+        arrays = algorithm_arrays(FileArrays(memory.file))
     except PayloadError as error:
         raise RunFolderError(f"{memory.file}, of client {memory.client}: is damaged: {error}") from None
     except OSError as error:

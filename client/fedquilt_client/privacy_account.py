@@ -21,7 +21,8 @@ from fedquilt_common.privacy.meter import PrivacyMeter, SpendingLimit
 from fedquilt_common.privacy.noise_key import board_key
 from fedquilt_common.privacy.samples_spent import find_related, keep_samples
 from fedquilt_common.privacy.secret_noise import open_secret
-from fedquilt_common.secure_aggregation.tasks import EXCHANGE, without_own, without_secrets
+from fedquilt_common.private_memory import without_secrets
+from fedquilt_common.secure_aggregation.tasks import EXCHANGE, without_own
 from fedquilt_common.training_jobs import Job, Spending
 from fedquilt_common.wire.codec import FileArrays
 

@@ -140,6 +140,7 @@ class Worker:
             job.fitting,
             job.data,
             job,
+            job.kind,
         )
         if job.labels and board.run.public is not None:
             _ = ctx.public  # raises if the public set differs from the coordinator's

@@ -43,6 +43,7 @@ from fedquilt_common.types import ClientId, Dataset, Examples
 if TYPE_CHECKING:
     from fedquilt_common.privacy.meter import PrivacyMeter
     from fedquilt_common.tracing.trace import Blueprint
+    from fedquilt_common.training.lasting_optimisers import LastingOptimisers
     from fedquilt_common.training.learner import TorchLearner
 
 
@@ -262,6 +263,11 @@ class ExperimentTools:
         """
         return self.blueprint.anatomy
 
+    @property
+    def model_seed(self) -> int:
+        """The seed from which ``Learner.init`` makes the initial global model."""
+        return derive_seed(self.experiment.seed, "model")
+
     def make_learner(
         self,
         model: Model,
@@ -271,6 +277,7 @@ class ExperimentTools:
         evaluation_threads: int | None = None,
         on_progress: Callable[[float], None] | None = None,
         meter: PrivacyMeter | None = None,
+        lasting: LastingOptimisers | None = None,
     ) -> TorchLearner:
         """Build a learner; only one for the experiment's own model can train sub-models.
 
@@ -281,6 +288,7 @@ class ExperimentTools:
             evaluation_threads: batches that it evaluates at a time; no result depends on it. None: ``threads``.
             on_progress: called after each training step with the part that is done, in [0, 1].
             meter: charges training on private samples, and makes it private; None: training is not private.
+            lasting: optimisers that outlive a training; None: each training starts with new ones.
         """
         from fedquilt_common.training.learner import TorchLearner, set_up_torch
 
@@ -289,4 +297,4 @@ class ExperimentTools:
         build, blueprint = self.model_builder(model), None
         if model == self.experiment.model:
             build, blueprint = self._usual_builder, lambda: self.blueprint
-        return TorchLearner(build, training, self.learning_task, on_progress, blueprint, meter=meter, threads=at_once)
+        return TorchLearner(build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once)

@@ -62,6 +62,9 @@ class ClientContext:
     classes: int = 10
     learning_task: LearningTask = field(kw_only=True)
 
+    def first_model(self) -> Arrays:
+        return self.learner.init(derive_seed(3, "model"))
+
     def fits(self, part: Slice) -> bool:
         """If boards are cramped, half of them have memory for half of the model at most."""
         return not self.cramped or self.client < CLIENTS // 2 or 2 * part.entries <= full_slice(self.anatomy).entries

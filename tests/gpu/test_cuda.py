@@ -7,6 +7,7 @@ are skipped. They have not run on a device yet: a failure may be one of the test
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.tracing.memory_estimate import memory_to_train
 from fedquilt_common.tracing.trace import blueprint_for
+from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.learner import TorchLearner, set_up_torch
 from fedquilt_common.training.precision import occupy_device
 from fedquilt_common.types import Examples
@@ -106,9 +108,10 @@ def test_an_optimiser_that_lasts_goes_through_a_checkpoint(optimiser: str) -> No
     momentum = 0.5 if optimiser == "sgd" else 0.0
     one = learner("convnet", "cuda", optimiser=optimiser, momentum=momentum, lr=1e-3, batch=48)
     start, data, kept = one.init(0), samples("convnet"), dict[str, Any]()
-    lasting = TorchLearner(one.build, one.training, one.task, lasting=kept)
+    lasting = TorchLearner(one.build, one.training, one.task, lasting=LastingOptimisers(kept))
     first = lasting.train(start, data, seed=1, epochs=1).arrays
     assert kept
+    lasting = replace(lasting, lasting=LastingOptimisers(kept))
     assert_close(
         lasting.train(first, data, seed=1, epochs=1).arrays, one.train(start, data, seed=1, epochs=2).arrays, 1e-4
     )

@@ -217,6 +217,12 @@ class ClientContext(Protocol):
     def learner(self) -> Learner:
         """Trains and evaluates the client's model, with the training settings of this round."""
 
+    def first_model(self) -> Arrays:
+        """Return the initial model of the run: the global model before round 1, in the model's shapes.
+
+        The board makes it from the run's seed. It is the coordinator's to the bit on machines of the same kind.
+        """
+
     @property
     def memory(self) -> dict[str, NDArray[Any]]:
         """The client's private arrays of any shape, kept from task to task on its board.

@@ -6,14 +6,11 @@ section 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from numpy.typing import NDArray
+from typing import Literal
 
 from fedquilt_common.aggregation.client_evaluation import evaluation_reply
-from fedquilt_common.algorithm_api import ClientContext, Reply, Task
+from fedquilt_common.algorithm_api import ClientContext, Reply, Task, TrainingResult
 from fedquilt_common.algorithms.families.private_head import PrivateHead
 from fedquilt_common.submodels.heads import Head, drop_arrays, pick_arrays
 from fedquilt_common.types import Arrays, Examples
@@ -24,7 +21,8 @@ class FedBABU(PrivateHead):
     """A head that no round trains; clients fine-tune it from the global model before each evaluation.
 
     The result is the client's personal model, in its private memory. While only the head is tuned, the base does not
-    change: it has no dropout, and its norms use their stored statistics.
+    change: it has no dropout, and its norms use their stored statistics. With ``global_head: mean``, clients also tune
+    the head on the base that they have trained, and send it, because the FedReb thesis averages whole local models.
 
     Attributes:
         tune_epochs: epochs of fine-tuning before each evaluation.
@@ -41,9 +39,19 @@ class FedBABU(PrivateHead):
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         body = drop_arrays(task.arrays, self.head_arrays(ctx)).keys()
-        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, only=body)
-        sent = pick_arrays(trained.arrays, self._sent_names(trained.arrays, self.head_arrays(ctx)))
-        return Reply(sent, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+        trained = ctx.learner.train(self._with_initial_head(task.arrays, ctx), ctx.data, seed=ctx.seed, only=body)
+        sent, seconds = pick_arrays(trained.arrays, body), trained.seconds
+        if self.global_head == "mean":
+            features = ctx.learner.features(trained.arrays, ctx.data, self.head_layers)
+            tuned = self._tune(
+                pick_arrays(trained.arrays, self.head_arrays(ctx)), ctx, features, Head(self.head_layers)
+            )
+            sent, seconds = {**sent, **tuned.arrays}, seconds + tuned.seconds
+        return Reply(sent, len(ctx.data), {"loss": trained.loss, "train_seconds": seconds})
+
+    def private_passes(self, epochs: int, rounds: int) -> int:
+        """Return the passes over a client's samples in training; tuning for an evaluation needs samples of its own."""
+        return rounds * (epochs + (self.tune_epochs if self.global_head == "mean" else 0))
 
     def test(self, arrays: Arrays, ctx: ClientContext) -> Reply:
         """Fine-tune the global model, ``arrays`` in the model's shapes, and evaluate it before and after."""
@@ -53,12 +61,20 @@ class FedBABU(PrivateHead):
         head = pick_arrays(arrays, self.head_arrays(ctx))
         return self._tune_and_test(head, ctx, data, test, Head(self.head_layers))
 
+    def _with_initial_head(self, arrays: Arrays, ctx: ClientContext) -> Arrays:
+        if self.global_head == "first":
+            return arrays  # its head is the initial one
+        return {**arrays, **pick_arrays(ctx.first_model(), self.head_arrays(ctx))}
+
     def _tune_and_test(
-        self, arrays: Mapping[str, NDArray[Any]], ctx: ClientContext, data: Examples, test: Examples, part: Head | None
+        self, arrays: Arrays, ctx: ClientContext, data: Examples, test: Examples, part: Head | None
     ) -> Reply:
         """Tune and test the model, or its head alone on the base's features."""
-        learner = ctx.learner
-        tuned = learner.train(arrays, data, seed=ctx.seed, part=part, epochs=self.tune_epochs)
+        initial = {name: self._with_initial_head(arrays, ctx)[name] for name in arrays}
+        tuned = self._tune(initial, ctx, data, part)
         ctx.memory.update(tuned.arrays)
-        (shared,), (personal,) = (learner.count(a, test, part) for a in (arrays, tuned.arrays))
+        (shared,), (personal,) = (ctx.learner.count(a, test, part) for a in (arrays, tuned.arrays))
         return evaluation_reply(len(test), shared, personal)
+
+    def _tune(self, arrays: Arrays, ctx: ClientContext, data: Examples, part: Head | None) -> TrainingResult:
+        return ctx.learner.train(arrays, data, seed=ctx.seed, part=part, epochs=self.tune_epochs)

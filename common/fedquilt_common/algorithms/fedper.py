@@ -16,5 +16,5 @@ class FedPer(PrivateHead):
     """A private head that is trained together with the base; ``head_layers`` are the paper's K_P layers."""
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        arrays = {**task.arrays, **client_head(task.arrays, ctx, self.head_layers)}
+        arrays = {**task.arrays, **client_head(ctx, self.head_layers)}
         return self.keep_head(ctx.learner.train(arrays, ctx.data, seed=ctx.seed), ctx)

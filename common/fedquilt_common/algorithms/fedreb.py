@@ -1,10 +1,10 @@
 """FedReb: a shared head learns rebalanced data; beside it, a private head learns the client's original data.
 
 Liu, "Federated Learning with Rebalanced Dataset", MSc thesis, TU Delft 2023 (the FedReb thesis), chapter 3. The model
-has a base and the head H1; each client adds a private head H2, which starts as a copy of H1. Phase 1 uses the original
-data: the loss takes the sum of H1 and H2, base and H2 learn, H1 does not change. Phase 2 uses the rebalanced data
-(algorithm 1): the loss takes H1, base and H1 learn. Bases are averaged by original samples, heads by effective ones
-(equations 3.7 to 3.10).
+has a base and the head H1; each client adds a private head H2, which starts as a copy of the initial H1 (section 4.3).
+Phase 1 uses the original data: the loss takes the sum of H1 and H2, base and H2 learn, H1 does not change. Phase 2 uses
+the rebalanced data (algorithm 1): the loss takes H1, base and H1 learn. Bases are averaged by original samples, heads
+by effective ones (equations 3.7 to 3.10).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class FedReb(FedAvg):
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         rebalanced = self.rebalance(ctx)
-        two_heads = add_second_head(task.arrays, client_head(task.arrays, ctx, self.head_layers))
+        two_heads = add_second_head(task.arrays, client_head(ctx, self.head_layers))
         phases = self.phases(ctx.data, rebalanced.examples, two_heads, head_names(ctx.anatomy, self.head_layers))
         epochs = ctx.learner.epochs
         schedule = [0] * epochs + [1] * epochs if self.order == "phases" else [0, 1] * epochs

@@ -39,7 +39,7 @@ class FedRep(PrivateHead):
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         learner, layers = ctx.learner, self.head_layers
         features = learner.features(task.arrays, ctx.data, layers)
-        start = client_head(task.arrays, ctx, layers)
+        start = client_head(ctx, layers)
         head = learner.train(start, features, seed=ctx.seed, part=Head(layers), epochs=self.head_epochs)
         body = learner.train(
             {**task.arrays, **head.arrays},

@@ -50,7 +50,7 @@ class FedROD(FedAvg):
         return State(model)
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        two_heads = add_second_head(task.arrays, client_head(task.arrays, ctx, self.head_layers))
+        two_heads = add_second_head(task.arrays, client_head(ctx, self.head_layers))
         part = TwoHeads(self.head_layers, detached=True)
         trained = ctx.learner.train(two_heads, ctx.data, seed=ctx.seed, loss=self.loss(ctx), part=part)
         model, personal_head = split_second_head(trained.arrays)

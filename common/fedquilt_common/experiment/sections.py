@@ -179,7 +179,9 @@ class Training(Section):
     Args:
         epochs: passes over the client's samples in a task.
         batch: samples in a step.
-        optimiser: torch's optimiser with its defaults; each task starts with a new one.
+        optimiser: torch's optimiser with its defaults.
+        keep_optimiser: a client's optimisers last from task to task in its private memory, and momentum with them. By
+            default each task starts with a new optimiser.
         lr: learning rate of the first round.
         lr_decay: factor for the learning rate after each round.
         schedule: other changes of the learning rate from round to round; null: `lr_decay` alone. Give one of the two.
@@ -197,6 +199,7 @@ class Training(Section):
     epochs: Positive = 1
     batch: Positive = 32
     optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
+    keep_optimiser: bool = False
     lr: Annotated[float, Field(gt=0)] = 0.05
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     schedule: Schedule | None = None

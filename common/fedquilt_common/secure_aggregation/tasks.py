@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.types import Arrays, ClientId, Scalar
+from fedquilt_common.types import ClientId, Scalar
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 KEYS: Final = "secure-keys"
 """The client draws its secrets and sends its public keys."""
@@ -28,8 +28,6 @@ MASKED_WITH: Final = ".masked_with"
 EXCHANGE: Final = ".exchange"
 """Scalar: the exchange that the task would have without secure aggregation; seeds follow from it."""
 
-SECRETS: Final = ".secure/"
-"""Begins the names of secrets in the file of a client's private memory."""
 WEIGHT: Final = ".weight"
 """Array of a masked reply: the client's weight, shape (1,)."""
 
@@ -49,11 +47,6 @@ def decode_clients(scalars: Mapping[str, Scalar]) -> list[ClientId]:
         return [int(text) for text in str(scalars[MASKED_WITH]).split(",")]
     except ValueError:
         raise PayloadError(f"{MASKED_WITH} = {scalars[MASKED_WITH]!r} is not a list of clients") from None
-
-
-def without_secrets(memory: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a client's private memory that its algorithm knows."""
-    return {name: memory[name] for name in memory if not name.startswith(SECRETS)}
 
 
 def without_own(scalars: Mapping[str, Scalar]) -> dict[str, Scalar]:

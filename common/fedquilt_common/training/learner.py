@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
+from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout
 from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
@@ -76,8 +77,7 @@ class TorchLearner:
         task: gives the loss of phases that name none, and the scores.
         on_progress: called after each training step with the finished part of the training, from 0 to 1.
         blueprint: returns how sub-models are cut from the model; None: ``part`` must not be a cut sub-model.
-        lasting: state of an optimiser that outlives one training; empty before the first. None: each training starts
-            with a new optimiser.
+        lasting: optimisers that outlive a training. None: each training starts with new ones.
         meter: charges training on samples that are not public, and makes it private; None: training is not private.
         threads: batches of an evaluation that a processor computes at a time; no result depends on it.
     """
@@ -87,7 +87,7 @@ class TorchLearner:
     task: LearningTask
     on_progress: Progress | None = None
     blueprint: Callable[[], Blueprint] | None = None
-    lasting: MutableMapping[str, NDArray[Any]] | None = None
+    lasting: LastingOptimisers | None = None
     meter: PrivacyMeter | None = None
     threads: int = 1
 
@@ -189,6 +189,7 @@ class TorchLearner:
         started = time.perf_counter()
         for phase in phases:
             self._check_samples(phase.data)
+        optimisers = self.lasting.begin(part) if self.lasting is not None else None
         arithmetic = choose_arithmetic(self.training)
         plans = self._charge(phases, schedule, arrays)
         module = self._load(arrays, seed, part, training=True)
@@ -197,11 +198,13 @@ class TorchLearner:
         layout.order_weights(module)
         loop = SgdLoop(
             module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
-            self.lasting, plans, layout,
+            optimisers, plans, layout,
         )  # fmt: skip
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
         check_all_finite(module, steps, arithmetic)
+        if self.lasting is not None and optimisers is not None:
+            self.lasting.end(optimisers)
         module.zero_grad()  # frees as much as the conversion of halves to fp32 needs
         trained = to_arrays(module)
         return TrainingResult({name: trained[name] for name in arrays}, mean_loss, time.perf_counter() - started, steps)

@@ -19,6 +19,7 @@ from fedquilt_common.algorithm_api import Loss, TrainingPhase
 from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.evaluation_batches import evaluation_batches
+from fedquilt_common.training.lasting_optimisers import OptimiserState
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout
 from fedquilt_common.training.optimisers import Optimiser
 from fedquilt_common.training.precision import Arithmetic, LossScale, explain_unsupported, widen_halves
@@ -45,8 +46,8 @@ class SgdLoop:
         targets: turns labels of shape (n,) or (n, outputs) into the tensor that the loss takes.
         on_progress: called after each step with the finished part of the training, from 0 to 1.
         plans: how each phase is made private, by its position; a phase without one is not.
-        lasting: state of an optimiser that outlives the training: the first phase continues from it, and replaces its
-            entries at the end. None: each phase starts with a new optimiser.
+        lasting: states of optimisers that outlive the training, by the number of the phase: a phase continues from its
+            state, and replaces it at the end. None: each phase starts with a new optimiser.
         layout: the order of the samples' numbers in memory, which suits the module.
     """
 
@@ -56,7 +57,7 @@ class SgdLoop:
     loss: Loss | Callable[[Any, Tensor], Tensor]
     targets: Callable[[NDArray[Any]], Tensor]
     on_progress: Progress | None = None
-    lasting: MutableMapping[str, NDArray[Any]] | None = None
+    lasting: MutableMapping[int, OptimiserState] | None = None
     plans: Mapping[int, PrivateSteps] = field(default_factory=dict)
     layout: MemoryLayout = CONTIGUOUS
 
@@ -94,7 +95,7 @@ class SgdLoop:
                 break
         for phase_run in running:
             phase_run.load_best()
-        self._keep_optimiser(running[0])
+        self._keep_optimisers(running)
         return sum(value * n for value, n in losses) / max(1, sum(n for _, n in losses)), steps
 
     def _start_phase(
@@ -113,14 +114,13 @@ class SgdLoop:
         optimiser = Optimiser(trained, self.training, scale)
         private = _open_private(self.module, trained, self.plans.get(number))
         running = _RunningPhase(self, phase, epochs, optimiser, shuffler, now, start, private)
-        if number == 0 and self.lasting:
-            running.optimiser.load(running.trained_names, self.lasting)
+        if self.lasting is not None and number in self.lasting:
+            running.optimiser.load(running.trained_names, self.lasting[number])
         return running
 
-    def _keep_optimiser(self, first: _RunningPhase) -> None:
+    def _keep_optimisers(self, running: Sequence[_RunningPhase]) -> None:
         if self.lasting is not None:
-            self.lasting.clear()
-            self.lasting.update(first.optimiser.state(first.trained_names))
+            self.lasting.update({n: one.optimiser.state(one.trained_names) for n, one in enumerate(running)})
 
 
 @dataclass

@@ -18,6 +18,7 @@ from fedquilt_common.errors import RunFailedError
 from fedquilt_common.process.process_memory import gpu_peak_bytes, peak_bytes, reset_gpu_peak, reset_peak
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.stored_samples import join_samples
+from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.types import Examples
 from fedquilt_server.central.plan import CENTRAL, CentralPlan
 from fedquilt_server.history.history import History
@@ -195,7 +196,9 @@ class CentralRun:
         has_peak = reset_peak()
         reset_gpu_peak()
         passes = self.plan.count_passes(number)
-        found = replace(learner, lasting=optimiser).train(state.arrays, data, seed=seed, epochs=passes)
+        found = replace(learner, lasting=LastingOptimisers(optimiser)).train(
+            state.arrays, data, seed=seed, epochs=passes
+        )
         peaks = {"memory_peak": peak_bytes() if has_peak else None, "gpu_memory_peak": gpu_peak_bytes()}
         measured = {name: float(peak) for name, peak in peaks.items() if peak is not None}
         return _TrainedRound(State(found.arrays, optimiser), found.seconds, {"loss": found.loss, **measured})

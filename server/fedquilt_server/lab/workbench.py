@@ -19,7 +19,6 @@ from fedquilt_common.privacy.promises import check_privacy
 from fedquilt_common.process.cores import available_cores
 from fedquilt_common.process.malloc import reuse_freed_memory
 from fedquilt_common.secure_aggregation.packages import check_packages
-from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
 
@@ -83,7 +82,7 @@ class Workbench(ExperimentTools):
             from fedquilt_common.models.ballast import ballast
 
             return ballast(**self.experiment.model.params)
-        return self.learner.init(derive_seed(self.experiment.seed, "model"))
+        return self.learner.init(self.model_seed)
 
     def evaluate(self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None) -> dict[str, float]:
         """Score a model on the data set's test split.

@@ -21,7 +21,8 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
 from fedquilt_common.privacy.sample_batches import largest_draw
-from fedquilt_common.secure_aggregation.tasks import ATTEMPT, EXCHANGE, SECRETS
+from fedquilt_common.private_memory import SECRETS
+from fedquilt_common.secure_aggregation.tasks import ATTEMPT, EXCHANGE
 from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.training_jobs import CheckedFile, Job, Spending
 from fedquilt_common.types import Arrays

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class PrivateHead(ABC):
     """A model whose head stays on the client's board.
 
-    With either ``global_head``, training starts from the initial head, or from the client's own.
+    With either ``global_head``, a client starts from the initial head, and continues with its own.
 
     Attributes:
         head_layers: number of linear layers at the model's end that each client keeps for itself.
@@ -69,16 +69,15 @@ class PrivateHead(ABC):
         """Train on the client's samples and return the arrays that leave the board."""
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
-        head = head_names(ctx.anatomy, self.head_layers)  # refuses a model without such a head before the run starts
-        return State(model, pick_arrays(model, head) if self.global_head == "mean" else {})
+        head_names(ctx.anatomy, self.head_layers)  # refuses a model without such a head before the run starts
+        return State(model)
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         sent = self._sent_names(state.arrays, head_names(ctx.anatomy, self.head_layers))
-        arrays = {**state.arrays, **state.extra} if len(state.extra) else state.arrays
-        task = Task("train", arrays, expect=shapes_of(arrays, sent))
+        task = Task("train", state.arrays, expect=shapes_of(state.arrays, sent))
         replies = yield dict.fromkeys(ctx.select(), task)
-        averaged = mean(replies, like=pick_arrays(arrays, sent))
-        return (yield from evaluate_on_clients(State({**state.arrays, **averaged}, state.extra), ctx))
+        averaged = mean(replies, like=pick_arrays(state.arrays, sent))
+        return (yield from evaluate_on_clients(State({**state.arrays, **averaged}), ctx))
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:
@@ -118,18 +117,17 @@ class PrivateHead(ABC):
         return drop_arrays(arrays, head if self.global_head == "first" else ()).keys()
 
 
-def client_head(arrays: Arrays, ctx: ClientContext, head_layers: int) -> Mapping[str, NDArray[Any]]:
-    """Return the head in the client's private memory, or the received model's head where it has none yet.
+def client_head(ctx: ClientContext, head_layers: int) -> Mapping[str, NDArray[Any]]:
+    """Return the head in the client's private memory, or the initial model's head where it has none yet.
 
     Args:
-        arrays: the received model, in the model's shapes.
         ctx: the client context.
         head_layers: number of linear layers that form the head.
 
     Returns:
         The head's arrays by name, in the shapes of the model's head.
     """
-    return ctx.memory or pick_arrays(arrays, head_names(ctx.anatomy, head_layers))
+    return ctx.memory or pick_arrays(ctx.first_model(), head_names(ctx.anatomy, head_layers))
 
 
 def count_with_both_heads(
@@ -146,7 +144,7 @@ def count_with_both_heads(
     Returns:
         Counts for each view: by default those of the model's head, then those of the client's.
     """
-    two_heads = add_second_head(arrays, client_head(arrays, ctx, head_layers))
+    two_heads = add_second_head(arrays, client_head(ctx, head_layers))
     return ctx.learner.count(two_heads, ctx.test, TwoHeads(head_layers), views)
 
 

@@ -53,6 +53,9 @@ class Bench:
         """A first global model."""
         return self.learner.init(1)
 
+    def first_model(self) -> dict[str, NDArray[Any]]:
+        return self.model
+
 
 @pytest.fixture
 def bench() -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from torch import nn
 
+from fedquilt_common.algorithm_api import TrainingPhase
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks.classification import Classification
+from fedquilt_common.submodels.slices import full_slice
+from fedquilt_common.tracing.trace import anatomy_of
+from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 from fedquilt_common.wire.codec import FileArrays, write_arrays
@@ -21,7 +27,8 @@ ONE = Examples(np.array([[0.5, -1.0, 2.0, 0.1]], np.float32), np.array([1]))  # 
 
 def train(lasting: dict[str, NDArray[Any]] | None, start: Any, epochs: int, **settings: Any) -> Any:
     training = Training.model_validate({"lr": 0.01, **settings})
-    learner = TorchLearner(lambda: nn.Linear(4, 3), training, Classification(3), lasting=lasting)
+    states = LastingOptimisers(lasting) if lasting is not None else None
+    learner = TorchLearner(lambda: nn.Linear(4, 3), training, Classification(3), lasting=states)
     return learner.train(start or learner.init(0), ONE, seed=1, epochs=epochs).arrays
 
 
@@ -49,6 +56,36 @@ def test_the_state_names_its_parameters() -> None:
     state: dict[str, NDArray[Any]] = {}
     train(state, None, 4, optimiser="adam", precision="amp")
     assert state.keys() == {
-        "steps", "weight/0", "weight/1", "bias/0", "bias/1", "scale/value", "scale/finite_steps",
+        f"0.0/{entry}"
+        for entry in ("steps", "weight/0", "weight/1", "bias/0", "bias/1", "scale/value", "scale/finite_steps")
+    }
+    assert (int(state["0.0/steps"]), float(state["0.0/scale/value"])) == (3, 32768.0)  # the first scale is too large
+
+
+def test_each_phase_and_each_training_of_a_task_has_its_own_optimiser() -> None:
+    kept: dict[str, NDArray[Any]] = {}
+    settings = Training(lr=0.01, momentum=0.9)
+    learner = TorchLearner(lambda: nn.Linear(4, 3), settings, Classification(3))
+    start, whole = learner.init(0), TrainingPhase(ONE)
+    head = TrainingPhase(ONE, only={"bias"})
+
+    def run_task(task: str, start: Any) -> Any:
+        lasting = replace(learner, lasting=LastingOptimisers(kept, f"{task}/"))
+        first = lasting.train_in_turn(start, [whole, head], [0, 1], seed=1).arrays
+        return lasting.train(first, ONE, seed=1).arrays
+
+    first = run_task("train", start)
+    assert {name.rsplit("/", 1)[0] for name in kept} == {
+        "train/0.0", "train/0.0/weight", "train/0.0/bias", "train/0.1", "train/0.1/bias", "train/1.0",
+        "train/1.0/weight", "train/1.0/bias",
     }  # fmt: skip
-    assert (int(state["steps"]), float(state["scale/value"])) == (3, 32768.0)  # the first scale is too large
+    other, third = run_task("other", first), run_task("third", first)  # other tasks have no momentum yet
+    assert all(np.array_equal(other[name], third[name]) for name in first)
+    assert not np.array_equal(run_task("train", first)["weight"], other["weight"])
+
+
+def test_sub_models_cannot_keep_optimisers() -> None:
+    learner = TorchLearner(lambda: nn.Linear(4, 3), Training(), Classification(3), lasting=LastingOptimisers({}))
+    part = full_slice(anatomy_of(nn.Linear(4, 3), (4,)))
+    with pytest.raises(ExperimentError, match=r"training.keep_optimiser = true.*remove the key"):
+        learner.train(learner.init(0), ONE, seed=1, part=part)

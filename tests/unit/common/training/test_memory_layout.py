@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
+from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout
 from fedquilt_common.types import Examples
@@ -122,9 +124,10 @@ def test_an_optimiser_that_lasts_continues_with_the_same_bits() -> None:
     start = TorchLearner(image_net, settings, Classification(3)).init(0)
     whole = TorchLearner(image_net, settings, Classification(3)).train(start, data, seed=0, epochs=2).arrays
     kept: dict[str, NDArray[Any]] = {}
-    lasting = TorchLearner(image_net, settings, Classification(3), lasting=kept)
+    lasting = TorchLearner(image_net, settings, Classification(3), lasting=LastingOptimisers(kept))
     parts = lasting.train(start, data, seed=0, epochs=1).arrays
     assert all(array.flags.c_contiguous for array in kept.values())
+    lasting = replace(lasting, lasting=LastingOptimisers(kept))
     parts = lasting.train(parts, data, seed=0, epochs=1).arrays
     for name in start:
         np.testing.assert_allclose(parts[name], whole[name], atol=1e-6)

@@ -88,7 +88,7 @@ def test_an_interrupted_training_resumes_with_the_same_bits(training: dict[str, 
 def test_the_optimiser_lives_for_the_whole_run(tmp_path: Path) -> None:
     train(tmp_path / "whole")
     stored = [FileArrays(path) for path in (tmp_path / "whole" / "blobs").iterdir() if path.is_file()]
-    assert [int(one["steps"]) for one in stored if "steps" in one] == [8 * 45]  # 1,433 samples in batches of 32
+    assert [int(one["0.0/steps"]) for one in stored if "0.0/steps" in one] == [8 * 45]  # 1,433 samples in batches of 32
 
 
 def test_noise_and_schedule_are_the_experiments(tmp_path: Path) -> None:

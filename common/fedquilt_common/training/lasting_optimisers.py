@@ -1,0 +1,61 @@
+"""Optimisers that outlive a training, so that momentum continues where the training before it ended."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.submodels.slices import Slice
+
+if TYPE_CHECKING:
+    from fedquilt_common.algorithm_api import Part
+
+OptimiserState = dict[str, NDArray[Any]]
+
+
+@dataclass
+class LastingOptimisers:
+    """The states of a task's optimisers; each is found again by its place in the task.
+
+    Attributes:
+        arrays: changed in place: ``<prefix><training>.<phase>/<entry>`` for each entry of ``Optimiser.state``.
+            Trainings and phases count from 0.
+        prefix: tells these optimisers from those of other tasks.
+        trainings: number of trainings that the task has begun.
+    """
+
+    arrays: MutableMapping[str, NDArray[Any]]
+    prefix: str = ""
+    trainings: int = 0
+
+    def begin(self, part: Part | None) -> dict[int, OptimiserState]:
+        """Begin the task's next training, and return the state of each of its phases that has one.
+
+        Args:
+            part: what is trained of the model; None: the whole model.
+
+        Raises:
+            ExperimentError: it is a sub-model.
+        """
+        if isinstance(part, Slice):
+            raise ExperimentError(
+                "training.keep_optimiser = true: the algorithm trains sub-models, whose shapes differ from round to "
+                "round, so an optimiser's state does not fit the next one; remove the key"
+            )
+        own = f"{self.prefix}{self.trainings}."
+        self.trainings += 1
+        states: dict[int, OptimiserState] = {}
+        for name in (name for name in self.arrays if name.startswith(own)):
+            phase, entry = name[len(own) :].split("/", 1)
+            states.setdefault(int(phase), {})[entry] = self.arrays[name]
+        return states
+
+    def end(self, states: dict[int, OptimiserState]) -> None:
+        """Replace the states of the training that ``begin`` began last, by the number of the phase."""
+        own = f"{self.prefix}{self.trainings - 1}."
+        for phase, state in states.items():
+            self.arrays.update({f"{own}{phase}/{entry}": array for entry, array in state.items()})

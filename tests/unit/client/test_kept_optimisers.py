@@ -1,0 +1,48 @@
+"""``training.keep_optimiser``: a client's optimisers last in its private memory; the algorithm does not see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedquilt_client.context import BoardRun, TaskContext
+from fedquilt_common.algorithm_api import Task
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.wire.codec import write_arrays
+from fedquilt_common.wire.messages import RunMessage
+
+
+def context(memory: Path | None, **training: Any) -> TaskContext:
+    raw = {"name": "x", "seed": 3, "data": {"set": "digits", "clients": 4}, "model": {"name": "mlp", "hidden": [8]},
+           "algorithm": {"name": "fedavg"}, "training": {"momentum": 0.9, "batch": 64, **training}}  # fmt: skip
+    board = BoardRun(RunMessage(run="x", experiment={}), Experiment.model_validate(raw), ())
+    return TaskContext(board, 1, 1, 0, memory, lambda: 0, lambda part: None, lambda need: None, kind="train")
+
+
+def test_momentum_lasts_from_task_to_task(tmp_path: Path) -> None:
+    kept = [context(None, keep_optimiser=True)]
+    task = Task("train", kept[0].first_model())
+    first = kept[0].do(task)
+    assert not kept[0].memory
+    assert kept[0].memory_changed
+    write_arrays(tmp_path / "memory", kept[0].memory_to_store)
+    kept.append(context(tmp_path / "memory", keep_optimiser=True))
+    again = kept[1].do(task)
+    assert not kept[1].memory
+    fresh = context(None).do(task)
+    weight = next(iter(fresh.arrays))
+    assert np.array_equal(first.arrays[weight], fresh.arrays[weight])
+    assert not np.array_equal(again.arrays[weight], fresh.arrays[weight])
+    assert not context(None).memory_changed
+
+
+def test_a_client_knows_the_initial_global_model() -> None:
+    from fedquilt_server.lab.workbench import Workbench
+
+    ctx = context(None)
+    coordinator = Workbench(ctx.board.experiment).first_model()
+    assert {name: x.tobytes() for name, x in ctx.first_model().items()} == {
+        name: np.asarray(x).tobytes() for name, x in coordinator.items()
+    }
