@@ -99,7 +99,9 @@ CASES: dict[str, Case] = {
         refused=(
             ({"starts": (3, 0)}, "below tau"),
             ({"starts": ()}, "give the layers"),
-            ({"starts": (2, 2)}, "give the layers"),
+            ({"starts": (True,)}, "give the layers"),
+            ({"selection": "all"}, "both, curiosity, resource or random"),
+            ({"dispatch": "small"}, "random or largest"),
             ({"levels": {"M": 1.0}}, "below it"),
             ({"levels": {"L": 0.5}}, "below it"),
             ({"levels": {"M": 0.0}}, "above 0"),
@@ -120,9 +122,10 @@ CASES: dict[str, Case] = {
         accuracy=0.75,
     ),
     "decoupled": Case(
+        fields={"start": 0},
         degenerate={"widths": {"strong": 1.0}},
-        different={"widths": {"strong": 1.0, "weak": 0.5}},
-        refused=(({"widths": {"strong": 0.5}}, "width 1"), ({"data": "all"}, "own or affordable")),
+        different={"widths": {"strong": 1.0, "weak": 0.5}, "start": 0},
+        refused=(({"widths": {"strong": 0.5}}, "width 1"), ({"data": "all"}, "affordable or own")),
         rounds=6,
         accuracy=0.7,
     ),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tests.support.data import golden_vectors
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
+from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.algorithms.adaptivefl import Tables
 from fedquilt_common.algorithms.families.partial_training import masked_loss
 from fedquilt_common.algorithms.fedrolex import FedRolex
@@ -25,7 +26,7 @@ from fedquilt_common.models import build_model
 from fedquilt_common.models.static_norm import Scaler
 from fedquilt_common.submodels.adaptivefl_pool import make_pool, nested_members
 from fedquilt_common.submodels.selection import count_channels, window
-from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, IndexSet, Segment, Slice, cut
+from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, IndexSet, Segment, Slice, cut, full_slice
 from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_common.training.losses import cross_entropy
@@ -190,6 +191,42 @@ def test_pieces_are_weighted_by_data_size() -> None:
     close(after, sized["global_after"])
 
 
+WEIGHTINGS = B["weighting_ablation"]
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_weightings_of_table_3_4(name: str) -> None:
+    """After rounds 4 and 5 of the published code, whose counts of updates are 1, 2 and 3 in the first of them.
+
+    It counts the kernels of each layer, where the text weighs by those of the model.
+    """
+    arrays: Arrays = arrays_of(B["conv_global_before"])
+    anatomy = small_net(arrays)
+    for number, expected in enumerate(WEIGHTINGS[name] if name in ("avg", "width") else WEIGHTINGS[name][:1]):
+        updates = {}
+        for client, beta in enumerate(B["betas"]):
+            part = ROLLING.part(at_round(anatomy, 4 + number), beta)
+            trained = {key: _fake_training(x, client) for key, x in cut(arrays, part).items()}
+            steps = FedRolex(weighting="updates").update_weight(Reply({}, metrics={"steps": client + 1.0}), part)
+            weight = (steps if "updates" in name else 1.0) * (part.counts["conv2.weight"] if "width" in name else 1)
+            updates[client] = SubModelUpdate(trained, part, weight)
+        arrays = aggregate(arrays, updates)
+        np.testing.assert_allclose(arrays["conv2.weight"], expected, atol=1e-5)
+
+
+def _fake_training(array: Any, client: int) -> NDArray[np.float32]:
+    """Return what the vectors' clients send instead of training."""
+    x = np.asarray(array)
+    return (x + 0.1 * (client + 1) + 0.001 * np.arange(x.size).reshape(x.shape)).astype(np.float32)
+
+
+def test_a_model_weighs_by_its_kernels_and_its_steps() -> None:
+    part = ROLLING.part(at_round(small_net(arrays_of(B["conv_global_before"])), 4), 0.5)
+    reply = Reply({}, 70.0, {"steps": 4.0})
+    found = {w: FedRolex(weighting=w).update_weight(reply, part) for w in ("none", "samples", "model_size", "hybrid")}
+    assert found == {"none": 1.0, "samples": 70.0, "model_size": 6.0, "hybrid": 24.0}
+
+
 def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
     """HeteroFL's MLP calls its two layers otherwise."""
     return {name.replace("blocks.0", "conv1").replace("blocks.2", "linear"): x for name, x in raw.items()}
@@ -246,6 +283,27 @@ def test_table_1_is_reproduced_exactly(vgg16: Any) -> None:
         assert shapes == case["fc_shapes"]
 
 
+@pytest.mark.parametrize(
+    ("name", "params", "shape", "classes", "case"),
+    [
+        ("resnet18", {"hidden": [96, 128, 256, 512]}, (3, 32, 32), 10, "resnet18_cifar"),
+        ("mobilenet-v2", {"bias": True, "expand_first": True}, (22, 20, 20), 22, "mobilenetv2_widar_22cls"),
+    ],
+)
+def test_pools_of_the_other_models_have_the_published_sizes(
+    name: str, params: Any, shape: tuple[int, ...], classes: int, case: str
+) -> None:
+    """At the layers where the models say that they are cut."""
+    blueprint = blueprint_for(build_model(name, params, shape, classes), np.zeros((1, *shape), np.float32))
+    whole, *members = sorted(C[case], key=lambda member: member["name"] != "L1")
+    assert cost_of(blueprint, full_slice(blueprint.anatomy)).params == whole["params"]
+    assert len(members) >= 6
+    for member in members:
+        widths = {member["name"][0]: member["r_w"]}
+        pool = {m.name: m.part for m in make_pool(blueprint.anatomy, widths, blueprint.anatomy.start_layers)}
+        assert cost_of(blueprint, pool[member["name"]]).params == member["params"], member
+
+
 def test_which_members_are_nested_in_which(vgg16: Any) -> None:
     pool = make_pool(vgg16.anatomy, {"M": 0.66, "S": 0.40}, (8, 6, 4))
     for member in pool:
@@ -260,7 +318,7 @@ RL = C["rl"]
 def test_tables_and_probabilities_follow_algorithm_1(reading: str) -> None:
     order, clients = RL["index_order"], range(RL["clients"])
     levels = tuple(name[0] for name in order)
-    tables = Tables(np.ones((3, len(clients))), np.ones((len(order), len(clients))), levels, RL["p"], reading)
+    tables = Tables(np.ones((3, len(clients))), np.ones((len(order), len(clients))), levels, reading)
     # in the last step the published code punishes a board that gives back what it was sent, for what only its
     # simulation knows: that the board is in truth too small even for that
     for step in RL["steps"] if reading == "paper" else RL["steps"][:-1]:

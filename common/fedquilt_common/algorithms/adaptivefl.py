@@ -18,11 +18,21 @@ from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
-from fedquilt_common.submodels.adaptivefl_pool import LARGE, Member, find_member, make_pool, nested_members
+from fedquilt_common.errors import SliceError
+from fedquilt_common.submodels.adaptivefl_pool import (
+    LARGE,
+    Member,
+    Start,
+    find_member,
+    find_start,
+    make_pool,
+    nested_members,
+)
 from fedquilt_common.submodels.selection import check_widths
 from fedquilt_common.submodels.slices import cut, relative_slice
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
+Selection = Literal["both", "curiosity", "resource", "random"]
 FITS = "fits"
 """Metric of an empty reply: the position in the pool of the largest member that fits the board."""
 NOTHING_FITS = -1
@@ -30,34 +40,41 @@ NOTHING_FITS = -1
 
 @dataclass(frozen=True)
 class AdaptiveFL:
-    """A pool of sub-models, and tables of each client's successes; the defaults are Table 1's for VGG16.
+    """A pool of sub-models, and tables of each client's successes; the defaults are Table 1's.
 
     Attributes:
         levels: width ratio r_w of each level below L, the whole model; without levels there is only the whole model.
-        starts: start layers I_1 ... I_p, counted from 0, none below ``tau``.
+        starts: the p different start layers I: 0-based numbers of layers that can be cut, none below ``tau``, or names
+            of modules. None: those that the model declares; ``vgg16``, ``resnet18`` and ``mobilenet-v2`` do.
         tau: number of layers that all sub-models share.
         bonus: ``paper``: each success raises L1's score by p - 1. ``code``, as published: only L1's own success does,
             by p.
+        selection: by which rewards clients are drawn: ``both``, only ``curiosity``, only ``resource``, or at
+            ``random`` (the paper's AdaptiveFL+CS, +C, +S and +Random; figure 5).
+        dispatch: a client is sent a ``random`` member, or always the ``largest`` (the paper's AdaptiveFL+Greed).
     """
 
     declares: ClassVar[Declaration] = Declaration(privacy="", pooled=SUB_MODELS)
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})
-    starts: Sequence[int] = (8, 6, 4)
+    starts: Sequence[Start] | None = None
     tau: int = 1
     bonus: Literal["paper", "code"] = "paper"
+    selection: Selection = "both"
+    dispatch: Literal["random", "largest"] = "random"
 
     def __post_init__(self) -> None:
         if self.levels:
             check_widths("levels", self.levels)
         if LARGE in self.levels or max(self.levels.values(), default=0) >= 1:
             raise ValueError(f"levels = {dict(self.levels)!r}: L is the whole model; give only the levels below it")
-        if not self.starts or any(type(s) is not int for s in self.starts) or len(set(self.starts)) < len(self.starts):
-            raise ValueError(f"starts = {self.starts!r}: give the layers, counted from 0, from which on a level is cut")
-        below = [start for start in self.starts if start < self.tau]
+        starts = self.starts
+        if starts is not None and (not starts or isinstance(starts, str) or not all(map(_is_start, starts))):
+            raise ValueError(f"starts = {starts!r}: give the layers, by number from 0 or by name, where cutting begins")
+        below = [start for start in starts or () if isinstance(start, int) and start < self.tau]
         if below:
             raise ValueError(
-                f"starts = {list(self.starts)}: {below[0]} is below tau = {self.tau}; all sub-models share the layers "
+                f"starts = {list(starts or ())}: {below[0]} is below tau = {self.tau}; all sub-models share the layers "
                 "before tau: choose a later start or a smaller tau"
             )
 
@@ -67,7 +84,14 @@ class AdaptiveFL:
         Raises:
             SliceError: the model does not have such sub-models.
         """
-        return make_pool(ctx.anatomy, self.levels, self.starts)
+        starts = [find_start(ctx.anatomy, start) for start in self.starts or ctx.anatomy.start_layers]
+        if self.levels and (not starts or len(set(starts)) < len(starts) or min(starts) < self.tau):
+            raise SliceError(
+                f"algorithm.starts = {list(self.starts or ())}: give different layers, none before layer {self.tau} "
+                "(algorithm.tau); `fedquilt model inspect` lists them. This model is cut at "
+                f"{sorted(starts) or 'no layer'}, counted from 0"
+            )
+        return make_pool(ctx.anatomy, self.levels, starts)
 
     # -- server ------------------------------------------------------------------------------------
 
@@ -80,7 +104,7 @@ class AdaptiveFL:
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         pool = self.pool(ctx)
-        tables = Tables.from_state(state.extra, pool, len(self.starts), self.bonus)
+        tables = Tables.from_state(state.extra, pool, self.bonus, self.selection)
         sent = dict(sorted(self._draw_members(tables, pool, ctx)))
         replies = yield {client: _make_task(state.arrays, pool, member) for client, member in sent.items()}
         fitting = {client: _reported_member(reply, pool) for client, reply in replies.items() if not len(reply.arrays)}
@@ -110,7 +134,7 @@ class AdaptiveFL:
         """Draw (client, member) pairs: members uniformly, then a client for each by its reward."""
         free = sorted(ctx.fleet)
         for _ in range(min(ctx.per_round, len(free))):
-            member = int(ctx.rng.integers(len(pool)))
+            member = int(ctx.rng.integers(len(pool))) if self.dispatch == "random" else len(pool) - 1
             client = free[int(ctx.rng.choice(len(free), p=tables.probabilities(pool[member].level, free)))]
             free.remove(client)
             yield client, member
@@ -128,6 +152,10 @@ class AdaptiveFL:
                 metrics = {"loss": trained.loss, "train_seconds": trained.seconds}
                 return Reply(trained.arrays, len(ctx.data), metrics)
         return Reply({}, 1.0, {FITS: _largest_fitting(pool, ctx)})
+
+
+def _is_start(start: object) -> bool:
+    return isinstance(start, int | str) and not isinstance(start, bool) and start != ""
 
 
 def _largest_fitting(pool: Sequence[Member], ctx: ClientContext) -> int:
@@ -169,28 +197,33 @@ class Tables:
         curiosity: T_c, float64 of shape (levels, clients).
         resources: T_r, float64 of shape (members, clients).
         levels: the level of each member of the pool.
-        p: number of members of each level.
         bonus: as in ``AdaptiveFL``.
+        selection: as in ``AdaptiveFL``.
     """
 
     curiosity: NDArray[np.float64]
     resources: NDArray[np.float64]
     levels: tuple[str, ...]
-    p: int
     bonus: str
+    selection: Selection = "both"
 
     @classmethod
-    def from_state(cls, extra: Arrays, pool: Sequence[Member], p: int, bonus: str) -> Tables:
+    def from_state(cls, extra: Arrays, pool: Sequence[Member], bonus: str, selection: Selection) -> Tables:
         """Copy the tables of a state.
 
         Args:
             extra: ``curiosity`` of shape (levels, clients) and ``resources`` of shape (members, clients).
             pool: the model pool.
-            p: number of members of each level.
             bonus: as in ``AdaptiveFL``.
+            selection: as in ``AdaptiveFL``.
         """
         curiosity, resources = (np.array(extra[name], np.float64) for name in ("curiosity", "resources"))
-        return cls(curiosity, resources, tuple(member.level for member in pool), p, bonus)
+        return cls(curiosity, resources, tuple(member.level for member in pool), bonus, selection)
+
+    @property
+    def p(self) -> int:
+        """Number of members of each level below L."""
+        return max(1, (len(self.levels) - 1) // max(1, len(set(self.levels)) - 1))
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -239,8 +272,14 @@ class Tables:
         return rewards / total if total > 0 else np.full(len(clients), 1 / len(clients))
 
     def _reward(self, level: str, client: ClientId) -> float:
+        """Return a client's reward; a variant of figure 5 leaves out one factor, or both."""
+        resource = self._resource_reward(level, client) if self.selection in ("both", "resource") else 1.0
+        curious = self.selection in ("both", "curiosity")
+        return resource / float(np.sqrt(self.curiosity[self._row(level), client])) if curious else resource
+
+    def _resource_reward(self, level: str, client: ClientId) -> float:
         scores = self.resources[:, client]
         upwards = np.cumsum(scores[::-1])[::-1]  # for member k: the sum of the scores from k to L1
         level_score = sum(upwards[member] for member, name in enumerate(self.levels) if name == level)
         resource = level_score / (self.p * scores.sum()) if scores.sum() > 0 else 0.0
-        return float(min(0.5, resource) / np.sqrt(self.curiosity[self._row(level), client]))
+        return float(min(0.5, resource))

@@ -1,7 +1,8 @@
-"""Decoupled: one model for each level, averaged only among the clients of that level.
+"""Decoupled: one model for each level, averaged only among the clients that train that level.
 
 The baseline of Jia et al., "AdaptiveFL: Adaptive Heterogeneous Federated Learning for Resource-Constrained AIoT
-Systems", DAC 2024, section 4.2: FedAvg for the large, the medium and the small model.
+Systems", DAC 2024, section 4.2: FedAvg for L1, M1 and S1 of the model pool (Table 1), each on the data of the clients
+that can train it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
-from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of, prefix
-from fedquilt_common.submodels.slices import Slice, cut
+from fedquilt_common.errors import SliceError
+from fedquilt_common.submodels.adaptivefl_pool import Start, cut_from, find_start
+from fedquilt_common.submodels.selection import Widths, check_widths, kinds_by_width, level_of
+from fedquilt_common.submodels.slices import Anatomy, Slice, cut
 from fedquilt_common.types import Arrays, ClientId
 
 
@@ -23,16 +26,22 @@ from fedquilt_common.types import Arrays, ClientId
 class Decoupled:
     """FedAvg of one model for each level; the state's arrays are the whole model, ``extra`` has the smaller ones.
 
+    The models of the levels start as sub-models of the same initial model.
+
     Attributes:
-        widths: kind of board to width of its level's model; the greatest must be 1, the global model.
-        data: the model that a client trains. ``own``: its own level's; ``affordable``: one drawn from all levels that
-            fit its board.
+        widths: kind of board to width ratio of its level's model; the greatest must be 1, the global model. The
+            defaults are Table 1's.
+        start: layer from which on the smaller models are cut, by number from 0 or by name. None: the latest that the
+            model declares (I of M1 and S1).
+        data: the model that a client trains. ``affordable``: one drawn from all levels that fit its board, so that each
+            level learns the data of all clients that can train it (the paper); ``own``: its own level's.
     """
 
     declares: ClassVar[Declaration] = Declaration(privacy="", pooled="each width has a mean of its own")
 
-    widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
-    data: Literal["own", "affordable"] = "own"
+    widths: Widths = field(default_factory=lambda: {"strong": 1.0, "medium": 0.66, "weak": 0.40})
+    start: Start | None = None
+    data: Literal["affordable", "own"] = "affordable"
 
     def __post_init__(self) -> None:
         check_widths("widths", self.widths)
@@ -60,7 +69,7 @@ class Decoupled:
         return self._state(models, parts, trained)
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
-        part = prefix(ctx.anatomy, self.widths[str(task.scalars["level"])], "floor")
+        part = self._part(ctx.anatomy, self.widths[str(task.scalars["level"])])
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, part=part)
         return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
@@ -73,7 +82,14 @@ class Decoupled:
         return {**full, **named, f"average_{measure}": sum(named.values()) / len(named)}
 
     def _parts(self, ctx: ServerContext) -> dict[str, Slice]:
-        return {level: prefix(ctx.anatomy, self.widths[level], "floor") for level in kinds_by_width(self.widths)}
+        return {level: self._part(ctx.anatomy, self.widths[level]) for level in kinds_by_width(self.widths)}
+
+    def _part(self, anatomy: Anatomy, width: float) -> Slice:
+        """Return the pool's member of this width; width 1 gives the whole model."""
+        starts = anatomy.start_layers if self.start is None else (self.start,)
+        if not starts and width < 1:
+            raise SliceError("algorithm.start: the model declares no start layer; give one, such as 0 for all layers")
+        return cut_from(anatomy, width, max((find_start(anatomy, start) for start in starts), default=0))
 
     def _level(self, client: ClientId, ctx: ServerContext) -> str:
         """Return the level that a client trains in this round."""

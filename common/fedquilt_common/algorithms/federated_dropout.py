@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedquilt_common.algorithm_api import ServerContext, State
-from fedquilt_common.algorithms.families.levels import evaluate_levels
+from fedquilt_common.algorithm_api import ServerContext
 from fedquilt_common.algorithms.families.partial_training import PartialTraining
-from fedquilt_common.submodels.selection import kinds_by_width, prefix, random_subset
+from fedquilt_common.submodels.selection import prefix, random_subset
 from fedquilt_common.submodels.slices import Slice
 
 
@@ -25,6 +24,6 @@ class FederatedDropout(PartialTraining):
     def part(self, ctx: ServerContext, width: float) -> Slice:
         return random_subset(ctx.anatomy, width, ctx.rng)
 
-    def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
-        levels = [(kind, prefix(ctx.anatomy, self.widths[kind], "floor")) for kind in kinds_by_width(self.widths)]
-        return evaluate_levels(state.arrays, ctx, levels)
+    def level_part(self, ctx: ServerContext, width: float) -> Slice:
+        """Return the prefix of a width, because no draw stands for its level."""
+        return prefix(ctx.anatomy, width, "floor")

@@ -1,7 +1,8 @@
 """ScaleFL: sub-models are cut in width and in depth; their early exits learn from the deepest one.
 
 Ilhan et al., "ScaleFL: Resource-Adaptive Federated Learning with Heterogeneous Clients", CVPR 2023: two-dimensional
-scaling (section 3.2) and self-distillation between the exits (section 3.3), with the distillation on.
+scaling (section 3.2) and self-distillation between the exits (section 3.3). Its published code has another loss and
+leaves the distillation out by default; ``method`` chooses between the two.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Any, ClassVar, Final, Literal
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
@@ -20,6 +22,8 @@ from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_wi
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.types import Arrays, ClientId
 
+DISTIL: Final = "distil"
+"""Scalar of a task: whether its exits learn from the deepest one."""
 _NAMED: Final = re.compile(r"(?:^|\.)(stages|exits)\.(\d+)\.")
 
 
@@ -33,7 +37,10 @@ class ScaleFL:
         widths: kind of board to share of the channels, above 0 and at most 1.
         exits: kind of board to number of exits that it trains, from the shallow end, 1 or more.
         temperature: of the distillation, above 0.
-        distillation: share of an exit's loss that it learns from the deepest exit, in [0, 1].
+        distillation: gamma in [0, 1], the weight of what an exit learns from the deepest one.
+        method: ``paper``: (1 - gamma) times cross entropy plus gamma times the divergence, from the first round on.
+            ``code``: cross entropy plus gamma times the divergence, which is the mean over samples and classes, after
+            the first quarter of the rounds.
     """
 
     declares: ClassVar[Declaration] = Declaration(
@@ -44,6 +51,7 @@ class ScaleFL:
     exits: Mapping[str, int] = field(default_factory=lambda: {"strong": 3, "medium": 2, "weak": 1})
     temperature: float = 3.0
     distillation: float = 0.5
+    method: Literal["paper", "code"] = "paper"
 
     def __post_init__(self) -> None:
         check_widths("widths", self.widths)
@@ -76,7 +84,10 @@ class ScaleFL:
     def round(self, state: State, ctx: ServerContext) -> Round:
         kinds = {client: self._kind(client, ctx) for client in sorted(ctx.select())}
         parts = {kind: self.part(ctx.anatomy, kind) for kind in set(kinds.values())}
-        replies = yield {client: Task("train", state.arrays, slice=parts[kind]) for client, kind in kinds.items()}
+        scalars = {DISTIL: self.distils(ctx.round, ctx.rounds)}
+        replies = yield {
+            client: Task("train", state.arrays, scalars, slice=parts[kind]) for client, kind in kinds.items()
+        }
         updates = {
             client: SubModelUpdate(reply.arrays, parts[kinds[client]], reply.weight)
             for client, reply in replies.items()
@@ -86,7 +97,8 @@ class ScaleFL:
         return State(aggregate(state.arrays, updates), report={"trained": trained}, parts=used)
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
-        loss = self.loss if ctx.learning_task.name == "classification" else None
+        distil = bool(task.scalars.get(DISTIL, True))
+        loss = partial(self.loss, distil=distil) if ctx.learning_task.name == "classification" else None
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)
         return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
@@ -94,30 +106,48 @@ class ScaleFL:
         levels = [(kind, self.part(ctx.anatomy, kind)) for kind in kinds_by_width(self.widths)]
         return evaluate_levels(state.arrays, ctx, levels)
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the exits' cross entropy, deeper exits weighing more, mixed with the divergence from the deepest exit.
+    def distils(self, round: int, rounds: int) -> bool:
+        """Return whether the exits learn from the deepest one in a round of a run of ``rounds``."""
+        return self.method == "paper" or round > rounds / 4
 
-        Exit j of n (from 0) weighs (j + 1) / sum. The divergence is Kullback-Leibler's at temperature T, times T
-        squared, the mean over the samples.
+    def loss(self, outputs: Any, targets: Any, distil: bool = True) -> Any:
+        """Return the sum of the exits' losses, where exit j of n (from 0) weighs (j + 1) / sum.
 
         Args:
             outputs: logits of shape (n, classes), or one such tensor for each exit, the deepest last.
             targets: classes of shape (n,).
+            distil: whether the exits learn from the deepest one.
+        """
+        exits = outputs if isinstance(outputs, list) else [outputs]
+        total = len(exits) * (len(exits) + 1) / 2
+        teacher = exits[-1].detach() if distil else None
+        value: Any = 0.0
+        for place, logits in enumerate(exits):
+            own = teacher if place < len(exits) - 1 else None
+            value = value + self._exit_loss(logits, targets, own) * (place + 1) / total
+        return value
+
+    def _exit_loss(self, logits: Any, targets: Any, teacher: Any) -> Any:
+        """Return one exit's loss.
+
+        The divergence is Kullback-Leibler's at temperature T, times T squared.
+
+        Args:
+            logits: of the exit, shape (n, classes).
+            targets: classes of shape (n,).
+            teacher: the deepest exit's logits, shape (n, classes); None: the exit does not learn from it.
         """
         from torch.nn import functional
 
-        exits = outputs if isinstance(outputs, list) else [outputs]
-        total = len(exits) * (len(exits) + 1) / 2
-        teacher = functional.softmax(exits[-1].detach() / self.temperature, dim=1)
-        value: Any = 0.0
-        for place, logits in enumerate(exits):
-            term = functional.cross_entropy(logits, targets)
-            if place < len(exits) - 1:
-                student = functional.log_softmax(logits / self.temperature, dim=1)
-                divergence = functional.kl_div(student, teacher, reduction="batchmean") * self.temperature**2
-                term = (1 - self.distillation) * term + self.distillation * divergence
-            value = value + term * (place + 1) / total
-        return value
+        entropy = functional.cross_entropy(logits, targets)
+        if teacher is None:
+            return entropy
+        student = functional.log_softmax(logits / self.temperature, dim=1)
+        soft = functional.softmax(teacher / self.temperature, dim=1)
+        divergence = functional.kl_div(student, soft, reduction="batchmean") * self.temperature**2
+        if self.method == "code":
+            return entropy + self.distillation * divergence / logits.shape[1]
+        return (1 - self.distillation) * entropy + self.distillation * divergence
 
     def _kind(self, client: ClientId, ctx: ServerContext) -> str:
         return level_of(ctx.fleet[client].kind, kinds_by_width(self.widths))

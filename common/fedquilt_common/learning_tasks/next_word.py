@@ -31,6 +31,8 @@ _LARGEST_EXPONENT: Final = math.log(PERPLEXITY.high)
 class NextWord(LearningTask):
     """Labels are word numbers of shape (n, length), 0 pads; outputs are logits of shape (n, length, words).
 
+    Outputs of shape (n, words) predict the word after the last place; then only that word counts.
+
     Attributes:
         words: size of the vocabulary with its special words; the data set's ``classes``.
     """
@@ -67,15 +69,13 @@ class NextWord(LearningTask):
         """Return the mean over the words of the batch; 0 where all are padding."""
         from torch.nn import functional
 
-        _check_outputs(outputs, targets)
-        summed = functional.cross_entropy(
-            outputs.flatten(0, 1), targets.flatten(), ignore_index=PADDING, reduction="sum"
-        )
+        outputs, targets = _align(outputs, targets)
+        summed = functional.cross_entropy(outputs, targets, ignore_index=PADDING, reduction="sum")
         return summed / (targets != PADDING).sum().clamp(min=1)
 
     def count(self, outputs: NDArray[np.float32], targets: NDArray[Any]) -> ScoreCounts:
         """Return the numbers of ``words`` and of ``right`` answers, and the sum ``loss``; padding is left out."""
-        _check_outputs(outputs, targets)
+        outputs, targets = _align(outputs, targets)
         real = targets != PADDING
         logits, words = outputs[real], targets[real]
         sums = (float(len(words)), float((logits.argmax(axis=1) == words).sum()), sum_cross_entropy(logits, words))
@@ -93,9 +93,17 @@ class NextWord(LearningTask):
         return np.bincount(y.astype(np.int64).ravel(), minlength=self.words) > 0
 
 
-def _check_outputs(outputs: Any, targets: Any) -> None:
+def _align(outputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Return logits of shape (words predicted, words) and the words, of shape (words predicted,).
+
+    Raises:
+        DataUnavailableError: the outputs are logits neither of each place nor of the last one.
+    """
+    if outputs.ndim == 2 and len(outputs) == len(targets):
+        return outputs, targets[:, -1]
     if outputs.ndim != 3 or tuple(outputs.shape[:2]) != tuple(targets.shape):
         raise DataUnavailableError(
             f"the model's outputs have the shape {tuple(outputs.shape)}, but the next words {tuple(targets.shape)}; "
             "choose a model with logits at each place of a sequence, such as transformer with outputs: each"
         )
+    return outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)

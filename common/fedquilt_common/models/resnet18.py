@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -41,6 +42,12 @@ class BasicBlock(nn.Module):
         inner = self.norm2(self.conv2(self.relu1(self.norm1(self.conv1(x)))))
         out: Tensor = self.relu2(inner + self.shortcut(x))
         return out
+
+
+class ResNet18(nn.Sequential):
+    """The layers in order, and where AdaptiveFL's published code begins to cut them: stages 4, 3 and 2."""
+
+    start_layers: ClassVar = ("layer4", "layer3", "layer2")
 
 
 def build(
@@ -111,7 +118,7 @@ def assemble(
     """
     stages = make_stages(first, sizes, norm, shortcut_bias)
     layers = [(f"layer{k + 1}", stage) for k, stage in enumerate(stages)]
-    return nn.Sequential(OrderedDict([*stem.items(), *layers, *make_head(sizes[-1], classes).items()]))
+    return ResNet18(OrderedDict([*stem.items(), *layers, *make_head(sizes[-1], classes).items()]))
 
 
 def make_stages(first: int, sizes: Sequence[int], norm: Norm, shortcut_bias: bool = False) -> list[nn.Sequential]:

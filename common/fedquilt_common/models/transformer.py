@@ -99,8 +99,8 @@ def build(
         head_dim: width of a head.
         layers: how many.
         dropout: after attention and after the feed-forward network.
-        outputs: ``last``: the word after the sequence, for classification. ``each``: the word after each place, for
-            the task ``next-word``; attention sees earlier places only.
+        outputs: ``last``: the word after the sequence, for classification, or for ``next-word`` with a loss of the last
+            place alone. ``each``: the word after each place, for ``next-word``; attention sees earlier places only.
 
     Raises:
         ExperimentError: the samples are no sequences, or a size is not positive.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import nn
 
@@ -20,6 +21,12 @@ from fedquilt_common.models.shapes import check_image, check_size, scale_channel
 CHANNELS = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
 POOLED_AFTER = (1, 3, 6, 9, 12)
 _SMALLEST = 16
+
+
+class VGG16(nn.Sequential):
+    """The layers in order, and where AdaptiveFL begins to cut them (Table 1)."""
+
+    start_layers: ClassVar = (8, 6, 4)
 
 
 def build(
@@ -62,7 +69,7 @@ def build(
     end = _head(previous, scale_channels(head, width), classes, dropout)
     if not exits:
         merged = OrderedDict(pair for stage in stages for pair in stage.items())
-        return nn.Sequential(OrderedDict([*merged.items(), *end.items()]))
+        return VGG16(OrderedDict([*merged.items(), *end.items()]))
     ends = [(sizes[index], True) for index in POOLED_AFTER]
     return with_exits("vgg16", [nn.Sequential(s) for s in stages[:-1]], ends, nn.Sequential(end), exits, classes)
 

@@ -12,6 +12,8 @@ from fedquilt_common.submodels.slices import Anatomy, Group, IndexSet, Slice, fu
 from fedquilt_common.types import Arrays
 
 LARGE = "L"
+Start = int | str
+"""Where a sub-model begins to be cut: the 0-based number of a layer, or the name of a module."""
 
 
 @dataclass(frozen=True)
@@ -33,38 +35,76 @@ class Member:
     part: Slice
 
 
-def make_pool(anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[int]) -> tuple[Member, ...]:
-    """Make the pool: 2p + 1 members in the paper's order S_p ... S_1, M_p ... M_1, L_1.
+def make_pool(anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[Start]) -> tuple[Member, ...]:
+    """Make the pool of 2p + 1 members, from the smallest to the largest.
 
-    A member keeps floor(width * channels) of each layer from its start on, and the layers before in full.
+    A member keeps floor(width * channels) of each layer from its start on, and the layers before in full. The latest
+    start gives the level's largest member, number 1. With the paper's widths and starts the order is the paper's:
+    S_p ... S_1, M_p ... M_1, L_1. Its tables need ascending sizes, so a small level's member of a late start may come
+    after a larger level's.
 
     Args:
         anatomy: of the whole model.
         levels: width of each level below L, such as {M: 0.66, S: 0.4}.
-        starts: start layers of the members 1 ... p, counted from 0.
+        starts: the p different start layers, in any order.
 
     Raises:
         SliceError: a width leaves a layer no channel, or the model has no layer at a start.
     """
-    deepest = max((group.depth for group in anatomy.groups), default=-1)
-    if levels and max(starts) > deepest:
-        raise SliceError(
-            f"algorithm.starts = {list(starts)}: no layer from {max(starts)} on can be cut, because the last layer of "
-            f"this model that can be cut is {deepest}; choose a smaller start, see `fedquilt model inspect`"
-        )
+    latest_first = sorted((find_start(anatomy, start) for start in starts), reverse=True) if levels else []
     members = [
-        Member(f"{level}{number}", level, width, start, _cut_from(anatomy, width, start))
+        Member(f"{level}{number}", level, width, start, cut_from(anatomy, width, start))
         for level, width in sorted(levels.items(), key=lambda item: item[1])
-        for number, start in sorted(enumerate(starts, 1), reverse=True)
+        for number, start in reversed([*enumerate(latest_first, 1)])
     ]
-    return (*members, Member(f"{LARGE}1", LARGE, 1.0, None, full_slice(anatomy)))
+    ascending = sorted(members, key=lambda member: member.part.entries)
+    return (*ascending, Member(f"{LARGE}1", LARGE, 1.0, None, full_slice(anatomy)))
 
 
-def _cut_from(anatomy: Anatomy, width: float, start: int) -> Slice:
+def find_start(anatomy: Anatomy, start: Start) -> int:
+    """Return the 0-based number of a start layer.
+
+    Args:
+        anatomy: of the whole model.
+        start: that number, or the name of a module, such as ``layer3``, whose first layer that can be cut it is.
+
+    Raises:
+        SliceError: the model has no such layer that can be cut.
+    """
+    names = {group.name: group.depth for group in anatomy.groups}
+    if isinstance(start, str):
+        depths = [depth for name, depth in names.items() if f"{name}.".startswith(f"{start}.")]
+        if not depths:
+            raise SliceError(
+                f"algorithm.starts = {start}: the model can cut no layer of that name; choose the name of one of "
+                f"these, or of a module around it: {', '.join(names)}"
+            )
+        return min(depths)
+    deepest = max(names.values(), default=-1)
+    if start > deepest:
+        raise SliceError(
+            f"algorithm.starts = {start}: no layer from {start} on can be cut, because the last layer of this model "
+            f"that can be cut is {deepest}; choose a smaller start, see `fedquilt model inspect`"
+        )
+    return start
+
+
+def cut_from(anatomy: Anatomy, width: float, start: int) -> Slice:
+    """Return the sub-model that keeps floor(width * channels) of each layer from ``start`` on (Table 1's r_w and I).
+
+    Args:
+        anatomy: of the whole model.
+        width: part of the channels that a cut layer keeps, above 0 and at most 1.
+        start: 0-based number of the first layer that is cut.
+
+    Raises:
+        SliceError: the width leaves a layer no channel.
+    """
+
     def select(group: Group) -> IndexSet:
         if group.depth < start:
             return IndexSet.full(group.size)
-        count = math.floor(round(width * group.size, 9))
+        count = group.unit * math.floor(round(width * (group.size // group.unit), 9))
         if count == 0:
             raise SliceError(
                 f"algorithm.levels: a width of {width} leaves '{group.name}' none of its {group.size} channels; "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
 
+from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.slices import Anatomy, Group, IndexSet, Slice
 
 Rounding = Literal["floor", "ceil"]
@@ -24,14 +26,40 @@ def count_channels(size: int, width: float, rounding: Rounding) -> int:
     return max(1, math.floor(exact) if rounding == "floor" else math.ceil(exact))
 
 
+def count_kept(group: Group, width: float, rounding: Rounding) -> int:
+    """Count the channels of a group that a width keeps: at least one unit, which for most groups is one channel."""
+    return group.unit * count_channels(group.size // group.unit, width, rounding)
+
+
 def sub_model(anatomy: Anatomy, select: Callable[[Group], IndexSet]) -> Slice:
     """The sub-model that keeps ``select(group)`` of each channel group."""
     return Slice(anatomy, tuple(select(group) for group in anatomy.groups))
 
 
+def cut_only(part: Slice, patterns: Sequence[str]) -> Slice:
+    """Return the sub-model that is cut only in the channel groups whose names match.
+
+    Args:
+        part: a sub-model.
+        patterns: of names, with the wildcards of shells, such as ``*.attention``.
+
+    Raises:
+        SliceError: a pattern matches no group.
+    """
+    names = [group.name for group in part.anatomy.groups]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise SliceError(f"algorithm.cut = {pattern}: matches no channel group; the model has {', '.join(names)}")
+    kept = [
+        kept if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) else IndexSet.full(kept.size)
+        for name, kept in zip(names, part.kept, strict=True)
+    ]
+    return Slice(part.anatomy, tuple(kept), part.absent)
+
+
 def prefix(anatomy: Anatomy, width: float, rounding: Rounding) -> Slice:
     """The sub-model of the first channels of each group (HeteroFL; equation 3.6)."""
-    return sub_model(anatomy, lambda g: IndexSet.prefix(g.size, count_channels(g.size, width, rounding)))
+    return sub_model(anatomy, lambda g: IndexSet.prefix(g.size, count_kept(g, width, rounding)))
 
 
 def window(anatomy: Anatomy, width: float, rounding: Rounding, start: Callable[[Group], int]) -> Slice:
@@ -40,7 +68,7 @@ def window(anatomy: Anatomy, width: float, rounding: Rounding, start: Callable[[
     A window that reaches the end of its group continues at the group's first channel.
     """
     return sub_model(
-        anatomy, lambda g: IndexSet.window(g.size, start(g) % g.size, count_channels(g.size, width, rounding))
+        anatomy, lambda g: IndexSet.window(g.size, start(g) % g.size, count_kept(g, width, rounding))
     )  # fmt: skip
 
 
@@ -48,7 +76,7 @@ def random_subset(anatomy: Anatomy, width: float, rng: np.random.Generator) -> S
     """The sub-model of random channels, with one draw for each group (Federated Dropout; equation 3.5)."""
 
     def draw(group: Group) -> IndexSet:
-        count = count_channels(group.size, width, "floor")
+        count = count_kept(group, width, "floor")
         return IndexSet.of(group.size, np.sort(rng.choice(group.size, count, replace=False)))
 
     return sub_model(anatomy, draw)

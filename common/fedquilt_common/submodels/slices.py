@@ -147,11 +147,13 @@ class Group:
         name: unique in its model; the layer that makes the channels.
         size: number of channels.
         depth: 0-based number, in forward order, of the first layer that makes its channels.
+        unit: sub-models keep a multiple of so many channels; it divides ``size``.
     """
 
     name: str
     size: int
     depth: int
+    unit: int = 1
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,8 @@ class Anatomy:
         exits_after: for each exit of a model with several, the stage that it follows.
         heads: for 1, 2, ... last linear layers, the names of the head's arrays; as far as
             the model can be divided.
+        start_layers: where the sub-models of AdaptiveFL's pool begin to be cut if the experiment does not say it:
+            layers by number or by name. Empty: the model has no published ones.
     """
 
     groups: tuple[Group, ...]
@@ -208,6 +212,7 @@ class Anatomy:
     statistics: tuple[str, ...] = ()
     exits_after: tuple[int, ...] = ()
     heads: tuple[frozenset[str], ...] = ()
+    start_layers: tuple[int | str, ...] = ()
 
     @property
     def entries(self) -> int:

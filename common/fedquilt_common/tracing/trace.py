@@ -7,6 +7,7 @@ how the channels of its inputs and outputs belong together.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -273,7 +274,8 @@ def _make_blueprint(walk: Walk, module: nn.Module, graph: fx.Graph, outputs: lis
     norms = [name for name, part in module.named_modules() if isinstance(part, StaticBatchNorm)]
     statistics = tuple(f"{norm}.{kind}" for norm in norms for kind in ("running_mean", "running_var"))
     anatomy = Anatomy(
-        _name_groups(groups), arrays, _kept_whole(known), statistics, _exits(module), heads_of(module, graph)
+        _name_groups(groups, _channel_units(module)), arrays, _kept_whole(known), statistics, _exits(module),
+        heads_of(module, graph), tuple(getattr(module, "start_layers", ())),
     )  # fmt: skip
     return Blueprint(
         anatomy,
@@ -301,12 +303,22 @@ def _groups(tensors: list[tuple[Dimension, ...]]) -> list[Channels]:
     return sorted(found.values(), key=lambda channels: channels.depth)
 
 
-def _name_groups(groups: list[Channels]) -> tuple[Group, ...]:
+def _channel_units(module: nn.Module) -> dict[str, int]:
+    """Return the units that modules declare for the channels of layers in them (``channel_units``)."""
+    return {
+        f"{place}.{layer}" if place else layer: unit
+        for place, part in module.named_modules()
+        for layer, unit in getattr(part, "channel_units", {}).items()
+    }
+
+
+def _name_groups(groups: list[Channels], units: Mapping[str, int]) -> tuple[Group, ...]:
     named, seen = [], dict[str, int]()
     for channels in groups:
         name = channels.name or "group"
         seen[name] = seen.get(name, 0) + 1
-        named.append(Group(name if seen[name] == 1 else f"{name}#{seen[name]}", channels.size, channels.depth))
+        unit = math.gcd(units.get(name, 1), channels.size)
+        named.append(Group(name if seen[name] == 1 else f"{name}#{seen[name]}", channels.size, channels.depth, unit))
     return tuple(named)
 
 

@@ -40,6 +40,7 @@ KINDS: Final[dict[str, BoardKind]] = {
     "pi5": BoardKind("Raspberry Pi 5", 8192),
     "jetson-nano": _jetson("NVIDIA Jetson Nano", 4096),
     "jetson-xavier-nx": _jetson("NVIDIA Jetson Xavier NX", 8192),
+    "jetson-agx-xavier": _jetson("NVIDIA Jetson AGX Xavier", 32768),
     "jetson-orin-nano": _jetson("NVIDIA Jetson Orin Nano", 8192),
     "jetson-agx-orin": _jetson("NVIDIA Jetson AGX Orin", 32768),
 }

@@ -17,7 +17,7 @@ from fedquilt_common.errors import ExperimentError, SliceError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.files.yaml_text import load_yaml
 from fedquilt_common.models import build_model
-from fedquilt_common.submodels.adaptivefl_pool import make_pool
+from fedquilt_common.submodels.adaptivefl_pool import Start, make_pool
 from fedquilt_common.submodels.selection import check_widths, count_channels, prefix
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.tracing.cost import cost_of
@@ -28,7 +28,6 @@ WIDTHS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 """The five client capacities of FedRolex."""
 LEVELS: Final = {"M": 0.66, "S": 0.40}
 """The levels and widths of AdaptiveFL's Table 1."""
-STARTS: Final = (8, 6, 4)
 """The start layers of AdaptiveFL's Table 1, for a model that is deep enough."""
 _TOKENS: Final = {"transformer": (20, 10_000)}
 """For models of token sequences: the default length and vocabulary."""
@@ -169,13 +168,13 @@ def _pool_rows(
     ]}  # fmt: skip
 
 
-def default_starts(anatomy: Anatomy) -> tuple[int, ...]:
-    """Choose start layers: those of Table 1 for a deep model, otherwise the last layers that can be sliced.
+def default_starts(anatomy: Anatomy) -> tuple[Start, ...]:
+    """Choose start layers: those that the model declares, otherwise the last layers that can be cut.
 
-    At most three layers are chosen, and never the first.
+    At most three of the latter are chosen, and never the first.
     """
     depths = sorted({group.depth for group in anatomy.groups}, reverse=True)
-    return STARTS if depths and depths[0] >= STARTS[0] else tuple(depth for depth in depths[:3] if depth > 0) or (1,)
+    return anatomy.start_layers or tuple(depth for depth in depths[:3] if depth > 0) or (1,)
 
 
 def print_report(report: Mapping[str, Any], console: Console) -> None:

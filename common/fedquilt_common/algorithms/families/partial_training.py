@@ -7,7 +7,7 @@ client trains.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
@@ -18,7 +18,14 @@ from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
-from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of
+from fedquilt_common.submodels.selection import (
+    DEFAULT_WIDTHS,
+    Widths,
+    check_widths,
+    cut_only,
+    kinds_by_width,
+    level_of,
+)
 from fedquilt_common.submodels.slices import Anatomy, Slice, full_slice
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
@@ -35,8 +42,10 @@ class PartialTraining(ABC):
             smallest.
         mask_absent_classes: a client leaves the logits of classes without samples out of its loss, and its classifier
             rows of these classes are not averaged.
-        statistics: the rounds after which the clients of the greatest width collect the statistics of static batch
-            norms. Between them, evaluation uses the statistics of the test batches.
+        statistics: the rounds after which the connected clients of the greatest width, drawn or not, collect the
+            statistics of static batch norms. Between them, evaluation uses the statistics of the test batches.
+        cut: patterns for the names of the channel groups that are cut, such as ``*.attention``; the others stay whole.
+            Empty: all are cut.
     """
 
     declares: ClassVar[Declaration] = Declaration(pooled=SUB_MODELS)
@@ -44,20 +53,27 @@ class PartialTraining(ABC):
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     mask_absent_classes: bool = True
     statistics: Literal["never", "last", "each"] = "last"
+    cut: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_widths("widths", self.widths)
+        if isinstance(self.cut, str) or not all(isinstance(pattern, str) and pattern for pattern in self.cut):
+            raise ValueError(f"cut = {self.cut!r}: give a list of patterns for names, such as ['*.attention']")
 
     @abstractmethod
     def part(self, ctx: ServerContext, width: float) -> Slice:
         """Return the sub-model of one client in this round."""
+
+    def level_part(self, ctx: ServerContext, width: float) -> Slice:
+        """Return the sub-model of a width that is evaluated; by default that of this round."""
+        return self.part(ctx, width)
 
     def update_weight(self, reply: Reply, part: Slice) -> float:
         """Return the weight of a client's entries in the average: equal for all (equation 3.10)."""
         return 1.0
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
-        full_slice(ctx.anatomy)  # refuses a model that cannot be cut before the run starts
+        self.restrict(full_slice(ctx.anatomy))  # refuses a model that cannot be cut before the run starts
         return State(model)
 
     def round(self, state: State, ctx: ServerContext) -> Round:
@@ -68,7 +84,7 @@ class PartialTraining(ABC):
         updates = {client: self._update(reply, parts[client]) for client, reply in replies.items()}
         arrays: Arrays = aggregate(state.arrays, updates)
         if self._collects_statistics(ctx):
-            arrays = yield from self._collect_statistics(arrays, {client: parts[client] for client in replies})
+            arrays = yield from self._collect_statistics(arrays, ctx)
         trained = {str(client): self._width_of(client, ctx) for client in sorted(replies)}
         return State(arrays, state.extra, {"trained": trained}, parts={client: parts[client] for client in replies})
 
@@ -87,14 +103,23 @@ class PartialTraining(ABC):
         return Reply(arrays, len(ctx.data), metrics)
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
-        levels = [(kind, self.part(ctx, self.widths[kind])) for kind in kinds_by_width(self.widths)]
-        return evaluate_levels(state.arrays, ctx, levels)
+        parts = {kind: self.level_part(ctx, self.widths[kind]) for kind in kinds_by_width(self.widths)}
+        return evaluate_levels(state.arrays, ctx, [(kind, self.restrict(part)) for kind, part in parts.items()])
 
     def _width_of(self, client: ClientId, ctx: ServerContext) -> float:
         return self.widths[level_of(ctx.fleet[client].kind, kinds_by_width(self.widths))]
 
     def _parts(self, ctx: ServerContext) -> dict[ClientId, Slice]:
-        return {client: self.part(ctx, self._width_of(client, ctx)) for client in sorted(ctx.select())}
+        widths = {client: self._width_of(client, ctx) for client in sorted(ctx.select())}
+        return {client: self.restrict(self.part(ctx, width)) for client, width in widths.items()}
+
+    def restrict(self, part: Slice) -> Slice:
+        """Return the sub-model that is cut only where ``cut`` allows.
+
+        Raises:
+            SliceError: a pattern matches no channel group.
+        """
+        return cut_only(part, self.cut) if self.cut else part
 
     def _expected_shapes(self, part: Slice) -> tuple[Shapes, ...]:
         """Return the shapes of a reply with ``HELD_CLASSES``, and of one without, for data sets without classes."""
@@ -111,12 +136,12 @@ class PartialTraining(ABC):
         return due and bool(ctx.anatomy.statistics)
 
     def _collect_statistics(
-        self, arrays: Arrays, parts: Mapping[ClientId, Slice]
+        self, arrays: Arrays, ctx: ServerContext
     ) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Arrays]:
         """Run the sBN pass (HeteroFL, section 3) as an exchange: no sample leaves a client."""
-        widest = max(part.entries for part in parts.values())
-        clients = [client for client, part in parts.items() if part.entries == widest]
-        anatomy = parts[clients[0]].anatomy
+        widths = {client: self._width_of(client, ctx) for client in sorted(ctx.fleet)}
+        clients = [client for client, width in widths.items() if width == max(widths.values())]
+        anatomy = ctx.anatomy
         shapes = {name: anatomy.arrays[name].shape for name in anatomy.statistics}
         task = Task("statistics", arrays, expect=shapes)
         replies = yield dict.fromkeys(clients, task)

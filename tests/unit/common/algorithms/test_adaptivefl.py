@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedquilt_common.algorithm_api import Reply, State, Task
-from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
+from fedquilt_common.algorithms.adaptivefl import AdaptiveFL, Tables
+from fedquilt_common.algorithms.decoupled import Decoupled
 from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.adaptivefl_pool import make_pool
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment, cut
@@ -26,7 +27,7 @@ NET = Anatomy(
     },
 )
 ALGORITHM = AdaptiveFL(starts=(2, 1))
-POOL = make_pool(NET, ALGORITHM.levels, ALGORITHM.starts)
+POOL = make_pool(NET, ALGORITHM.levels, (2, 1))
 NAMES = [member.name for member in POOL]
 
 
@@ -66,8 +67,9 @@ def one_round(answer: Any, again: Any = None) -> tuple[State, dict[int, int], di
     raise AssertionError
 
 
-def test_the_pool_has_the_papers_order() -> None:
-    assert NAMES == ["S2", "S1", "M2", "M1", "L1"]
+def test_the_pool_ascends_in_size() -> None:
+    """In this small model S1, which is cut late, is larger than M2."""
+    assert NAMES == ["S2", "M2", "S1", "M1", "L1"]
 
 
 def test_who_trains_what_it_was_sent_wastes_nothing() -> None:
@@ -132,6 +134,75 @@ def test_a_reply_that_slipped_through_with_other_shapes_is_an_error_not_an_avera
 
     with pytest.raises(SliceError, match="shapes of no sub-model that is nested in the published one"):
         one_round(wide)
+
+
+@pytest.mark.parametrize("starts", [(1, 2), (2, 1), ("fc1", "fc2")])
+def test_the_pool_ascends_whatever_the_order_of_the_starts(starts: Any) -> None:
+    assert AdaptiveFL(starts=starts).pool(ctx()) == POOL
+
+
+@pytest.mark.parametrize(
+    ("starts", "reason"),
+    [
+        (None, "give different layers"),
+        (("nothing",), "no layer of that name.*fc0, fc1, fc2"),
+        ((2, "fc2"), "give different layers"),
+        (("fc0",), "none before layer 1"),
+        ((7,), "no layer from 7 on can be cut"),
+    ],
+)
+def test_starts_that_the_model_does_not_have_are_refused_before_the_run(starts: Any, reason: str) -> None:
+    with pytest.raises(SliceError, match=reason):
+        AdaptiveFL(starts=starts).init(model(), ctx())
+
+
+def tables(selection: Any) -> Tables:
+    resources = np.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 6.0]])  # S2 ... L1 of two clients
+    curiosity = np.array([[1.0, 1.0], [1.0, 1.0], [4.0, 1.0]])
+    return Tables(curiosity, resources, tuple("SSMML"), "paper", selection)
+
+
+@pytest.mark.parametrize(
+    ("selection", "rewards"),
+    [
+        ("random", (1, 1)),
+        ("curiosity", (1 / 2, 1)),
+        ("resource", (1 / (2 * 8), 6 / (2 * 10))),
+        ("both", (1 / (2 * 8) / 2, 6 / (2 * 10))),
+    ],
+)
+def test_variants_of_figure_5_leave_rewards_out(selection: str, rewards: tuple[float, float]) -> None:
+    expected = np.array(rewards) / sum(rewards)
+    np.testing.assert_allclose(tables(selection).probabilities("L", [0, 1]), expected)
+
+
+def test_the_greedy_variant_sends_everybody_the_whole_model() -> None:
+    greedy = AdaptiveFL(starts=(2, 1), dispatch="largest")
+    tasks = next(greedy.round(greedy.init(model(), ctx()), ctx()))
+    assert {member_sent(task) for task in tasks.values()} == {len(POOL) - 1}
+
+
+def test_decoupled_trains_l1_m1_and_s1_of_the_pool() -> None:
+    """The weak train S1 only, the strong any level."""
+    decoupled = Decoupled(start=2)
+    fleet = {client: Profile(kind) for client, kind in enumerate(["strong"] * 30 + ["weak"] * 3)}
+    server = RoundContext(1, fleet, 3, 9, 33, 33, cast(Any, SimpleNamespace(anatomy=NET)))
+    sent = next(decoupled.round(decoupled.init(model(), server), server))
+    shapes = {
+        name: next(m.part.shapes for m in make_pool(NET, {"M": 0.66, "S": 0.4}, (2,)) if m.name == name)
+        for name in ("L1", "M1", "S1")
+    }
+    levels = {"strong": "L1", "medium": "M1", "weak": "S1"}
+    for task in sent.values():
+        name = levels[str(task.scalars["level"])]
+        assert {key: np.shape(x) for key, x in task.arrays.items()} == dict(shapes[name])
+    assert {sent[client].scalars["level"] for client in range(30)} == set(levels)
+    assert {sent[client].scalars["level"] for client in (30, 31, 32)} == {"weak"}
+
+
+def test_decoupled_needs_a_start_layer_of_a_model_that_declares_none() -> None:
+    with pytest.raises(SliceError, match=r"algorithm.start: .* give one, such as 0"):
+        Decoupled().init(model(), ctx())
 
 
 def test_a_width_that_leaves_nothing_is_named() -> None:

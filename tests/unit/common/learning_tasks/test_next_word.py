@@ -47,9 +47,9 @@ def test_a_batch_of_padding_has_a_loss_of_zero() -> None:
     assert TASK.scores(TASK.count(LOGITS, np.zeros((3, 3), np.int64))) == {}
 
 
-def test_a_model_that_names_one_word_is_refused_with_advice() -> None:
-    with pytest.raises(DataUnavailableError, match=r"shape \(3, 4\), but the next words \(3, 3\); .* outputs: each"):
-        TASK.count(LOGITS[:, -1], TASK.targets(Y))
+def test_a_model_with_other_outputs_is_refused_with_advice() -> None:
+    with pytest.raises(DataUnavailableError, match=r"shape \(2, 4\), but the next words \(3, 3\); .* outputs: each"):
+        TASK.count(LOGITS[:2, -1], TASK.targets(Y))
 
 
 @pytest.mark.parametrize("y", [[[4]], [[-1]], [[0.5]]])

@@ -1,0 +1,97 @@
+"""Partial training: who measures static norms, which groups are cut, and ScaleFL's two losses."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from fedquilt_common.algorithm_api import Reply, Task
+from fedquilt_common.algorithms.federated_dropout import FederatedDropout
+from fedquilt_common.algorithms.fedrolex import FedRolex
+from fedquilt_common.algorithms.heterofl import HeteroFL
+from fedquilt_common.algorithms.scalefl import ScaleFL
+from fedquilt_common.errors import SliceError
+from fedquilt_common.learning_tasks.next_word import NextWord
+from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment
+from fedquilt_common.types import Profile
+from fedquilt_server.lab.context import RoundContext
+
+KINDS = ("strong", "strong", "strong", "medium", "weak", "weak")
+NORM = {f"norm.running_{kind}": ArrayAnatomy((4,), "float32", ((Segment(0, 1),),)) for kind in ("mean", "var")}
+NET = Anatomy(
+    (Group("conv", 4, 0), Group("body.attention", 8, 1)),
+    {
+        "conv": ArrayAnatomy((4, 3), "float32", ((Segment(0, 1),), (Segment(None, 3),))),
+        "out": ArrayAnatomy((8, 4), "float32", ((Segment(1, 1),), (Segment(0, 1),)), 0),
+        **NORM,
+    },
+    statistics=tuple(NORM),
+)
+
+
+def ctx(round: int = 1, per_round: int = 2) -> RoundContext:
+    fleet = {client: Profile(kind) for client, kind in enumerate(KINDS)}
+    return RoundContext(round, fleet, 3, 2, len(KINDS), per_round, cast(Any, SimpleNamespace(anatomy=NET)))
+
+
+def model() -> dict[str, Any]:
+    return {name: np.zeros(array.shape, np.float32) for name, array in NET.arrays.items()}
+
+
+def answer(task: Task) -> Reply:
+    shapes = task.expect[0] if isinstance(task.expect, tuple) else task.expect or {}
+    return Reply({name: np.ones(shape, np.float32) for name, shape in shapes.items()}, 10)
+
+
+@pytest.mark.parametrize("algorithm", [HeteroFL(), FedRolex(), FederatedDropout()])
+def test_every_client_of_the_widest_sub_model_measures_static_norms_drawn_or_not(algorithm: Any) -> None:
+    last = ctx(round=2)
+    steps = algorithm.round(algorithm.init(model(), last), last)
+    tasks = next(steps)
+    assert len(tasks) == 2
+    measured = steps.send({client: answer(task) for client, task in tasks.items()})
+    assert sorted(measured) == [0, 1, 2]
+    assert {task.kind for task in measured.values()} == {"statistics"}
+
+
+def test_only_matching_channel_groups_are_cut() -> None:
+    algorithm = HeteroFL(cut=["*.attention"])
+    for client, task in next(algorithm.round(algorithm.init(model(), ctx()), ctx(per_round=6))).items():
+        assert task.slice is not None
+        width = {"strong": 8, "medium": 4, "weak": 2}[KINDS[client]]
+        assert dict(task.slice.counts) == {"conv": 4, "body.attention": width}
+
+
+def test_a_pattern_without_a_group_is_refused_before_the_run() -> None:
+    with pytest.raises(SliceError, match=r"algorithm.cut = head\*: matches no channel group; .* conv, body.attention"):
+        HeteroFL(cut=["head*"]).init(model(), ctx())
+
+
+@pytest.mark.parametrize("method", ["paper", "code"])
+def test_scalefl_has_the_papers_loss_and_the_published_codes(method: Any) -> None:
+    """The code adds gamma times a mean over samples and classes, from a quarter of the rounds on."""
+    logits, targets = (
+        [torch.randn(5, 3, generator=torch.Generator().manual_seed(k)) for k in range(2)],
+        torch.arange(5) % 3,
+    )
+    algorithm = ScaleFL(method=method, temperature=2.0, distillation=0.25)
+    shallow, deep = (functional.cross_entropy(one, targets) for one in logits)
+    soft = (logits[1] / 2).softmax(1)
+    apart = (soft * (soft.log() - (logits[0] / 2).log_softmax(1))).sum() * 4
+    mixed = 0.75 * shallow + 0.25 * apart / 5 if method == "paper" else shallow + 0.25 * apart / 15
+    torch.testing.assert_close(algorithm.loss(logits, targets), mixed / 3 + deep * 2 / 3)
+    torch.testing.assert_close(algorithm.loss(logits, targets, distil=False), shallow / 3 + deep * 2 / 3)
+    assert [algorithm.distils(round, 8) for round in (1, 2, 3)] == [method == "paper", method == "paper", True]
+
+
+def test_next_word_of_the_last_place_alone() -> None:
+    """As the FedRolex thesis's Transformer; a sequence that ends in padding has no word there."""
+    task = NextWord(7)
+    words, logits = torch.tensor([[3, 4, 5], [2, 6, 0]]), torch.randn(2, 7)
+    torch.testing.assert_close(task.loss(logits, words), functional.cross_entropy(logits[:1], words[:1, -1]))
+    assert float(task.count(logits.numpy(), words.numpy())["words"]) == 1
