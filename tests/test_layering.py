@@ -120,7 +120,7 @@ COMMON = {
     "privacy": "algorithm_api errors experiment files types",
     "learning_tasks": "errors types",
     "secure_aggregation": "aggregation algorithm_api errors types wire",
-    "algorithm_api": "learning_tasks submodels types",
+    "algorithm_api": "errors learning_tasks submodels types",
     "models": "errors types user_imports",
     "tracing": "errors experiment models privacy submodels",
     "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
-from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, private_passes, reply_weight
+from fedquilt_client.uncertain_resources import changing_budget, draw_factor, scheduled
+from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, find_level, private_passes, reply_weight
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.shares import Share, take_samples
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
@@ -362,13 +363,21 @@ class TaskContext:
         """Return whether the board has enough free memory now to train the sub-model ``part``."""
         if self.fitting is not None:  # a replay repeats what the board decided
             return dict(part.shapes) == dict(self.fitting)
+        line = self.board.experiment.line_of(self.client)
+        factor = draw_factor(line, self.board.experiment.seed, self.round, self.client) if line else 1.0
+        if line and line.fits and part.entries > factor * self._level(scheduled(line.fits, self.round)).entries:
+            return False
         variant = self.board.experiment.variant(self.client)
         # This loads torch and the data set, which take memory themselves.
         need = self.board.training_memory(part, variant.training, private=variant.privacy is not None)
-        if need > self.capacity():
+        budget = changing_budget(line, factor, self.round) if line else None
+        if need > self.capacity() or (budget is not None and need > budget):
             return False
         self.on_need(need)
         return True
+
+    def _level(self, name: str) -> Slice:
+        return find_level(self.board.algorithm, name, self)
 
     @property
     def memory_changed(self) -> bool:

@@ -23,7 +23,7 @@ PATIENCE = 300.0
 
 
 @pytest.mark.parametrize(
-    ("name", "runs", "figures"), [("submodels", 3 * 7, 0), ("personal", 9 + 3, 12), ("soft_labels", 3 * 2 * 5, 4)]
+    ("name", "runs", "figures"), [("submodels", 3 * 7, 5), ("personal", 9 + 3, 12), ("soft_labels", 3 * 2 * 5, 4)]
 )
 def test_every_run_is_valid(name: str, runs: int, figures: int) -> None:
     source = read_source(BENCHMARKS / f"{name}.yaml")
@@ -47,7 +47,7 @@ def test_there_are_no_others() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "options", "score"),
     [
-        ("submodels", "fashion-mnist", ["--vary=method=scalefl", "--set=data.clients=3", "--set=rounds=1",
+        ("submodels", "cifar10", ["--vary=method=scalefl", "--set=data.clients=3", "--set=rounds=1",
                                         "--set=participation={}", "--set=fleet.0.clients=1",
                                         "--set=fleet.1.clients=1", "--set=fleet.2.clients=1",
                                         "--set=data.partition.shares=200"], "average_accuracy"),

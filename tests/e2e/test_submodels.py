@@ -30,10 +30,17 @@ def check_report(found: dict[str, Any], name: str, rounds: int) -> None:
 
 def check_adaptive_report(found: dict[str, Any], folder: Path) -> None:
     trained = found["rounds"][-1]["trained"]
-    assert {trained[str(client)] for client in range(12, 20)} <= {"S2"}  # weak boards: 14.5 MiB
-    medium = {trained[str(client)] for client in range(6, 12)}  # 17 MiB
+    assert {trained[str(client)] for client in range(12, 20)} <= {"S2"}  # weak boards: S2 fits
+    medium = {trained[str(client)] for client in range(6, 12)}  # M1 fits
     assert {"M1"} < medium <= {"S2", "M2", "S1", "M1"}
     assert found["rounds"][0]["waste_rate"] > 0
+    sizes = {level: cost["params"] for level, cost in found["rounds"][-1]["sub_models"].items()}
+    assert sizes["S2"] == 159_872
+    replies = [*csv.DictReader((folder / "run" / "replies.csv").read_text().splitlines())]
+    own = [row for row in replies if row["round"] == str(len(found["rounds"])) and row["train_seconds"]]
+    assert {row["client"]: row["level"] for row in own if row["params"]} == trained
+    assert all(int(row["params"]) == sizes[row["level"]] and int(row["flops"]) > 0 for row in own if row["params"])
+    assert all(int(row["memory_peak"]) > 0 for row in own if row["agent"] == "strong-0")  # the others are private
     for board in csv.DictReader((folder / "run" / "boards.csv").read_text().splitlines()):
         told = {board["cores"], board["memory_total"], board["memory_used"], board["temperature"]}
         assert (told <= {"", "0"}) == (board["kind"] != "strong")  # the others are private

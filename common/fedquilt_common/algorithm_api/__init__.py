@@ -18,6 +18,7 @@ from fedquilt_common.algorithm_api.learner import (
     TrainingResult,
     deepest_exit,
 )
+from fedquilt_common.algorithm_api.levels import find_level
 from fedquilt_common.algorithm_api.pooling import pooling_problem, reply_weight
 from fedquilt_common.algorithm_api.privacy import privacy_problem, private_passes
 from fedquilt_common.algorithm_api.records import Declaration, Reply, State, Task, declaration_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Algorithm", "Round", "Task", "Reply", "State", "Declaration", "declaration_of",
-    "privacy_problem", "private_passes", "pooling_problem", "reply_weight",
+    "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level",
     "ServerContext", "ServerTools", "ClientContext",
     "Learner", "Loss", "OutputViews", "Penalty", "TrainingPhase", "TrainingResult", "deepest_exit",
 ]  # fmt: skip

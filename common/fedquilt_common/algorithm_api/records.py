@@ -70,6 +70,8 @@ class State:
         report: facts of this round for its row in ``result.json``, as JSON values. No round starts from them.
         parts: the sub-model of each client whose update is averaged in these arrays; empty if clients train the whole
             model. For the coverage of the model; no round starts from them.
+        apart: the sub-model of each client whose update went into another model than these arrays, for the costs of
+            training; no round starts from them.
         scores: what the clients measured of this state. Empty: the coordinator calls ``Algorithm.evaluate``.
     """
 
@@ -78,6 +80,7 @@ class State:
     report: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
     parts: Mapping[ClientId, Slice] = field(default_factory=dict)
+    apart: Mapping[ClientId, Slice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Reply,
+    Round,
+    ServerContext,
+    ServerTools,
+    State,
+    Task,
+)
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
@@ -29,7 +38,7 @@ from fedquilt_common.submodels.adaptivefl_pool import (
     nested_members,
 )
 from fedquilt_common.submodels.selection import check_widths
-from fedquilt_common.submodels.slices import cut, relative_slice
+from fedquilt_common.submodels.slices import Slice, cut, relative_slice
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
 Selection = Literal["both", "curiosity", "resource", "random"]
@@ -78,7 +87,7 @@ class AdaptiveFL:
                 "before tau: choose a later start or a smaller tau"
             )
 
-    def pool(self, ctx: ServerContext | ClientContext) -> tuple[Member, ...]:
+    def pool(self, ctx: ServerTools | ClientContext) -> tuple[Member, ...]:
         """Return the model pool.
 
         Raises:
@@ -92,6 +101,17 @@ class AdaptiveFL:
                 f"{sorted(starts) or 'no layer'}, counted from 0"
             )
         return make_pool(ctx.anatomy, self.levels, starts)
+
+    def find_level(self, name: str, ctx: ServerTools | ClientContext) -> Slice:
+        """Return the pool's member of a name, such as M1 (``fleet.N.fits``).
+
+        Raises:
+            SliceError: the pool has no such member.
+        """
+        members = {member.name: member.part for member in self.pool(ctx)}
+        if name not in members:
+            raise SliceError(f"there is no level '{name}' in the pool; choose one of {', '.join(members)}")
+        return members[name]
 
     # -- server ------------------------------------------------------------------------------------
 

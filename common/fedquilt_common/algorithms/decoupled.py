@@ -8,7 +8,7 @@ that can train it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from numpy.typing import NDArray
@@ -66,7 +66,8 @@ class Decoupled:
             of_level = {client: reply for client, reply in replies.items() if levels[client] == level}
             models[level] = mean(of_level, like=models[level]) if of_level else models[level]
         trained = {str(client): self.widths[levels[client]] for client in sorted(replies)}
-        return self._state(models, parts, trained)
+        state = self._state(models, parts, trained)
+        return replace(state, apart={client: parts[levels[client]] for client in replies})
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         part = self._part(ctx.anatomy, self.widths[str(task.scalars["level"])])

@@ -127,13 +127,24 @@ class Experiment(Section):
 
     def variant(self, client: int) -> Variant:
         """Return a client's model, training and privacy."""
+        if (found := self._place(client)) is None:
+            return self.default_variant
+        variants = self._variants_of(found[0])
+        return variants[found[1] % len(variants)]
+
+    def line_of(self, client: int) -> FleetLine | None:
+        """Return a client's line of the fleet; None for a client that no line has."""
+        found = self._place(client)
+        return found[0] if found else None
+
+    def _place(self, client: int) -> tuple[FleetLine, int] | None:
+        """Return a client's line and its number there."""
         first = 0
         for line in self.fleet:
             if client < first + line.clients:
-                variants = self._variants_of(line)
-                return variants[(client - first) % len(variants)]
+                return line, client - first
             first += line.clients
-        return self.default_variant
+        return None
 
     @property
     def variants(self) -> list[Variant]:
@@ -177,7 +188,7 @@ class AgentSpec:
         values = {
             "link": link,
             "memory": line.memory,
-            "budget": line.budget,
+            "budget": line.lasting_budget,
             "workers": line.workers,
             "profile": line.profile,
         }

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.experiment.section import KIB, MIB, Positive, Problem, Section, Size, validation_error
@@ -287,6 +287,15 @@ class LinkSpec(Section):
         return Link(self.rate, self.latency, self.loss, self.mtu, speedup)
 
 
+Budgeted = Annotated[Size, Field(ge=KIB)]
+Level = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+def _listed(value: Any) -> Any:
+    """Return a single entry as a list."""
+    return value if value is None or isinstance(value, list | tuple) else [value]
+
+
 class FleetLine(Section):
     """Agents of one kind, which `simulate` starts.
 
@@ -296,7 +305,12 @@ class FleetLine(Section):
         clients: number of clients of the line, divided evenly among its agents, in order.
         memory: the memory that the agents report for their boards. `simulate` enforces it with control groups, if
             the user may create them.
-        budget: the memory that training may take on one of these boards; null: what is free there.
+        budget: the memory that training may take on one of these boards; null: what is free there. A list is a
+            schedule: one entry a round, and again from the first.
+        fits: the largest level of AdaptiveFL's pool that the line's clients train, such as `M1`, instead of a budget. A
+            list is a schedule.
+        uncertainty: standard deviation of what fits a client from round to round, relative to `budget` or `fits`; drawn
+            from the run's seed.
         profile: `private`: the agents do not report memory, processor, temperature and load.
         cpus: processors for each agent. `simulate` enforces them as it does `memory`.
         workers: training processes that an agent runs at a time.
@@ -309,10 +323,27 @@ class FleetLine(Section):
     agents: Positive = 1
     clients: Positive
     memory: Annotated[Size, Field(ge=MIB)] | None = None
-    budget: Annotated[Size, Field(ge=KIB)] | None = None
+    budget: Annotated[tuple[Budgeted, ...], BeforeValidator(_listed), Field(strict=False, min_length=1)] | None = None
+    fits: Annotated[tuple[Level, ...], BeforeValidator(_listed), Field(strict=False, min_length=1)] | None = None
+    uncertainty: Annotated[float, Field(ge=0)] = 0.0
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
     workers: Positive = 1
     link: LinkSpec | None = None
     privacy: Privacy | None = None
     variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()
+
+    @property
+    def lasting_budget(self) -> int | None:
+        """The budget if it is the same in each round; None: there is none, or it changes."""
+        constant = self.budget is not None and len(self.budget) == 1 and not self.uncertainty
+        return int(self.budget[0]) if constant and self.budget else None
+
+    @model_validator(mode="after")
+    def _check_resources(self) -> FleetLine:
+        if self.budget is not None and self.fits is not None:
+            raise validation_error([Problem("fits", list(self.fits), "budget is given, too; remove one of the two")])
+        if self.uncertainty and self.budget is None and self.fits is None:
+            why = "it is relative to a budget or a level; set budget or fits"
+            raise validation_error([Problem("uncertainty", self.uncertainty, why)])
+        return self

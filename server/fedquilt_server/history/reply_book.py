@@ -129,6 +129,8 @@ def _complete(event: RoundEvent, row: ReplyRow, result: RoundResult, spans: dict
     """Add what is known when the round is over."""
     level = result.trained.get(str(row.client))
     changes: dict[str, object] = {"level": None if level is None else str(level)}
+    if row.train_seconds is not None and (cost := result.sub_models.get(str(level))):
+        changes |= {"params": cost.params, "flops": cost.flops}
     if row.outcome == "accepted" and row.client in result.discarded.get(str(row.exchange), ()):
         changes["outcome"] = "discarded"
     if isinstance(event, Replied) and event.exchange in spans:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from fedquilt_common.algorithm_api import Learner, declaration_of, pooling_problem
+from fedquilt_common.algorithm_api import Learner, State, declaration_of, find_level, pooling_problem
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import clients_evaluate
@@ -21,6 +22,9 @@ from fedquilt_common.process.malloc import reuse_freed_memory
 from fedquilt_common.secure_aggregation.packages import check_packages
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId
+
+if TYPE_CHECKING:
+    from fedquilt_common.tracing.cost import Cost
 
 ANY_PACKAGE = ("*",)
 """The coordinator's user names the packages in the experiment, so the coordinator may import all of them."""
@@ -103,6 +107,18 @@ class Workbench(ExperimentTools):
         with reuse_freed_memory():
             return (learner or self.learner).evaluate(arrays, self.dataset.test, part=part)
 
+    def sub_model_costs(self, state: State) -> dict[str, Cost]:
+        """Return parameters and operations of the sub-models that clients trained in a round, by width or level.
+
+        Args:
+            state: of the round; its report has ``trained``, the width or level of each client.
+        """
+        from fedquilt_common.tracing.cost import cost_of
+
+        levels = state.report.get("trained", {})
+        parts = {str(levels.get(str(client))): part for client, part in {**state.parts, **state.apart}.items()}
+        return {level: cost_of(self.blueprint, part) for level, part in sorted(parts.items())}
+
     def partition_digest(self) -> str | None:
         """Return the SHA-256 of every client's sample indices and of the labels that noise changes.
 
@@ -137,6 +153,7 @@ class Workbench(ExperimentTools):
             self._check_private_models()
             self._check_central_privacy()
             self._check_secure_aggregation()
+            self._check_levels()
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
         if not self.learns or self.experiment.models == [self.experiment.model]:
@@ -151,6 +168,12 @@ class Workbench(ExperimentTools):
                 _ = learner.parameters  # builds the model without allocating its arrays
             except ExperimentError as error:
                 raise ExperimentError(f"{self._key_of(model)}: {error}") from None
+
+    def _check_levels(self) -> None:
+        """Check that the algorithm has the levels that lines of the fleet name."""
+        names = dict.fromkeys(name for line in self.experiment.fleet for name in line.fits or ())
+        for name in names:
+            find_level(self.algorithm(), name, self)
 
     def _check_private_models(self) -> None:
         for model in (variant.model for variant in self.experiment.variants if variant.privacy is not None):

@@ -36,7 +36,16 @@ from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.traffic import SocketBytes, TrafficMeter
 from fedquilt_server.status.budget import BudgetMeter
 from fedquilt_server.status.divergence import DivergenceDetector
-from fedquilt_server.status.results import FINISHED, RUNNING, Ending, OwnMemory, PrivacySpent, Result, RoundResult
+from fedquilt_server.status.results import (
+    FINISHED,
+    RUNNING,
+    Ending,
+    OwnMemory,
+    PrivacySpent,
+    Result,
+    RoundResult,
+    SubModelCost,
+)
 from fedquilt_server.status.snapshot import BoardStatus
 
 VALIDATE: Final = "FEDQUILT_VALIDATE"
@@ -228,7 +237,7 @@ class ActiveRun:
         travelling = published or self.checkpoints.published_model(done.state, model)
         traffic, now = self.traffic.read(), clock.now()
         row = round_result(done, self.watch, now, traffic, travelling.size, scores)
-        row = row.model_copy(update=dict(energy or {}))
+        row = row.model_copy(update={**(energy or {}), "sub_models": self._sub_models(done.state)})
         self.budget.take(row)
         if self.budget.reason:
             self.machine.policy = self.machine.policy.end_after(done.round)
@@ -241,6 +250,10 @@ class ActiveRun:
         self.history.close_round(row, now)
         self.result_files.note_round(boards)
         return SavedRound(row, self.checkpoints.read(), travelling, now)
+
+    def _sub_models(self, state: State) -> dict[str, SubModelCost]:
+        costs = self.workbench.sub_model_costs(state) if state.parts or state.apart else {}
+        return {level: SubModelCost(params=cost.params, flops=cost.flops) for level, cost in costs.items()}
 
     def finish(self, boards: Sequence[BoardStatus]) -> None:
         """Write the final model and the last result files, and record that the run is finished."""

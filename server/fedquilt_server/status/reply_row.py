@@ -23,6 +23,8 @@ class ReplyRow(BaseModel):
     client: int | None = None
     agent: str
     level: str | None = Field(default=None, description="width or level of the sub-model that the client trained")
+    params: int | None = Field(default=None, description="parameters of that sub-model")
+    flops: int | None = Field(default=None, description="its multiply-accumulate operations for one sample, forward")
     samples: float | None = Field(default=None, description="the client's weight: its training samples, as a rule")
     loss: float | None = None
     accuracy: float | None = None

@@ -21,6 +21,15 @@ SCORE_COLUMNS: Final = ("accuracy", "r2", "loss", "global_accuracy", "personal_a
 RunStatus = Literal["unknown", "running", "finished", "failed", "stopped"]
 
 
+class SubModelCost(BaseModel):
+    """What training a sub-model costs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    params: int = Field(description="numbers that are trained")
+    flops: int = Field(description="multiply-accumulate operations of one sample's forward pass")
+
+
 class RoundResult(BaseModel):
     """One finished round. Seconds are wall-clock time. Bytes are those of the coordinator's socket, with MQTT framing.
 
@@ -68,6 +77,9 @@ class RoundResult(BaseModel):
     waste_rate: float | None = Field(None, description="1 - entries sent back / entries sent (AdaptiveFL, section 4.4)")
     trained: dict[str, float | str] = Field(
         default_factory=dict, description="for each client, the width or level that it trained"
+    )
+    sub_models: dict[str, SubModelCost] = Field(
+        default_factory=dict, description="for each width or level of `trained`, the size of its sub-model"
     )
     label_bytes_down: int | None = Field(None, description="soft labels to all clients; only their numbers count")
     label_bytes_up: int | None = Field(None, description="soft labels from all clients, repeated payloads included")

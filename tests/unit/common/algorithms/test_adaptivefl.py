@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fedquilt_common.algorithm_api import Reply, State, Task
+from fedquilt_common.algorithm_api import Reply, State, Task, find_level
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL, Tables
 from fedquilt_common.algorithms.decoupled import Decoupled
-from fedquilt_common.errors import SliceError
+from fedquilt_common.errors import ExperimentError, SliceError
 from fedquilt_common.submodels.adaptivefl_pool import make_pool
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment, cut
 from fedquilt_common.types import Arrays, Profile
@@ -198,6 +198,19 @@ def test_decoupled_trains_l1_m1_and_s1_of_the_pool() -> None:
         assert {key: np.shape(x) for key, x in task.arrays.items()} == dict(shapes[name])
     assert {sent[client].scalars["level"] for client in range(30)} == set(levels)
     assert {sent[client].scalars["level"] for client in (30, 31, 32)} == {"weak"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "reason"),
+    [
+        (ALGORITHM, "M9", "no level 'M9' in the pool; choose one of S2, M2, S1, M1, L1"),
+        (Decoupled(), "M1", "use adaptivefl"),
+    ],
+)
+def test_levels_of_the_fleet_must_be_the_algorithms(algorithm: Any, name: str, reason: str) -> None:
+    assert find_level(ALGORITHM, "M1", ctx()) == POOL[3].part
+    with pytest.raises(ExperimentError, match=f"fleet: fits = {name}: .*{reason}"):
+        find_level(algorithm, name, ctx())
 
 
 def test_decoupled_needs_a_start_layer_of_a_model_that_declares_none() -> None:

@@ -1,0 +1,35 @@
+"""The levels of an algorithm that boards with little memory choose from, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedquilt_common.errors import ExperimentError, SliceError
+
+if TYPE_CHECKING:
+    from fedquilt_common.algorithm_api.algorithm import ClientContext, ServerTools
+    from fedquilt_common.submodels.slices import Slice
+
+
+def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -> Slice:
+    """Return the sub-model of a level's name, as a line of the fleet gives it (``fleet.N.fits``).
+
+    Args:
+        algorithm: its method ``find_level`` knows the names; an algorithm whose boards choose no sub-model has none.
+        name: of the level, such as ``M1``.
+        ctx: has the model's ``anatomy``.
+
+    Raises:
+        ExperimentError: the algorithm has no levels, or none of this name.
+    """
+    own = getattr(algorithm, "find_level", None)
+    if own is None:
+        raise ExperimentError(
+            f"fleet: fits = {name}: the boards of this algorithm do not choose a sub-model; remove the key, or use "
+            "adaptivefl"
+        )
+    try:
+        part: Slice = own(name, ctx)
+    except SliceError as error:
+        raise ExperimentError(f"fleet: fits = {name}: {error}") from None
+    return part
