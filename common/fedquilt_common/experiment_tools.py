@@ -38,6 +38,7 @@ from fedquilt_common.experiment.sections import Model, Training
 from fedquilt_common.learning_tasks import LearningTask, make_learning_task
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy
+from fedquilt_common.submodels.wholeness import require_groups
 from fedquilt_common.types import ClientId, Dataset, Examples
 
 if TYPE_CHECKING:
@@ -239,6 +240,20 @@ class ExperimentTools:
                 f"cannot be bounded. {advise_against_batch_norm(model.name, key)}; or remove the section privacy"
             )
 
+    def check_outputs(self, model: Model, key: str) -> None:
+        """Check that a model runs on the data set's samples, and returns the same outputs in both of its modes.
+
+        Args:
+            model: the model.
+            key: of the experiment file that gives clients this model.
+
+        Raises:
+            ExperimentError: it does not, and has no loss of its own that explains different outputs.
+        """
+        from fedquilt_common.tracing.outputs import check_outputs
+
+        check_outputs(self.model_builder(model), self.dataset.train.x, f"{key}.name = {model.name}")
+
     @cached_property
     def _usual_builder(self) -> Callable[[], Any]:
         return self.model_builder(self.experiment.model)
@@ -267,6 +282,26 @@ class ExperimentTools:
     def model_seed(self) -> int:
         """The seed from which ``Learner.init`` makes the initial global model."""
         return derive_seed(self.experiment.seed, "model")
+
+    def check_sub_models(self) -> None:
+        """Check that sub-models can be cut from the experiment's model, differ from it, and run.
+
+        Raises:
+            UncuttableModelError: they cannot, do not or do not run.
+        """
+        from fedquilt_common.tracing.dry_run import check_cut
+
+        require_groups(self.anatomy)
+        check_cut(self._usual_builder, self.blueprint, self.dataset.train.x)
+
+    def warn_about_norms(self) -> str:
+        """Return why the norms of the experiment's model do not suit sub-models; empty if they do."""
+        from fedquilt_common.models import warn_about_running_norm
+        from fedquilt_common.models.norms import find_running_norm
+        from fedquilt_common.tracing.trace import build_on_meta
+
+        norm = find_running_norm(build_on_meta(self._usual_builder))
+        return "" if norm is None else warn_about_running_norm(self.experiment.model.name, norm)
 
     def make_learner(
         self,
@@ -297,4 +332,7 @@ class ExperimentTools:
         build, blueprint = self.model_builder(model), None
         if model == self.experiment.model:
             build, blueprint = self._usual_builder, lambda: self.blueprint
-        return TorchLearner(build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once)
+        return TorchLearner(
+            build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once,
+            lambda: self.dataset.train.x,
+        )  # fmt: skip

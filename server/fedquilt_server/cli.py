@@ -114,6 +114,8 @@ def coordinator(
             progress.stage(f"Loading {loaded.data.set} and the model")
             run = ActiveRun(loaded, folder, resume=resume, keep_replies=keep_replies)
             note_page(run.folder.path, PageAddress(url=url, run=run.folder.run))
+            if run.model_cut is not None:
+                progress.stage(run.model_cut.summary)
             progress.skip_rounds(run.machine.done)
             if run.folder.closed:
                 show_finished(run, board)

@@ -19,8 +19,6 @@ from fedquilt_common.augment import repeat
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.submodels.heads import TwoHeads, add_second_head, split_second_head
-from fedquilt_common.submodels.slices import Anatomy
-from fedquilt_common.tracing.trace import anatomy_of
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.losses import balanced_softmax, cross_entropy
 from fedquilt_common.types import Examples
@@ -78,7 +76,7 @@ def test_exact_means_and_medians_are_rounded_half_up() -> None:
 
 @dataclass(frozen=True)
 class ServerContext:
-    anatomy: Anatomy
+    learner: TorchLearner
     measures: bool = False
 
 
@@ -96,7 +94,9 @@ def test_split_aggregation(threshold: str, weights: str, expected: str | None) -
         for place, (base, head, original, effective, balanced) in enumerate(zip(
             *(golden[name] for name in ("base_in", "head_in", "D_o", "D_e", "D_r")), strict=True))
     }  # fmt: skip
-    state = algorithm.merge(State(replies[0].arrays), replies, ServerContext(anatomy_of(net(), (3,))))
+    state = algorithm.merge(
+        State(replies[0].arrays), replies, ServerContext(TorchLearner(net, Training(), Classification(3)))
+    )
     np.testing.assert_allclose(state.arrays[BASE], golden["base_out"], atol=1e-5)
     head = golden[expected] if expected else np.tensordot(
         golden["gamma_head_alg3_rebalanced_size"], np.array(golden["head_in"]), 1)  # fmt: skip
@@ -146,7 +146,6 @@ def test_the_balanced_softmax(counts: str, loss: str) -> None:
 class ClientContext:
     data: Examples
     learner: TorchLearner
-    anatomy: Anatomy
     memory: dict[str, NDArray[Any]]
     classes: int = 3
     seed: int = 0
@@ -172,7 +171,7 @@ def test_one_step_of_fedrod() -> None:
     assert trained.loss == pytest.approx(golden["loss_bsm"] + golden["loss_personal"], abs=1e-6)
 
     # the algorithm's own loss is this one, with counts from its own samples
-    ctx: Any = ClientContext(data, learner, anatomy_of(net(), (3,)), {HEAD: array(shared["H2"])})
+    ctx: Any = ClientContext(data, learner, {HEAD: array(shared["H2"])})
     outputs = [torch.randn(2, 3, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     targets = torch.tensor([0, 0])
     own_loss = algorithm.loss(ctx)(outputs, targets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedquilt_common.types import Arrays, ClientId, Scalar, Shapes
 
@@ -101,6 +101,9 @@ class Declaration:
             only the weighted mean, with the weights of ``reply_weight``, and which clients replied. Then the
             coordinator can add noise to the mean (central differential privacy), and clients can hide their replies
             in a sum (secure aggregation). None: unknown.
+        sub_models: whether clients may train sub-models: ``none``; ``averaged`` into one model; or ``separate``, each
+            width by itself. With them, the coordinator refuses a model that cannot be cut before the run starts, and
+            reports what of the model stays whole.
     """
 
     holdout: float | None = None
@@ -110,6 +113,7 @@ class Declaration:
     tasks: frozenset[str] | None = None
     privacy: str | None = None
     pooled: str | None = None
+    sub_models: Literal["none", "averaged", "separate"] = "none"
 
 
 def declaration_of(algorithm: object) -> Declaration:

@@ -39,6 +39,7 @@ from fedquilt_common.submodels.adaptivefl_pool import (
 )
 from fedquilt_common.submodels.selection import check_widths
 from fedquilt_common.submodels.slices import Slice, cut, relative_slice
+from fedquilt_common.submodels.wholeness import require_groups
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
 Selection = Literal["both", "curiosity", "resource", "random"]
@@ -63,7 +64,7 @@ class AdaptiveFL:
         dispatch: a client is sent a ``random`` member, or always the ``largest`` (the paper's AdaptiveFL+Greed).
     """
 
-    declares: ClassVar[Declaration] = Declaration(privacy="", pooled=SUB_MODELS)
+    declares: ClassVar[Declaration] = Declaration(privacy="", pooled=SUB_MODELS, sub_models="averaged")
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})
     starts: Sequence[Start] | None = None
@@ -116,6 +117,7 @@ class AdaptiveFL:
     # -- server ------------------------------------------------------------------------------------
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
+        require_groups(ctx.anatomy)
         size = len(self.pool(ctx))
         return State(model, {
             "curiosity": np.ones((len(self.levels) + 1, ctx.clients), np.float32),

@@ -37,7 +37,9 @@ class Decoupled:
             level learns the data of all clients that can train it (the paper); ``own``: its own level's.
     """
 
-    declares: ClassVar[Declaration] = Declaration(privacy="", pooled="each width has a mean of its own")
+    declares: ClassVar[Declaration] = Declaration(
+        privacy="", pooled="each width has a mean of its own", sub_models="separate"
+    )  # fmt: skip
 
     widths: Widths = field(default_factory=lambda: {"strong": 1.0, "medium": 0.66, "weak": 0.40})
     start: Start | None = None

@@ -9,7 +9,7 @@ by effective ones (equations 3.7 to 3.10).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal
 
@@ -34,7 +34,6 @@ from fedquilt_common.submodels.heads import (
     TwoHeads,
     add_second_head,
     check_head_layers,
-    head_names,
     split_second_head,
     two_heads_name,
 )
@@ -81,14 +80,14 @@ class FedReb(FedAvg):
         check_threshold(self.threshold)
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
-        head_names(ctx.anatomy, self.head_layers)  # refuses a model without such a head before the run starts
+        ctx.learner.head(self.head_layers)  # refuses a model without such a head before the run starts
         return State(model)
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:
         return Task("train", state.arrays, metrics={"effective": _SIZE, "rebalanced": _SIZE})
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
-        head = head_names(ctx.anatomy, self.head_layers)
+        head = ctx.learner.head(self.head_layers)
         base = {name: state.arrays[name] for name in state.arrays if name not in head}
         averaged = mean(replies, like=base)
         weighted = {client: replace(r, weight=self.head_weight(r)) for client, r in replies.items()}
@@ -102,7 +101,7 @@ class FedReb(FedAvg):
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         rebalanced = self.rebalance(ctx)
         two_heads = add_second_head(task.arrays, client_head(ctx, self.head_layers))
-        phases = self.phases(ctx.data, rebalanced.examples, two_heads, head_names(ctx.anatomy, self.head_layers))
+        phases = self.phases(ctx.data, rebalanced.examples, two_heads, ctx.learner.head(self.head_layers))
         epochs = ctx.learner.epochs
         schedule = [0] * epochs + [1] * epochs if self.order == "phases" else [0, 1] * epochs
         part = TwoHeads(self.head_layers)
@@ -122,7 +121,7 @@ class FedReb(FedAvg):
         return rebalance_examples(ctx.data, threshold, augment, np.random.default_rng(ctx.lasting_seed))
 
     def phases(
-        self, original: Examples, rebalanced: Examples, two_heads: Arrays, head: frozenset[str]
+        self, original: Examples, rebalanced: Examples, two_heads: Arrays, head: Collection[str]
     ) -> list[TrainingPhase]:
         """Return the two phases of algorithm 2: what each optimiser updates, and from which loss.
 

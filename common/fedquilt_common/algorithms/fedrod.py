@@ -17,7 +17,7 @@ from fedquilt_common.aggregation.client_evaluation import evaluation_reply
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.families.private_head import client_head, count_with_both_heads, sum_of_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.submodels.heads import TwoHeads, add_second_head, check_head_layers, head_names, split_second_head
+from fedquilt_common.submodels.heads import TwoHeads, add_second_head, check_head_layers, split_second_head
 from fedquilt_common.training.losses import balanced_softmax, class_counts, cross_entropy
 from fedquilt_common.types import Arrays
 
@@ -46,7 +46,7 @@ class FedROD(FedAvg):
         check_head_layers(self.head_layers)
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
-        head_names(ctx.anatomy, self.head_layers)  # refuses a model without such a head before the run starts
+        ctx.learner.head(self.head_layers)  # refuses a model without such a head before the run starts
         return State(model)
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:

@@ -44,7 +44,7 @@ class ScaleFL:
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        tasks=frozenset({"classification", "regression"}), privacy="", pooled=SUB_MODELS
+        tasks=frozenset({"classification", "regression"}), privacy="", pooled=SUB_MODELS, sub_models="averaged"
     )
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))

@@ -83,6 +83,22 @@ def advise_against_batch_norm(name: str, key: str = "model") -> str:
     return "Choose a model without batch norm, such as image-cnn"
 
 
+def warn_about_running_norm(name: str, norm: str) -> str:
+    """Return the warning that a model's batch norm does not suit sub-models.
+
+    Args:
+        name: of the model.
+        norm: class of the norm.
+    """
+    choose = "use fedquilt_common.models.static_norm.StaticBatchNorm in its place"
+    if has_param(name, "norm"):
+        choose = f"set model.norm to static, as in model: {{name: {name}, norm: static}}"
+    return (
+        f"model.name = {name}: its {norm} averages statistics of sub-models of different widths, which fit none of "
+        f"them, so accuracy may be lower than with static norms; {choose} (docs/slicing.md)"
+    )
+
+
 def has_param(name: str, key: str) -> bool:
     """Whether one of our models has the parameter ``key``; False for a user's own."""
     return name in MODELS and key in inspect.signature(resolve(name, MODELS, "model")).parameters

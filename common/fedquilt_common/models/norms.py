@@ -51,6 +51,12 @@ def choose_norm(name: NormName) -> Norm:
     return NORMS[name]
 
 
+def find_running_norm(module: nn.Module) -> str | None:
+    """Return the class of the first batch norm with running averages of its statistics; None if there is none."""
+    running = (part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats)
+    return next((type(part).__name__ for part in running), None)
+
+
 def find_batch_norm(module: nn.Module) -> str | None:
     """Return the class of the first norm that mixes the samples of a batch; None if there is none."""
     mixing = (part for part in module.modules() if isinstance(part, _BatchNorm | StaticBatchNorm))

@@ -6,14 +6,13 @@ FedPer, FedRep, FedBABU, FedROD and FedReb split models this way; the FedReb the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.types import Arrays
 
 WHOLE_MODEL: Final = "whole"
@@ -56,21 +55,25 @@ def check_head_layers(head_layers: object) -> None:
         raise ValueError(f"head_layers = {head_layers!r}: must be a whole number of 1 or more")
 
 
-def head_names(anatomy: Anatomy, head_layers: int) -> frozenset[str]:
+def head_names(heads: Sequence[Sequence[str]], head_layers: int) -> Sequence[str]:
     """Names of the arrays of the head.
+
+    Args:
+        heads: those of the last 1, 2, ... linear layers, as far as the model can be divided.
+        head_layers: number of linear layers.
 
     Raises:
         ExperimentError: the model has fewer linear layers that can be its head.
     """
-    if head_layers > len(anatomy.heads):
+    if head_layers > len(heads):
         raise ExperimentError(
-            f"algorithm.head_layers = {head_layers}: {_explain_heads(anatomy)}; choose fewer layers, or a deeper model"
+            f"algorithm.head_layers = {head_layers}: {_explain_heads(len(heads))}; choose fewer layers, or a deeper "
+            "model"
         )
-    return anatomy.heads[head_layers - 1]
+    return heads[head_layers - 1]
 
 
-def _explain_heads(anatomy: Anatomy) -> str:
-    count = len(anatomy.heads)
+def _explain_heads(count: int) -> str:
     if not count:
         return "this model does not end in linear layers, one after the other, on top of a base with parameters"
     return f"at most the last {count} linear layers of this model can be its head, because a base must be left"

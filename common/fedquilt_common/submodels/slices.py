@@ -200,8 +200,6 @@ class Anatomy:
         kept_whole: why some arrays are not cut, by name.
         statistics: names of the means and variances of static batch norms.
         exits_after: for each exit of a model with several, the stage that it follows.
-        heads: for 1, 2, ... last linear layers, the names of the head's arrays; as far as
-            the model can be divided.
         start_layers: where the sub-models of AdaptiveFL's pool begin to be cut if the experiment does not say it:
             layers by number or by name. Empty: the model has no published ones.
     """
@@ -211,7 +209,6 @@ class Anatomy:
     kept_whole: Mapping[str, str] = field(default_factory=dict)
     statistics: tuple[str, ...] = ()
     exits_after: tuple[int, ...] = ()
-    heads: tuple[frozenset[str], ...] = ()
     start_layers: tuple[int | str, ...] = ()
 
     @property

@@ -22,6 +22,7 @@ class CutAttention(nn.Module):
         self.in_proj_weight = attention.in_proj_weight
         self.in_proj_bias = attention.in_proj_bias
         self.out_proj = attention.out_proj
+        self._qkv_same_embed_dim = False  # keeps nn.TransformerEncoderLayer from its kernel for whole heads
 
     def forward(
         self,

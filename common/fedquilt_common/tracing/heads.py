@@ -3,49 +3,113 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
+from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.submodels.heads import TwoHeads
+from fedquilt_common.tracing.head_tracer import find_without_base
+from fedquilt_common.tracing.outputs import example_batch
+from fedquilt_common.tracing.symbolic import trace_graph, used_arrays
+from fedquilt_common.tracing.trace import build_on_meta
 
 
-def heads_of(module: nn.Module, graph: fx.Graph) -> tuple[frozenset[str], ...]:
-    """For 1, 2, ... last linear layers, the names of the arrays that these and everything after them use.
+@dataclass(frozen=True)
+class FoundHead:
+    """The last linear layers of a module, and what follows them.
+
+    Attributes:
+        names: of the arrays that the head uses.
+        first: name of its first linear layer.
+        graph: from the features, which that layer takes, to the model's output.
+    """
+
+    names: frozenset[str]
+    first: str
+    graph: fx.Graph
+
+
+def find_heads(module: nn.Module, sample: Tensor | None = None) -> tuple[FoundHead, ...]:
+    """Return the heads of 1, 2, ... last linear layers, in the module's present mode, training or evaluation.
 
     The list ends where the layers are no chain, base and head would share an array, or no base would be left.
+
+    Args:
+        module: the model. One whose numbers are on the meta device must be traceable as a whole.
+        sample: a batch of shape (n, *input_shape), for a model of which only the head can be traced. Its base then runs
+            on it.
+
+    Raises:
+        UncuttableModelError: the model cannot be traced, and there is no sample, or it does not run on it.
     """
+    try:
+        return _heads_in(module, trace_graph(module))
+    except UncuttableModelError:
+        if sample is None:
+            raise
+    found = find_without_base(module, sample)
+    return tuple(FoundHead(frozenset(used_arrays(module, graph.nodes)), first, graph) for first, graph in found)
+
+
+def list_heads(build: Callable[[], nn.Module], x: NDArray[Any] | None) -> tuple[tuple[str, ...], ...]:
+    """Return the arrays of the heads of 1, 2, ... last linear layers, in the model's order.
+
+    Args:
+        build: makes the model.
+        x: samples of shape (n, *input_shape), of which the numbers do not matter; None: only a model that can be traced
+            as a whole has heads.
+
+    Raises:
+        UncuttableModelError: as ``find_heads``.
+    """
+    module = build_on_meta(build)
+    try:
+        heads = find_heads(module)
+    except UncuttableModelError:
+        if x is None:
+            raise
+        heads = find_heads(build(), example_batch(x))  # without its numbers, the base could not run
+    return tuple(tuple(name for name in module.state_dict() if name in head.names) for head in heads)
+
+
+def _heads_in(module: nn.Module, graph: fx.Graph) -> tuple[FoundHead, ...]:
     nodes, tensors = list(graph.nodes), module.state_dict(keep_vars=True)
-    found: list[frozenset[str]] = []
+    found: list[FoundHead] = []
     for place in reversed(_linear_layers(module, nodes)):
-        base, head = _arrays(module, nodes[:place]), _arrays(module, nodes[place:])
+        base, head = used_arrays(module, nodes[:place]), used_arrays(module, nodes[place:])
         tied = {id(tensors[name]) for name in base} & {id(tensors[name]) for name in head}
         if not _is_chain(nodes, place) or tied or not base:
             break
-        found.append(frozenset(head))
+        found.append(FoundHead(frozenset(head), str(nodes[place].target), _graph_from(nodes, place)))
     return tuple(found)
 
 
-def head_module(module: nn.Module, graph: fx.Graph, layers: int) -> fx.GraphModule:
-    """Make a module of the last ``layers`` linear layers; it shares layers and names of arrays with ``module``."""
-    nodes = list(graph.nodes)
-    place = _linear_layers(module, nodes)[-layers]
+def _graph_from(nodes: Sequence[fx.Node], place: int) -> fx.Graph:
     alone = fx.Graph()
     copied = {nodes[place].args[0]: alone.placeholder("features")}
     for node in nodes[place:]:
         copied[node] = alone.node_copy(node, copied.__getitem__)
-    return fx.GraphModule(module, alone)
+    return alone
+
+
+def head_module(module: nn.Module, head: FoundHead) -> fx.GraphModule:
+    """Make a module of the head; it shares layers and names of arrays with ``module``."""
+    return fx.GraphModule(module, head.graph)
 
 
 class TwoHeaded(nn.Module):
     """The module ``whole`` with a copy of its head beside it."""
 
-    def __init__(self, whole: nn.Module, graph: fx.Graph, heads: TwoHeads) -> None:
+    def __init__(self, whole: nn.Module, head: FoundHead, heads: TwoHeads) -> None:
         super().__init__()
         self.whole = whole
-        self.second_head = copy.deepcopy(head_module(whole, graph, heads.layers))
+        self.second_head = copy.deepcopy(head_module(whole, head))
         self._detached = heads.detached
-        self._features = watch_features(whole, graph, heads.layers)
+        self._features = watch_features(whole, head)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Return the outputs of the first and the second head, both in the shape of the model's output."""
@@ -54,12 +118,10 @@ class TwoHeaded(nn.Module):
         return [output, self.second_head(features.detach() if self._detached else features)]
 
 
-def watch_features(module: nn.Module, graph: fx.Graph, layers: int) -> list[Tensor]:
+def watch_features(module: nn.Module, head: FoundHead) -> list[Tensor]:
     """Return a list to which each forward pass appends the input of the head, of shape (n, features)."""
-    nodes = list(graph.nodes)
-    first = nodes[_linear_layers(module, nodes)[-layers]]
     features: list[Tensor] = []
-    module.get_submodule(str(first.target)).register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    module.get_submodule(head.first).register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
     return features
 
 
@@ -76,11 +138,3 @@ def _is_chain(nodes: Sequence[fx.Node], place: int) -> bool:
     inside = {*nodes[place:], nodes[place].args[0]}
     last = nodes[-1].args[0]
     return isinstance(last, fx.Node) and all(set(node.all_input_nodes) <= inside for node in nodes[place:])
-
-
-def _arrays(module: nn.Module, nodes: Sequence[fx.Node]) -> set[str]:
-    """Names of the parameters and buffers that the nodes use."""
-    state = module.state_dict()
-    layers = tuple(f"{node.target}." for node in nodes if node.op == "call_module")
-    used = {str(node.target) for node in nodes if node.op == "get_attr"}
-    return {name for name in state if name.startswith(layers) or name in used} if layers or used else set()

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fedquilt_common.models.attention import Attention
 from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 from fedquilt_common.tracing.channels import Dimension, dimension, keep_whole, whole
-from fedquilt_common.tracing.tracer import KERNEL, Rule, Traced, Walk, unite_elementwise
+from fedquilt_common.tracing.partitions import pad_layer
+from fedquilt_common.tracing.tracer import KERNEL, ONE_GROUP, Rule, Traced, Walk, unite_elementwise
 
 GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 
@@ -82,7 +83,7 @@ def _grouped_dimensions(walk: Walk, module: Any, weight: tuple[Dimension, ...]) 
     if groups >= max(long, short) // groups:
         unit = dimension(groups, walk.where, walk.depth)
         many, few = _widen(unit, long // groups), _widen(unit, short // groups)
-        keep_whole(weight[1], walk.why)
+        keep_whole(weight[1], ONE_GROUP)
         _follow(walk, groups=unit)
     else:
         many = dimension(long // groups, walk.where, walk.depth) * groups
@@ -222,7 +223,7 @@ def attention(walk: Walk, module: Attention, args: Any, kwargs: Mapping[str, Any
 
 
 def pooling(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    """Pooling and padding: shape (n, channels, places...) with other places, which are never cut."""
+    """Pooling: shape (n, channels, places...) with other places, which are never cut."""
     (x,) = args
     spatial = int(type(module).__name__[-2])
     return Traced(result, (*x.dims[:-spatial], *(whole(size) for size in result.shape[-spatial:])))
@@ -262,10 +263,13 @@ LAYERS: dict[type[nn.Module], Rule] = {
     **dict.fromkeys([
         nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.LPPool1d, nn.LPPool2d,
         nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d,
-        nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d,
-        nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d,
-        nn.ConstantPad1d, nn.ConstantPad2d,
+        nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
     ], pooling),
+    **dict.fromkeys([
+        nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d,
+        nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d, nn.ReplicationPad1d, nn.ReplicationPad2d,
+        nn.ReplicationPad3d, nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d,
+    ], pad_layer),
     **dict.fromkeys([
         nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
         nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh,

@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedquilt_common.tracing.channels import Dimension, dimension, is_whole, product, split, whole
-from fedquilt_common.tracing.tracer import Rule, Traced, Walk, all_whole, traced_in, unite_elementwise
-
-Args = tuple[Any, ...]
-Kwargs = Mapping[str, Any]
+from fedquilt_common.tracing.channels import Dimension, is_whole, product, whole
+from fedquilt_common.tracing.channels import split as split_dimension
+from fedquilt_common.tracing.partitions import (
+    Args,
+    Kwargs,
+    chunk,
+    index,
+    narrow,
+    pad,
+    roll,
+    split,
+    unbind,
+    unfold,
+)
+from fedquilt_common.tracing.tracer import Rule, Traced, Walk, all_whole, like, traced_in, unite_elementwise
 
 
 def elementwise(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
@@ -37,7 +47,7 @@ def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
         joined = whole(1)
         for place in old:
             joined = product(joined, x.dims[place], walk.why)
-        dims += split(joined, tuple(result.shape[place] for place in new), walk.why)
+        dims += split_dimension(joined, tuple(result.shape[place] for place in new), walk.why)
     traced = Traced(result, tuple(dims))
     for place, path in _written_sizes(called, args):
         if not is_whole(traced.dims[place]):
@@ -103,23 +113,6 @@ def stack(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -
     return Traced(result, tuple(dims))
 
 
-def chunk(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[Tensor]) -> tuple[Traced, ...]:
-    """Divide one dimension of a shape: equal parts share one index set, parts of different sizes stay whole."""
-    x = args[0]
-    place = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(x.shape)
-    sizes = [part.shape[place] for part in result]
-    if len(set(sizes)) > 1 or called in ("split", torch.split):
-        walk.keep_whole([x.dims[place]])
-        return tuple(_replace_dimension(x, part, place, whole(part.shape[place])) for part in result)
-    piece = dimension(sizes[0], walk.where, walk.depth)
-    walk.unite(x.dims[place], piece * len(sizes))
-    return tuple(_replace_dimension(x, part, place, piece) for part in result)
-
-
-def _replace_dimension(x: Traced, tensor: Tensor, place: int, dim: Dimension) -> Traced:
-    return Traced(tensor, (*x.dims[:place], dim, *x.dims[place + 1 :]))
-
-
 def reduce(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
     """mean, sum, max, ...: a reduced dimension disappears, or keeps one entry."""
     x = args[0]
@@ -129,7 +122,7 @@ def reduce(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> 
     first = result if isinstance(result, Tensor) else result[0]
     kept = first.dim() == len(x.shape)
     dims = tuple(whole(1) if p in places else d for p, d in enumerate(x.dims) if kept or p not in places)
-    return Traced(result, dims) if isinstance(result, Tensor) else tuple(Traced(r, dims) for r in result)
+    return Traced(result, dims) if isinstance(result, Tensor) else like(result, [Traced(r, dims) for r in result])
 
 
 def matmul(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
@@ -156,7 +149,7 @@ def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resu
 
 
 def pool(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """Pooling, padding, interpolation: dimensions of the shape whose size changes are places, which stay whole."""
+    """Pooling, interpolation: dimensions of the shape whose size changes are places, which stay whole."""
     x = args[0]
     dims = []
     for size, before, dim in zip(result.shape, x.shape, x.dims, strict=True):
@@ -164,34 +157,6 @@ def pool(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) ->
             walk.keep_whole([dim])
         dims.append(dim if size == before else whole(size))
     return Traced(result, tuple(dims))
-
-
-def index(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """``x[...]``: a full slice keeps a dimension, a number drops it, anything else marks it as never cut."""
-    x, key = args
-    if not isinstance(x, Traced):
-        return x[key]
-    keys = list(key) if isinstance(key, tuple) else [key]
-    if Ellipsis in [k for k in keys if not isinstance(k, Traced)]:
-        at = next(i for i, k in enumerate(keys) if k is Ellipsis)
-        real = sum(k is not None for k in keys) - 1
-        keys[at : at + 1] = [slice(None)] * (len(x.shape) - real)
-    dims: list[Dimension] = []
-    place = 0
-    for item in keys:
-        if item is None:
-            dims.append(whole(1))
-            continue
-        dim, place = x.dims[place], place + 1
-        if item == slice(None) and isinstance(item, slice):
-            dims.append(dim)
-            continue
-        walk.keep_whole([dim])
-        if isinstance(item, slice):
-            dims.append(whole(result.shape[len(dims)]))
-        elif not isinstance(item, int):
-            raise walk.refuse("indexing by a tensor or a list")
-    return Traced(result, (*dims, *x.dims[place:]))
 
 
 def expand(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
@@ -211,8 +176,10 @@ def shape_of(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -
 
 
 def get_attribute(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """Attributes of a tensor: its shape, dtype, device and transposes; others are refused."""
+    """Attributes of a tensor: its shape, dtype, device and transposes; others are refused. Those of named tuples."""
     x, name = args
+    if isinstance(x, tuple):  # a named one
+        return getattr(x, name)
     if isinstance(x, Traced) and name == "T":
         return Traced(result, tuple(reversed(x.dims)))
     if isinstance(x, Traced) and name == "mT":
@@ -237,6 +204,42 @@ def create(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> 
     return all_whole(result)
 
 
+def layer_norm(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """``functional.layer_norm``: shape (..., *normalized_shape) stays."""
+    x, shape, *parameters = args
+    last = x.dims[-len(shape) :]
+    for parameter in traced_in([parameters, dict(kwargs)]):
+        for dim, own in zip(last, parameter.dims, strict=True):
+            walk.unite(dim, own)
+    key = walk.where, (1,)
+    walk.rewrites[key] = tuple(last)
+    if tuple(getattr(walk.owner, "normalized_shape", ())) == tuple(shape):
+        walk.attributes[walk.owner_name, "normalized_shape"] = tuple(last)
+        walk.followed.add(key)
+    return Traced(result, x.dims)
+
+
+def convolution(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """``functional.conv2d`` and others with parameters of the model: from (n, inputs, ...) to (n, outputs, ...)."""
+    x, weight = args[:2]
+    if x.shape[1] != weight.shape[1]:
+        raise walk.refuse(f"{called.__name__}() with groups; use a layer such as nn.Conv2d")
+    walk.unite(x.dims[1], weight.dims[1])
+    for bias in traced_in([args[2:3], kwargs.get("bias")]):
+        walk.unite(weight.dims[0], bias.dims[0])
+    return Traced(result, (x.dims[0], weight.dims[0], *(whole(size) for size in result.shape[2:])))
+
+
+def ignore(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
+    """Check a condition on sizes; it relates no channels."""
+    return result
+
+
+def drop_samples(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """``stochastic_depth`` of torchvision, and functions like it: they keep the shape and relate no channels."""
+    return unite_elementwise(walk, [args[0]], result)
+
+
 def _functions(*names: str) -> list[Callable[..., Any]]:
     """All functions of these names in torch, torch.nn.functional, operator and math."""
     return [
@@ -256,7 +259,8 @@ _ELEMENTWISE = (
     "log1p", "expm1", "floor", "ceil", "round", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
     "feature_dropout", "detach", "clone", "contiguous", "float", "half", "bfloat16", "double", "to", "type_as",
     "normalize", "masked_fill", "lerp", "sign", "reciprocal", "bool", "long", "int", "logical_not", "logical_and",
-    "logical_or", "addcmul", "addcdiv",
+    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "logical_or", "addcmul",
+    "addcdiv", "bernoulli_", "bernoulli", "uniform_", "normal_", "floor_", "clamp_",
 )  # fmt: skip
 _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (elementwise, _ELEMENTWISE),
@@ -264,19 +268,29 @@ _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (permute, ("permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t")),
     (concatenate, ("cat", "concat", "concatenate")),
     (stack, ("stack",)),
-    (chunk, ("chunk", "split", "tensor_split")),
+    (chunk, ("chunk", "tensor_split")),
+    (split, ("split", "split_with_sizes")),
+    (unbind, ("unbind",)),
+    (unfold, ("unfold",)),
+    (narrow, ("narrow",)),
+    (pad, ("pad",)),
+    (roll, ("roll", "flip")),
+    (layer_norm, ("layer_norm",)),
+    (convolution, ("conv1d", "conv2d", "conv3d")),
+    (ignore, ("_assert",)),
     (reduce, ("mean", "sum", "amax", "amin", "max", "min", "std", "var", "norm", "logsumexp", "prod", "argmax")),
     (matmul, ("matmul", "bmm", "mm", "__matmul__")),
     (scaled_dot_product, ("scaled_dot_product_attention",)),
     (pool, ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
             "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-            "adaptive_max_pool2d", "adaptive_max_pool3d", "pad", "interpolate")),
-    (index, ("getitem", "__getitem__", "select")),
+            "adaptive_max_pool2d", "adaptive_max_pool3d", "interpolate")),
+    (index, ("getitem", "__getitem__")),
     (expand, ("expand", "expand_as", "repeat")),
     (shape_of, ("size", "dim", "numel", "len")),
     (linear, ("linear",)),
-    (create, ("arange", "zeros", "ones", "full", "tensor", "zeros_like", "ones_like", "tril", "triu", "eye",
-                   "linspace")),
+    (create, ("arange", "zeros", "ones", "full", "tensor", "tril", "triu", "eye",
+              "linspace", "empty", "rand", "randn", "new_empty", "new_zeros",
+              "new_ones", "new_full", "new_tensor")),
 ]  # fmt: skip
 METHODS: dict[str, Rule] = {name: rule for rule, names in _RULES for name in names}
 FUNCTIONS: dict[Callable[..., Any], Rule] = {
@@ -284,3 +298,5 @@ FUNCTIONS: dict[Callable[..., Any], Rule] = {
     getattr: get_attribute,
     len: shape_of,
 }
+BY_NAME: dict[str, Rule] = dict.fromkeys(("stochastic_depth", "drop_path"), drop_samples)
+"""Rules for functions of other packages that ``torch.fx.wrap`` keeps as one operation."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models.exits import MultiExit
 from fedquilt_common.models.static_norm import Scaler
 from fedquilt_common.submodels.selectors import length, take
 from fedquilt_common.submodels.slices import Axis, Slice
 from fedquilt_common.tracing.attention import CutAttention
-from fedquilt_common.tracing.trace import Blueprint, build_on_meta
+from fedquilt_common.tracing.trace import Blueprint, ForwardPass, build_on_meta
+from fedquilt_common.tracing.tracer import Path
 
 
 def cut_module(build: Callable[[], nn.Module], blueprint: Blueprint, part: Slice) -> nn.Module:
@@ -37,7 +37,7 @@ def cut_in_place(module: nn.Module, blueprint: Blueprint, part: Slice, device: s
             _replace_module(module, name, CutAttention(child))
         elif isinstance(child, MultiExit):
             child.cut(_count_exits(name, child, part))
-    if blueprint.rewrites:
+    if blueprint.passes:
         _rewrite_forward(module, blueprint, part)
     return module
 
@@ -104,25 +104,47 @@ def _count_exits(name: str, module: MultiExit, part: Slice) -> int:
 
 
 def _rewrite_forward(module: nn.Module, blueprint: Blueprint, part: Slice) -> None:
-    """Make the module run its traced graph, with the sizes of the sub-model where code contains the whole model's."""
-    for node in blueprint.graph.nodes:
-        if "dropout" in str(node.target) and node.op == "call_function":
-            raise UncuttableModelError(
-                f"the model cannot be cut: '{node.name}': it has functional dropout and also sizes that are written "
-                "into a view; use nn.Dropout, or -1 in the view"
-            )
-    graph = fx.Graph()
-    copied: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(blueprint.graph, copied))
-    for node, twin in copied.items():
-        for (name, path), axis in blueprint.rewrites.items():
-            if node.name == name:
-                twin.args = _with_size(twin.args, path, part.length(axis))
-    forward = type(fx.GraphModule(module, graph)).forward
+    """Make the module run its traced graphs, with the sizes of the sub-model where code contains the whole model's."""
+    passes = {training: _cut_pass(module, traced, part) for training, traced in blueprint.passes.items()}
+
+    def forward(self: nn.Module, x: Tensor) -> Any:
+        return passes[self.training](self, x)
+
     module.forward = types.MethodType(forward, module)
 
 
-def _with_size(args: Any, path: tuple[int, ...], size: int) -> Any:
-    items = list(args)
-    items[path[0]] = size if len(path) == 1 else _with_size(items[path[0]], path[1:], size)
-    return tuple(items)
+def _cut_pass(module: nn.Module, traced: ForwardPass, part: Slice) -> Callable[[nn.Module, Tensor], Any]:
+    """Return the forward function of a traced pass in the sub-model."""
+    graph = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(traced.graph, copied))
+    twins = {node.name: twin for node, twin in copied.items()}
+    for (name, path), axes in traced.rewrites.items():
+        twin, size = twins[name], _size_of(axes, part)
+        if isinstance(path[0], str):
+            twin.kwargs = _with_size(twin.kwargs, path, size)
+        else:
+            twin.args = _with_size(twin.args, path, size)
+    forward: Callable[[nn.Module, Tensor], Any] = type(fx.GraphModule(module, graph)).forward
+    return forward
+
+
+def _size_of(axes: Axis | tuple[Axis, ...], part: Slice) -> int | list[int]:
+    if axes and isinstance(axes[0], tuple):
+        return [part.length(axis) for axis in axes]
+    return part.length(axes)  # type: ignore[arg-type]
+
+
+def _with_size(value: Any, path: Path, size: int | list[int]) -> Any:
+    """Return a copy of nested arguments with another size at ``path``."""
+    if not path:
+        return size
+    key, rest = path[0], path[1:]
+    if isinstance(value, slice):
+        bounds = {name: getattr(value, name) for name in ("start", "stop", "step")}
+        return slice(*{**bounds, str(key): size}.values())
+    if isinstance(value, Mapping):
+        return {**value, key: _with_size(value[key], rest, size)}
+    items = list(value)
+    items[int(key)] = _with_size(items[int(key)], rest, size)
+    return items if isinstance(value, list) else tuple(items)

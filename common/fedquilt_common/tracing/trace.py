@@ -6,9 +6,8 @@ how the channels of its inputs and outputs belong together.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,18 +19,14 @@ from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models.exits import MultiExit
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group, Segment
-from fedquilt_common.tracing.channels import Channels, Dimension, keep_whole, resolve, whole
-from fedquilt_common.tracing.heads import heads_of
-from fedquilt_common.tracing.layers import LAYERS
-from fedquilt_common.tracing.operations import FUNCTIONS, METHODS, pool, reshape
-from fedquilt_common.tracing.tracer import EXPECTED, Rule, Traced, Walk, to_tensors
+from fedquilt_common.tracing.channels import Channels, Dimension, is_whole, keep_whole, resolve
+from fedquilt_common.tracing.graph_walk import run_graph
+from fedquilt_common.tracing.outputs import SAMPLES
+from fedquilt_common.tracing.symbolic import trace_graph
+from fedquilt_common.tracing.tracer import EXPECTED, Path, Traced, Walk
 
-_OURS = ("fedquilt_common.models.attention", "fedquilt_common.models.static_norm")
-_RESHAPING: dict[type[nn.Module], Rule] = {
-    nn.Flatten: reshape, nn.Unflatten: reshape, nn.Upsample: pool, nn.UpsamplingNearest2d: pool,
-}  # fmt: skip
-BATCH = 2
-"""Samples of the traced batch; a single one could not be told from a dimension that is broadcast."""
+BATCH = SAMPLES
+"""Samples of the traced batch."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +47,19 @@ class Step:
 
 
 @dataclass(frozen=True)
+class ForwardPass:
+    """A traced forward pass.
+
+    Attributes:
+        graph: its operations.
+        rewrites: from (node, path of the argument) to the dimensions whose sizes the model's code contains.
+    """
+
+    graph: fx.Graph
+    rewrites: Mapping[tuple[str, Path], Axis | tuple[Axis, ...]]
+
+
+@dataclass(frozen=True)
 class Blueprint:
     """How a model is cut: its channel groups, and everything in the module that depends on them.
 
@@ -59,8 +67,8 @@ class Blueprint:
         anatomy: channel groups and arrays.
         attributes: from (module, attribute) to the dimensions whose lengths it must have.
         constants: buffers that are not part of the state dict; every board computes its own.
-        rewrites: from (node, path of the argument) to the dimension whose size the model's code contains.
-        graph: the traced forward pass.
+        passes: the forward pass that a cut module runs, in training (True) and in evaluation (False), because the
+            model's own code contains sizes; empty if it does not.
         steps: the operations of the forward pass.
         parameters: names of the arrays that are trained, tied ones once.
     """
@@ -68,15 +76,9 @@ class Blueprint:
     anatomy: Anatomy
     attributes: Mapping[tuple[str, str], Axis | tuple[Axis, ...]]
     constants: Mapping[str, ArrayAnatomy]
-    rewrites: Mapping[tuple[str, tuple[int, ...]], Axis]
-    graph: fx.Graph
+    passes: Mapping[bool, ForwardPass]
     steps: tuple[Step, ...]
     parameters: frozenset[str]
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return m.__module__ in _OURS or super().is_leaf_module(m, module_qualified_name)
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
@@ -89,13 +91,17 @@ def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def materialise(module: nn.Module) -> None:
-    """Allocate memory for tensors on the meta device, in place; pages that are never written cost nothing."""
+    """Allocate memory for tensors on the meta device, in place; pages that are never written cost nothing.
+
+    Whole numbers become 0, because the model may look rows up by them.
+    """
     fresh: dict[int, Any] = {}
     tensors = {**module.state_dict(keep_vars=True), **dict(module.named_buffers())}
     for name, tensor in tensors.items():
         if tensor.is_meta:
             if id(tensor) not in fresh:
-                empty = torch.empty(tensor.shape, dtype=tensor.dtype)
+                make = torch.empty if tensor.is_floating_point() else torch.zeros
+                empty = make(tensor.shape, dtype=tensor.dtype)
                 fresh[id(tensor)] = nn.Parameter(empty) if isinstance(tensor, nn.Parameter) else empty
             owner, _, leaf = name.rpartition(".")
             setattr(module.get_submodule(owner), leaf, fresh[id(tensor)])
@@ -112,11 +118,81 @@ def blueprint_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.d
     Raises:
         UncuttableModelError: the model has a layer or an operation for which there is no rule.
     """
-    walk = Walk(module)
-    graph = trace_graph(module)
-    with _evaluation_mode(module), torch.no_grad():
-        outputs = _run_graph(walk, module, graph, input_shape, dtype)
-    return _make_blueprint(walk, module, graph, outputs)
+    own = module.training
+    try:
+        walks = _walk_modes(module, input_shape, dtype)
+    finally:
+        module.train(own)
+    return _make_blueprint(walks, module)
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """The forward pass in one mode, training or evaluation, and what the rules found in it."""
+
+    graph: fx.Graph
+    walk: Walk
+    outputs: list[Traced]
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether the model's code contains sizes that its attributes do not have."""
+        walk = self.walk
+        return any(_is_cut(dims) for key, dims in walk.rewrites.items() if key not in walk.followed)
+
+
+def _walk_modes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> dict[bool, _Mode]:
+    """Follow the forward pass in training; also in evaluation, if a cut module must run the traced one.
+
+    A model that can be traced in evaluation only is followed there, if its training uses no other arrays. One that
+    leaves layers out in training, such as at random, is followed in both modes.
+    """
+    graph, error = _trace_any_mode(module)
+    mode = _follow(module, graph, Walk(module), shape, dtype)
+    if error is not None:
+        if mode.has_sizes or _unused(module, mode.walk):
+            raise error
+        return {False: mode}
+    unused = _unused(module, mode.walk)
+    if not mode.has_sizes and not unused:
+        return {True: mode}
+    try:
+        again = Walk(module, tensors=mode.walk.tensors)
+        evaluation = _follow(module, trace_graph(module.eval()), again, shape, dtype)
+    except UncuttableModelError:
+        if mode.has_sizes:
+            raise
+        return {True: _follow(module, graph, Walk(module), shape, dtype)}
+    skipped = sorted(unused - _unused(module, again))
+    if skipped and (mode.has_sizes or evaluation.has_sizes):
+        raise UncuttableModelError(
+            f"the model cannot be cut: training leaves '{skipped[0]}' out, and forward contains sizes; take them from "
+            "shapes or write -1 in views, or choose an algorithm that sends whole models"
+        )
+    return {True: mode, False: evaluation}
+
+
+def _unused(module: nn.Module, walk: Walk) -> set[str]:
+    """Names of the parameters to train that no operation takes."""
+    parameters = module.named_parameters()
+    return {name for name, p in parameters if p.requires_grad and id(p) not in walk.tensors}
+
+
+def _trace_any_mode(module: nn.Module) -> tuple[fx.Graph, UncuttableModelError | None]:
+    """Trace the forward pass in training, or else in evaluation; the error is why not in training."""
+    try:
+        return trace_graph(module.train()), None
+    except UncuttableModelError as error:
+        first = error
+    try:
+        return trace_graph(module.eval()), first
+    except UncuttableModelError:
+        raise first from None
+
+
+def _follow(module: nn.Module, graph: fx.Graph, walk: Walk, shape: tuple[int, ...], dtype: torch.dtype) -> _Mode:
+    with torch.no_grad():
+        return _Mode(graph, walk, run_graph(walk, module.eval(), graph, shape, dtype))
 
 
 def blueprint_for(build: Callable[[], nn.Module], x: NDArray[Any]) -> Blueprint:
@@ -131,136 +207,9 @@ def anatomy_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dty
     return blueprint_of(module, input_shape, dtype).anatomy
 
 
-def trace_graph(module: nn.Module) -> fx.Graph:
-    """Trace the module's forward pass in its present mode, training or evaluation.
-
-    Raises:
-        UncuttableModelError: forward cannot be traced.
-    """
-    try:
-        return _Tracer().trace(module)
-    except Exception as error:  # a user's forward can raise anything when it is traced
-        place = _locate_error(module, error)
-        raise UncuttableModelError(
-            f"the model cannot be cut: '{place}' cannot be traced: {type(error).__name__}: {error}; forward must not "
-            "branch on its input or read its numbers; rewrite it, or choose an algorithm that sends whole models"
-        ) from error
-
-
-def _locate_error(module: nn.Module, error: BaseException) -> str:
-    """Name of the innermost module whose forward was running."""
-    place, trace = type(module).__name__, error.__traceback__
-    known = {type(part): name for name, part in module.named_modules() if name}
-    while trace is not None:
-        owner = trace.tb_frame.f_locals.get("self")
-        if trace.tb_frame.f_code.co_name == "forward" and type(owner) in known:
-            place = known[type(owner)]
-        trace = trace.tb_next
-    return place
-
-
-@contextlib.contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
-    before = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(before)
-
-
-def _run_graph(
-    walk: Walk, module: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype
-) -> list[Traced]:
-    values: dict[fx.Node, Any] = {}
-    first = next(iter(module.parameters()), torch.empty(0))
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            values[node] = _trace_input(walk, node, values, first, shape, dtype)
-        elif node.op == "output":
-            return _flatten(fx.node.map_arg(node.args[0], values.__getitem__))
-        else:
-            values[node] = _trace_step(walk, module, node, values)
-    return []
-
-
-def _trace_input(
-    walk: Walk, node: fx.Node, values: dict[fx.Node, Any], like: Tensor, shape: tuple[int, ...], dtype: torch.dtype
-) -> Any:
-    if values:
-        if node.args:
-            return node.args[0]
-        walk.where = node.name
-        raise walk.refuse("forward needs a second argument; a model receives only a batch of samples")
-    tensor = torch.zeros((BATCH, *shape), dtype=dtype, device=like.device)
-    x = Traced(tensor, tuple(whole(size, "the model's input") for size in tensor.shape))
-    walk.note("input", (), x)
-    return x
-
-
-def _trace_step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    walk.where = str(node.target) if node.op in ("call_module", "get_attr") else node.name
-    args = fx.node.map_arg(node.args, values.__getitem__)
-    kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
-    if node.op == "get_attr":
-        return _trace_attribute(walk, module, str(node.target))
-    called, rule = _find_rule(walk, module, node)
-    result = rule(walk, called, tuple(args), kwargs, _execute(walk, called, to_tensors(args), to_tensors(kwargs)))
-    kind = called if isinstance(called, str) else getattr(called, "__name__", type(called).__name__)
-    walk.note(kind, [args, dict(kwargs)], result)
-    return result
-
-
-def _trace_attribute(walk: Walk, module: nn.Module, name: str) -> Any:
-    value: Any = module
-    for part in name.split("."):
-        value = getattr(value, part)
-    return Traced(value, walk.of(name, value)) if isinstance(value, Tensor) else value
-
-
-def _find_rule(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]:
-    layer: Any
-    if node.op == "call_module":
-        layer = module.get_submodule(str(node.target))
-        rule = LAYERS.get(type(layer)) or _RESHAPING.get(type(layer))
-        what = f"nothing is known about the channels of a {type(layer).__name__}"
-    elif node.op == "call_method":
-        layer, rule = str(node.target), METHODS.get(str(node.target))
-        what = f"nothing is known about the channels of .{node.target}()"
-    else:
-        layer = node.target
-        rule = FUNCTIONS.get(layer)
-        what = f"nothing is known about the channels of {getattr(layer, '__name__', layer)}()"
-    if rule is None:
-        walk.where = _owning_module(node) or walk.where
-        raise walk.refuse(what)
-    return layer, rule
-
-
-def _owning_module(node: fx.Node) -> str:
-    """Name of the submodule whose forward contains the node."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return next(reversed(list(stack)), "") if stack else ""
-
-
-def _execute(walk: Walk, called: Any, args: Any, kwargs: Any) -> Any:
-    try:
-        if isinstance(called, str):
-            return getattr(args[0], called)(*args[1:], **kwargs)
-        return called(*args, **kwargs)
-    except Exception as error:  # torch raises several kinds of error for shapes that do not fit
-        raise walk.refuse(f"it does not run on a sample of this shape: {error}") from error
-
-
-def _flatten(value: Any) -> list[Traced]:
-    if isinstance(value, Traced):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [found for item in value for found in _flatten(item)] if isinstance(value, list | tuple) else []
-
-
-def _make_blueprint(walk: Walk, module: nn.Module, graph: fx.Graph, outputs: list[Traced]) -> Blueprint:
+def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint:
+    mode = next(iter(modes.values()))
+    walk, outputs = mode.walk, [out for each in modes.values() for out in each.outputs]
     rows = {tuple(id(p.channels) for p in resolve(out.dims[-1])) for out in outputs}
     for out in outputs:
         for dim in out.dims:
@@ -273,19 +222,29 @@ def _make_blueprint(walk: Walk, module: nn.Module, graph: fx.Graph, outputs: lis
     arrays = {name: _array(tensor, known.get(name), place, rows) for name, tensor in state.items()}
     norms = [name for name, part in module.named_modules() if isinstance(part, StaticBatchNorm)]
     statistics = tuple(f"{norm}.{kind}" for norm in norms for kind in ("running_mean", "running_var"))
+    attributes = {key: dims for each in modes.values() for key, dims in each.walk.attributes.items()}
     anatomy = Anatomy(
-        _name_groups(groups, _channel_units(module)), arrays, _kept_whole(known), statistics, _exits(module),
-        heads_of(module, graph), tuple(getattr(module, "start_layers", ())),
+        _name_groups(groups, _channel_units(module)), arrays, _kept_whole(state, known), statistics, _exits(module),
+        tuple(getattr(module, "start_layers", ())),
     )  # fmt: skip
     return Blueprint(
         anatomy,
-        {key: _length_of(dim, place) for key, dim in walk.attributes.items()},
+        {key: _length_of(dim, place) for key, dim in attributes.items()},
         {name: _array(b, walk.tensors[id(b)][2], place, set()) for name, b in others.items()},
-        {key: _axis(dim, place) for key, dim in walk.rewrites.items()},
-        graph,
+        {training: _forward_pass(each, place) for training, each in modes.items()} if mode.has_sizes else {},
         tuple(Step(o.name, o.kind, o.inputs, tuple(_axis(d, place) for d in o.dims)) for o in walk.operations),
         frozenset(name for name, _ in module.named_parameters()),
     )
+
+
+def _forward_pass(mode: _Mode, place: Mapping[int, int]) -> ForwardPass:
+    cut = {key: dims for key, dims in mode.walk.rewrites.items() if _is_cut(dims)}
+    return ForwardPass(mode.graph, {key: _length_of(dims, place) for key, dims in cut.items()})
+
+
+def _is_cut(dims: Dimension | tuple[Dimension, ...]) -> bool:
+    """Whether a sub-model may have fewer entries of the dimension, or of one of several."""
+    return not is_whole(tuple(piece for dim in dims for piece in (dim if isinstance(dim, tuple) else (dim,))))
 
 
 def _exits(module: nn.Module) -> tuple[int, ...]:
@@ -351,12 +310,13 @@ def _length_of(dim: Dimension | tuple[Dimension, ...], place: Mapping[int, int])
     return _axis(dim, place)  # type: ignore[arg-type]
 
 
-def _kept_whole(known: Mapping[str, tuple[Dimension, ...]]) -> dict[str, str]:
+def _kept_whole(state: Mapping[str, Tensor], known: Mapping[str, tuple[Dimension, ...]]) -> dict[str, str]:
     """For each array that has one, the reason why a dimension of more than one entry is not cut."""
     reasons: dict[str, str] = {}
-    for name, dims in known.items():
-        for dim in dims:
-            for piece in resolve(dim):
-                if piece.channels.whole and piece.channels.whole not in EXPECTED and piece.channels.size > 1:
-                    reasons.setdefault(name, piece.channels.whole)
+    for name, tensor in state.items():
+        if name not in known and tensor.numel() > 1:
+            reasons[name] = "the forward pass does not use it"
+        for piece in resolve(piece for dim in known.get(name, ()) for piece in dim):
+            if piece.channels.whole and piece.channels.whole not in EXPECTED and piece.channels.size > 1:
+                reasons.setdefault(name, piece.channels.whole)
     return reasons

@@ -13,8 +13,12 @@ from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.tracing.channels import NO_CHANNELS, Dimension, dimension, keep_whole, unite, whole
 
 KERNEL = "a kernel"
-EXPECTED = frozenset({KERNEL, NO_CHANNELS, "the model's input", "the model's output"})
+ONE_GROUP = "the channels of one of many groups"
+EXPECTED = frozenset({KERNEL, ONE_GROUP, NO_CHANNELS, "the model's input", "the model's output"})
 """Reasons to stay whole that are not reported, because every model has them."""
+
+Path = tuple[int | str, ...]
+"""Where an argument of an operation is: its position or name, then positions and names within it."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +63,24 @@ class Walk:
     Attributes:
         module: the model.
         where: name of the present layer or operation.
+        owner_name: name of the module whose forward has that operation.
         layers: layers so far that make channels.
         tensors: for each parameter and buffer by id, its name, itself and its dimensions.
         attributes: from (module, attribute) to the dimensions whose cut lengths it must have, as a number or a tuple.
-        rewrites: from (node, path of the argument) to the dimension whose size the model's code contains.
+        rewrites: from (node, path of the argument) to the dimensions whose sizes the model's code contains.
+        followed: rewrites of sizes that are an attribute of the module too, so that its own code has the cut ones.
         operations: of the forward pass so far.
         made_by: from the id of a ``Traced`` to the position of the operation that made it.
     """
 
     module: nn.Module
     where: str = ""
+    owner_name: str = ""
     layers: int = 0
     tensors: dict[int, tuple[str, Tensor, tuple[Dimension, ...]]] = field(default_factory=dict)
     attributes: dict[tuple[str, str], Dimension | tuple[Dimension, ...]] = field(default_factory=dict)
-    rewrites: dict[tuple[str, tuple[int, ...]], Dimension] = field(default_factory=dict)
+    rewrites: dict[tuple[str, Path], Dimension | tuple[Dimension, ...]] = field(default_factory=dict)
+    followed: set[tuple[str, Path]] = field(default_factory=set)
     operations: list[Operation] = field(default_factory=list)
     made_by: dict[int, int] = field(default_factory=dict)
 
@@ -88,6 +96,11 @@ class Walk:
     def why(self) -> str:
         """Reason for dimensions that must stay whole because of the present operation."""
         return f"'{self.where}' cannot be cut there"
+
+    @property
+    def owner(self) -> nn.Module:
+        """The module whose forward has the present operation."""
+        return self.module.get_submodule(self.owner_name)
 
     def next_layer(self) -> None:
         """Count a layer that makes channels."""
@@ -136,10 +149,8 @@ def to_tensors(value: Any) -> Any:
     """Convert arguments for torch: tensors in place of ``Traced``."""
     if isinstance(value, Traced):
         return value.tensor
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return value
     if isinstance(value, list | tuple):
-        return type(value)(to_tensors(item) for item in value)
+        return like(value, [to_tensors(item) for item in value])
     if isinstance(value, dict):
         return {key: to_tensors(item) for key, item in value.items()}
     if isinstance(value, slice):
@@ -165,8 +176,15 @@ def all_whole(result: Any) -> Any:
     if isinstance(result, torch.Size):
         return tuple(result)
     if isinstance(result, list | tuple):
-        return tuple(all_whole(item) for item in result)
+        return like(result, [all_whole(item) for item in result])
     return result
+
+
+def like(example: Any, items: Sequence[Any]) -> Any:
+    """Return the items as a list, tuple or named tuple, as the example is one."""
+    if isinstance(example, tuple) and hasattr(example, "_fields"):
+        return type(example)(*items)
+    return list(items) if isinstance(example, list) else type(example)(items)
 
 
 def unite_elementwise(walk: Walk, tensors: Sequence[Traced], result: Tensor) -> Traced:

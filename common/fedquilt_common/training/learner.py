@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from fedquilt_common.algorithm_api import Loss, OutputViews, Penalty, TrainingPhase, TrainingResult, deepest_exit
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm
-from fedquilt_common.submodels.heads import Head, TwoHeads
-from fedquilt_common.tracing.heads import TwoHeaded, head_module, heads_of, watch_features
+from fedquilt_common.submodels.heads import Head, TwoHeads, head_names
+from fedquilt_common.tracing.heads import FoundHead, TwoHeaded, find_heads, head_module, list_heads, watch_features
+from fedquilt_common.tracing.outputs import OutputForm, example_batch, form_of
 from fedquilt_common.tracing.resize import cut_module
-from fedquilt_common.tracing.trace import build_on_meta, trace_graph
+from fedquilt_common.tracing.trace import build_on_meta
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
-from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout
+from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout, is_known, probe
 from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
@@ -80,6 +81,8 @@ class TorchLearner:
         lasting: optimisers that outlive a training. None: each training starts with new ones.
         meter: charges training on samples that are not public, and makes it private; None: training is not private.
         threads: batches of an evaluation that a processor computes at a time; no result depends on it.
+        samples: returns samples in the shape and dtype of the model's, of which the numbers do not matter. With it, a
+            model of which only the head can be traced has a head.
     """
 
     build: Callable[[], nn.Module]
@@ -90,6 +93,7 @@ class TorchLearner:
     lasting: LastingOptimisers | None = None
     meter: PrivacyMeter | None = None
     threads: int = 1
+    samples: Callable[[], NDArray[Any]] | None = None
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes and dtypes; the same for the same ``seed``."""
@@ -109,20 +113,18 @@ class TorchLearner:
         """Passes over a client's samples in a round: the experiment's ``training.epochs``."""
         return self.training.epochs
 
-    def head(self, layers: int) -> tuple[str, ...]:
+    def head(self, layers: int) -> Sequence[str]:
         """Return the names of the arrays of the last ``layers`` linear layers, in the model's order.
 
         Raises:
             ExperimentError: the model has fewer linear layers on top of a base with parameters.
+            UncuttableModelError: the model cannot be traced, and there are no ``samples``.
         """
-        module = build_on_meta(self.build)
-        heads = heads_of(module, self._trace(module))
-        if layers > len(heads):
-            raise ExperimentError(
-                f"algorithm.head_layers = {layers}: only {len(heads)} linear layers of {type(module).__name__} can be "
-                "the head; choose fewer layers, or another model"
-            )
-        return tuple(name for name in module.state_dict() if name in heads[layers - 1])
+        return head_names(self._heads, layers)
+
+    @cached_property
+    def _heads(self) -> tuple[tuple[str, ...], ...]:
+        return list_heads(lambda: self._build(0), None if self.samples is None else self.samples())
 
     def train(
         self,
@@ -193,12 +195,13 @@ class TorchLearner:
         arithmetic = choose_arithmetic(self.training)
         plans = self._charge(phases, schedule, arrays)
         module = self._load(arrays, seed, part, training=True)
+        form = self._evaluated_form(module, phases[0].data.x)
         module, layout = _make_private(module) if plans else (module, choose_layout(module, phases[0].data.x))
         module = arithmetic.place(module)
         layout.order_weights(module)
         loop = SgdLoop(
             module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
-            optimisers, plans, layout,
+            optimisers, plans, layout, form,
         )  # fmt: skip
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
@@ -294,7 +297,7 @@ class TorchLearner:
         self._check_samples(data)
         module = self._load(arrays, 0, None)
         passes = self._passes(module, data)
-        features = watch_features(module, self._trace(module), head_layers)
+        features = watch_features(module, self._find_heads(module)[head_layers - 1])
         passes.run_all(data, evaluation_batches(data))
         return Examples(np.concatenate([tensor.cpu().numpy() for tensor in features]), data.y)
 
@@ -339,22 +342,26 @@ class TorchLearner:
     def _build_part(self, seed: int, part: Part | None, training: bool) -> nn.Module:
         if isinstance(part, Head | TwoHeads):
             module = self._build(seed).train(training)
-            graph = self._trace(module)
-            if isinstance(part, Head):
-                return head_module(module, graph, part.layers)
-            return TwoHeaded(module, graph, part)
+            head = self._find_heads(module)[part.layers - 1]
+            return head_module(module, head) if isinstance(part, Head) else TwoHeaded(module, head, part)
         if part is None or part.is_full or self.blueprint is None:
             return self._build(seed)
         return cut_module(self.build, self.blueprint(), part)
 
-    def _trace(self, module: nn.Module) -> fx.Graph:
-        """Trace the module again each time, because functional dropout in the graph depends on the mode."""
-        return trace_graph(module)
+    def _find_heads(self, module: nn.Module) -> tuple[FoundHead, ...]:
+        """Find the heads again each time, because functional dropout in their graphs depends on the mode."""
+        return find_heads(module, None if self.samples is None else example_batch(self.samples()))
 
     def _default_loss(self, module: nn.Module) -> Loss:
         """Return the model's own loss, ``training_loss``, or that of the learning task at the deepest exit."""
         own: Loss | None = getattr(module, "training_loss", None)
         return own if own is not None else lambda outputs, targets: self.task.loss(_deepest(outputs), targets)
+
+    def _evaluated_form(self, module: nn.Module, x: NDArray[Any]) -> OutputForm | None:
+        """Return the form of the outputs in evaluation; None if training may have another, or cannot."""
+        if is_known(module) or hasattr(module, "training_loss"):
+            return None
+        return probe(module, CONTIGUOUS, x, form_of)
 
     def _to_targets(self, y: NDArray[Any]) -> Tensor:
         return torch.from_numpy(self.task.targets(y))

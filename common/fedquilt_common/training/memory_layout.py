@@ -6,14 +6,16 @@ The order is a rule on the model and never a measurement, because the order of s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+Probed = TypeVar("Probed")
 
 _SERIES: Final = 3
 """Dimensions of a batch of series, (n, channels, times)."""
@@ -76,7 +78,7 @@ def choose_layout(module: nn.Module, x: NDArray[Any]) -> MemoryLayout:
     if declared is not None:
         return MemoryLayout(frozenset({_SERIES, _IMAGES})) if declared else CONTIGUOUS
     layout = MemoryLayout(frozenset(_dimensions_that_pay(module)))
-    return layout if layout == CONTIGUOUS or _is_known(module) or _takes(module, layout, x) else CONTIGUOUS
+    return layout if layout == CONTIGUOUS or is_known(module) or _takes(module, layout, x) else CONTIGUOUS
 
 
 def _dimensions_that_pay(module: nn.Module) -> Iterator[int]:
@@ -89,20 +91,34 @@ def _dimensions_that_pay(module: nn.Module) -> Iterator[int]:
         yield _SERIES
 
 
-def _is_known(module: nn.Module) -> bool:
+def is_known(module: nn.Module) -> bool:
+    """Whether all its layers are torch's or ours, whose code is known."""
     return all(type(layer).__module__.startswith(_KNOWN) for layer in module.modules())
 
 
 def _takes(module: nn.Module, layout: MemoryLayout, x: NDArray[Any]) -> bool:
-    """Whether the model can process samples in this order; it keeps its numbers and its mode."""
+    return probe(module, layout, x, lambda _: True) or False
+
+
+def probe(module: nn.Module, layout: MemoryLayout, x: NDArray[Any], take: Callable[[Any], Probed]) -> Probed | None:
+    """Run a model on its first samples in evaluation mode; it keeps its numbers and its mode.
+
+    Args:
+        module: on the processor, in fp32.
+        layout: the order of the samples.
+        x: samples of shape (n, *input_shape).
+        take: from its output to the result.
+
+    Returns:
+        The result; None if the model fails, since training then raises the same error again.
+    """
     modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     try:
         with torch.inference_mode():
-            module(layout.to_tensor(x[:_PROBED]))
-    except Exception:  # a user's forward can raise anything; if the order is not the cause, training raises it again
-        return False
+            return take(module(layout.to_tensor(x[:_PROBED])))
+    except Exception:  # a user's forward can raise anything
+        return None
     finally:
         for layer, training in modes:
             layer.training = training
-    return True

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedquilt_common.algorithm_api import Loss, TrainingPhase
 from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.tracing.outputs import OutputForm, check_same_form, form_of
 from fedquilt_common.training.evaluation_batches import evaluation_batches
 from fedquilt_common.training.lasting_optimisers import OptimiserState
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout
@@ -49,6 +50,7 @@ class SgdLoop:
         lasting: states of optimisers that outlive the training, by the number of the phase: a phase continues from its
             state, and replaces it at the end. None: each phase starts with a new optimiser.
         layout: the order of the samples' numbers in memory, which suits the module.
+        form: of the module's outputs in evaluation, which training must have too; None: not compared.
     """
 
     module: nn.Module
@@ -60,6 +62,7 @@ class SgdLoop:
     lasting: MutableMapping[int, OptimiserState] | None = None
     plans: Mapping[int, PrivateSteps] = field(default_factory=dict)
     layout: MemoryLayout = CONTIGUOUS
+    form: OutputForm | None = None
 
     def run(self, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int) -> tuple[float, int]:
         """Train the module in place, one epoch for each entry of ``schedule``.
@@ -254,6 +257,8 @@ class _RunningPhase:
     def _data_loss(self, batch: Examples, arithmetic: Arithmetic) -> Tensor:
         with arithmetic.autocast():
             output = self.loop.module(arithmetic.inputs(self.loop.layout.to_tensor(batch.x)))
+        if self.loop.form is not None:
+            check_same_form(form_of(output), self.loop.form)
         loss = self.phase.loss or self.loop.loss
         value: Tensor = loss(_outputs(output), self.loop.targets(batch.y).to(arithmetic.device))
         return value

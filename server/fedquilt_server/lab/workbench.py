@@ -136,14 +136,14 @@ class Workbench(ExperimentTools):
         return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
 
     def check(self) -> None:
-        """Check learning task, noise, sampling, mosaics, privacy, and that the clients' own models can be used.
+        """Check learning task, noise, sampling, mosaics, privacy, and that the models can be used.
 
         The run then fails when it starts, not later on a board.
 
         Raises:
             ExperimentError: the algorithm cannot do the data set's learning task, the data set has no inputs for sensor
-                noise, no classes to balance or no boxes for mosaics, a client's own model cannot be used, or the
-                clients' samples would not be private.
+                noise, no classes to balance or no boxes for mosaics, a model cannot be used, or the clients'
+                samples would not be private.
         """
         if self.learns:
             self._check_test_samples()
@@ -156,8 +156,29 @@ class Workbench(ExperimentTools):
             self._check_levels()
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
-        if not self.learns or self.experiment.models == [self.experiment.model]:
-            return
+        if self.learns:
+            self._check_models()
+
+    @property
+    def uses_sub_models(self) -> bool:
+        """Whether clients may train sub-models of the experiment's model."""
+        return self.learns and declaration_of(self.algorithm()).sub_models != "none"
+
+    @property
+    def sub_model_warning(self) -> str:
+        """Why the experiment's model suits sub-models badly; empty if it does not."""
+        averaged = self.learns and declaration_of(self.algorithm()).sub_models == "averaged"
+        return self.warn_about_norms() if averaged else ""
+
+    def _check_models(self) -> None:
+        if self.experiment.models != [self.experiment.model]:
+            self._check_own_models()
+        for model in self.experiment.models:
+            self.check_outputs(model, self._key_of(model))
+        if self.uses_sub_models:
+            self.check_sub_models()
+
+    def _check_own_models(self) -> None:
         if not declaration_of(self.algorithm()).any_models:
             raise ExperimentError(
                 f"fleet: its variants have models of their own, but '{self.experiment.algorithm.name}' has one model "

@@ -29,6 +29,7 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy, make_server_half
+from fedquilt_server.runs.model_cut import note_model_cut, read_model_cut, read_model_warnings
 from fedquilt_server.runs.result_files import ResultFiles, round_result, score_fields, write_model
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.run_results import make_result
@@ -40,6 +41,7 @@ from fedquilt_server.status.results import (
     FINISHED,
     RUNNING,
     Ending,
+    ModelCut,
     OwnMemory,
     PrivacySpent,
     Result,
@@ -119,6 +121,7 @@ class ActiveRun:
             self.delivery = self._prepare_delivery(self.folder.samples) if running else None
             if running:  # a finished run is shown without loading its data set
                 self.folder.journal.set_meta("note", self.workbench.note)
+                note_model_cut(self.workbench, self.folder.journal)
             undo.pop_all()
 
     def _finished_rounds(self) -> list[FinishedRound]:
@@ -157,6 +160,11 @@ class ActiveRun:
     @property
     def _finished(self) -> Ending:
         return FINISHED.model_copy(update={"reason": self._early_end})
+
+    @property
+    def model_cut(self) -> ModelCut | None:
+        """How the model is cut; None without sub-models."""
+        return read_model_cut(self.folder.journal)
 
     @property
     def privacy(self) -> list[PrivacySpent]:
@@ -280,7 +288,8 @@ class ActiveRun:
 
     def result(self) -> Result:
         """Return the content of ``result.json`` after the finished rounds."""
-        warnings = [self.divergence.warning] if self.divergence.warning else []
+        warnings = read_model_warnings(self.folder.journal)
+        warnings += [self.divergence.warning] if self.divergence.warning else []
         memory = OwnMemory(idle=self._idle_memory, peak=_peak_memory())
         return make_result(self.folder, self.checkpoints.last, self.history, self.ending, warnings, memory)
 

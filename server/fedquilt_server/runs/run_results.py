@@ -8,6 +8,7 @@ from fedquilt_common import __version__
 from fedquilt_server.history.history import History
 from fedquilt_server.history.privacy_book import privacy_rows
 from fedquilt_server.runs.journal import StoredCheckpoint
+from fedquilt_server.runs.model_cut import read_model_cut
 from fedquilt_server.runs.result_files import final_row
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.status.results import FORMAT, Ending, OwnMemory, Result
@@ -49,6 +50,7 @@ def make_result(
         rounds=rounds,
         coordinator_memory=own_memory or OwnMemory(),
         memory=memory,
+        model_cut=read_model_cut(folder.journal),
         privacy=privacy_rows(experiment, history.privacy),
         final=final_row(rounds, size, last.arrays) | highest_peaks(memory),
     )

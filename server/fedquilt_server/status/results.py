@@ -165,6 +165,22 @@ class CentralSpent(BaseModel):
     clip: float = Field(description="largest L2 norm of a client's update in this round")
 
 
+class ModelCut(BaseModel):
+    """How the experiment's model is cut, where clients may train sub-models."""
+
+    model_config = ConfigDict(frozen=True)
+
+    groups: int = Field(description="channel groups that are cut")
+    whole_share: float = Field(description="share of the model's numbers that each sub-model has, however narrow")
+    kept_whole: dict[str, str] = Field(default_factory=dict, description="array -> what of it is not cut, and why")
+
+    @property
+    def summary(self) -> str:
+        """One sentence for the log."""
+        share = f"{100 * self.whole_share:.1f} % of the model's numbers are in every sub-model"
+        return f"Sub-models: {self.groups} channel groups are cut, {share}"
+
+
 class Ending(BaseModel):
     """How a run ended, or that it still runs. A run that failed or was stopped can be resumed."""
 
@@ -202,5 +218,6 @@ class Result(BaseModel):
     rounds: list[RoundResult]
     coordinator_memory: OwnMemory = OwnMemory()
     memory: list[TrainingMemory] = Field(default_factory=list, description="what training took of each client's board")
+    model_cut: ModelCut | None = Field(default=None, description="how the model is cut; None without sub-models")
     privacy: list[PrivacySpent] = Field(default_factory=list, description="of each client with differential privacy")
     final: dict[str, float | int | str] = Field(default_factory=dict)

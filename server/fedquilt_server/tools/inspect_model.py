@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from fedquilt_common.errors import ExperimentError, SliceError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.files.yaml_text import load_yaml
-from fedquilt_common.models import build_model
+from fedquilt_common.models import build_model, warn_about_running_norm
+from fedquilt_common.models.norms import find_running_norm
 from fedquilt_common.submodels.adaptivefl_pool import Start, make_pool
-from fedquilt_common.submodels.selection import check_widths, count_channels, prefix
+from fedquilt_common.submodels.selection import check_widths, count_kept, prefix
 from fedquilt_common.submodels.slices import Anatomy, Slice
+from fedquilt_common.submodels.wholeness import describe_whole, whole_share
 from fedquilt_common.tracing.cost import cost_of
+from fedquilt_common.tracing.heads import list_heads
 from fedquilt_common.tracing.memory_estimate import memory_to_train
-from fedquilt_common.tracing.trace import Blueprint, blueprint_for
+from fedquilt_common.tracing.trace import Blueprint, blueprint_for, build_on_meta
 
 WIDTHS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 """The five client capacities of FedRolex."""
@@ -32,6 +36,7 @@ LEVELS: Final = {"M": 0.66, "S": 0.40}
 _TOKENS: Final = {"transformer": (20, 10_000)}
 """For models of token sequences: the default length and vocabulary."""
 _IMAGE: Final = (3, 32, 32)
+_NOTHING_IS_CUT: Final = "no channels can be cut, so algorithms with sub-models refuse this model"
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,27 @@ class InspectOptions:
         Raises:
             UncuttableModelError: the model cannot be sliced. Errors from building the model are also raised.
         """
-        build = build_model(self.name, self.params, self.shape, self.classes, ("*",))
-        return blueprint_for(build, np.zeros((1, *self.shape), np.int64 if self.tokens else np.float32))
+        return blueprint_for(self._build, self._samples)
+
+    @cached_property
+    def heads(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the arrays of the last 1, 2, ... linear layers."""
+        return list_heads(self._build, self._samples)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why the model suits sub-models badly."""
+        norm = find_running_norm(build_on_meta(self._build))
+        whole = [] if self.blueprint.anatomy.groups else [_NOTHING_IS_CUT]
+        return [*whole, *([] if norm is None else [warn_about_running_norm(self.name, norm)])]
+
+    @cached_property
+    def _build(self) -> Callable[[], Any]:
+        return build_model(self.name, self.params, self.shape, self.classes, ("*",))
+
+    @property
+    def _samples(self) -> NDArray[Any]:
+        return np.zeros((1, *self.shape), np.int64 if self.tokens else np.float32)
 
 
 def read_options(
@@ -127,18 +151,29 @@ def inspect_model(
         "precision": options.training.precision,
         "private": options.private,
         **whole,
-        "groups": [{**asdict(group), "widths": {str(w): count_channels(group.size, w, "floor") for w in widths}}
-                   for group in anatomy.groups],
-        "kept_whole": dict(anatomy.kept_whole),
-        "heads": [_head_row(anatomy, number, names) for number, names in enumerate(anatomy.heads, 1)],
+        "groups": [{**asdict(group), "each": _channels_each(options.blueprint, number),
+                    "widths": {str(w): count_kept(group, w, "floor") for w in widths}}
+                   for number, group in enumerate(anatomy.groups)],
+        "whole_share": whole_share(anatomy),
+        "kept_whole": describe_whole(anatomy),
+        "warnings": options.warnings,
+        "heads": [_head_row(anatomy, number, names) for number, names in enumerate(options.heads, 1)],
         "widths": [{"width": width, **_cost_row(options, prefix(anatomy, width, "floor"), whole)} for width in widths],
         **_pool_rows(options, anatomy, levels, starts, whole),
     }  # fmt: skip
 
 
-def _head_row(anatomy: Anatomy, number: int, names: frozenset[str]) -> dict[str, Any]:
+def _channels_each(blueprint: Blueprint, number: int) -> int:
+    """Count the channels of its layer that one channel of a group stands for, such as one in each of G groups."""
+    layer = blueprint.anatomy.groups[number].name.split("#")[0].split("+")[0]
+    axes = (axis for step in blueprint.steps if step.name == layer for axis in step.axes)
+    counts = (sum(segment.inner for segment in axis if segment.group == number) for axis in axes)
+    return next((count for count in counts if count), 1)
+
+
+def _head_row(anatomy: Anatomy, number: int, names: Sequence[str]) -> dict[str, Any]:
     """Describe the head that ``head_layers: number`` selects in this model."""
-    layers = dict.fromkeys(name.rpartition(".")[0] for name in anatomy.arrays if name in names)
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in names)
     entries = sum(math.prod(anatomy.arrays[name].shape) for name in names)
     return {"head_layers": number, "layers": list(layers), "entries": entries}
 
@@ -184,10 +219,16 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
                   f"{report['flops'] / 1e6:,.2f} M operations per sample")  # fmt: skip
     groups = Table("layer", "channel group", "channels", *(f"at {row['width']}" for row in report["widths"]))
     for group in report["groups"]:
-        groups.add_row(str(group["depth"]), group["name"], str(group["size"]), *map(str, group["widths"].values()))
+        size, each = group["size"], group["each"]
+        channels = str(size) if each == 1 else f"{size * each} ({size} x {each})"
+        kept = [str(count * each) for count in group["widths"].values()]
+        groups.add_row(str(group["depth"]), group["name"], channels, *kept)
     console.print(groups)
+    console.print(f"  {100 * report['whole_share']:.1f} % of the numbers are in every sub-model", highlight=False)
     for name, reason in report["kept_whole"].items():
-        console.print(f"  {name} is not sliced: {reason}", markup=False)
+        console.print(f"  {name} is {reason}", markup=False)
+    for warning in report["warnings"]:
+        console.print(f"  Warning: {warning}", markup=False)
     for head in report["heads"]:
         layers = ", ".join(head["layers"])
         line = (

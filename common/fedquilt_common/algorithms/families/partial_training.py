@@ -27,6 +27,7 @@ from fedquilt_common.submodels.selection import (
     level_of,
 )
 from fedquilt_common.submodels.slices import Anatomy, Slice, full_slice
+from fedquilt_common.submodels.wholeness import require_groups
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
 HELD_CLASSES: Final = ".classes"
@@ -48,7 +49,7 @@ class PartialTraining(ABC):
             Empty: all are cut.
     """
 
-    declares: ClassVar[Declaration] = Declaration(pooled=SUB_MODELS)
+    declares: ClassVar[Declaration] = Declaration(pooled=SUB_MODELS, sub_models="averaged")
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     mask_absent_classes: bool = True
@@ -73,7 +74,8 @@ class PartialTraining(ABC):
         return 1.0
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
-        self.restrict(full_slice(ctx.anatomy))  # refuses a model that cannot be cut before the run starts
+        require_groups(ctx.anatomy)  # refuses a model that cannot be cut before the run starts
+        self.restrict(full_slice(ctx.anatomy))
         return State(model)
 
     def round(self, state: State, ctx: ServerContext) -> Round:

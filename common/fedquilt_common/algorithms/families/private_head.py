@@ -28,7 +28,6 @@ from fedquilt_common.submodels.heads import (
     add_second_head,
     check_head_layers,
     drop_arrays,
-    head_names,
     pick_arrays,
     shapes_of,
 )
@@ -69,11 +68,11 @@ class PrivateHead(ABC):
         """Train on the client's samples and return the arrays that leave the board."""
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
-        head_names(ctx.anatomy, self.head_layers)  # refuses a model without such a head before the run starts
+        ctx.learner.head(self.head_layers)  # refuses a model without such a head before the run starts
         return State(model)
 
     def round(self, state: State, ctx: ServerContext) -> Round:
-        sent = self._sent_names(state.arrays, head_names(ctx.anatomy, self.head_layers))
+        sent = self._sent_names(state.arrays, ctx.learner.head(self.head_layers))
         task = Task("train", state.arrays, expect=shapes_of(state.arrays, sent))
         replies = yield dict.fromkeys(ctx.select(), task)
         averaged = mean(replies, like=pick_arrays(state.arrays, sent))
@@ -96,9 +95,9 @@ class PrivateHead(ABC):
         """
         return evaluation_reply(len(ctx.test), *count_with_both_heads(arrays, ctx, self.head_layers))
 
-    def head_arrays(self, ctx: ClientContext) -> frozenset[str]:
+    def head_arrays(self, ctx: ClientContext) -> Collection[str]:
         """Return the names of the head's arrays."""
-        return head_names(ctx.anatomy, self.head_layers)
+        return ctx.learner.head(self.head_layers)
 
     def keep_head(self, trained: TrainingResult, ctx: ClientContext, seconds: float = 0.0) -> Reply:
         """Store the head in the client's memory and return the rest as the reply.
@@ -127,7 +126,7 @@ def client_head(ctx: ClientContext, head_layers: int) -> Mapping[str, NDArray[An
     Returns:
         The head's arrays by name, in the shapes of the model's head.
     """
-    return ctx.memory or pick_arrays(ctx.first_model(), head_names(ctx.anatomy, head_layers))
+    return ctx.memory or pick_arrays(ctx.first_model(), ctx.learner.head(head_layers))
 
 
 def count_with_both_heads(

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from fedquilt_common.aggregation.client_evaluation import EVALUATE
-from fedquilt_common.algorithm_api import Reply, State, Task
+from fedquilt_common.algorithm_api import Learner, Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.types import Examples
 
 HEAD = {"fc3.weight", "fc3.bias"}
@@ -125,7 +124,7 @@ def test_the_own_head_is_what_the_next_round_begins_with(name: str, bench: Make)
 @pytest.mark.parametrize("global_head", ["first", "mean"])
 def test_training_begins_with_the_first_head_whatever_the_global_one_has_become(global_head: str, bench: Make) -> None:
     ctx = bench()
-    server: Any = ServerContext(ctx.anatomy)
+    server: Any = ServerContext(ctx.learner)
     algorithm = make("fedper", global_head=global_head)
     state = algorithm.init(ctx.model, server)
     for _ in range(2):
@@ -255,7 +254,7 @@ def test_a_threshold_above_every_class_is_reached_by_augmentation(bench: Make) -
 
 
 class ServerContext:
-    """A server context that has the model's anatomy."""
+    """A server context that has the model's learner."""
 
     parameters = frozenset({"fc1.weight"})
     measures = False
@@ -264,21 +263,21 @@ class ServerContext:
     def select(self) -> list[int]:
         return [0]
 
-    def __init__(self, anatomy: Anatomy) -> None:
-        self.anatomy = anatomy
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu", "fedrod", "fedreb"])
 def test_a_head_deeper_than_the_model_is_refused_before_the_run(name: str, bench: Make) -> None:
     ctx = bench()
-    server: Any = ServerContext(ctx.anatomy)
+    server: Any = ServerContext(ctx.learner)
     make(name, head_layers=2).init(ctx.model, server)
     with pytest.raises(ExperimentError, match=r"head_layers = 3: at most the last 2 linear layers of this model"):
         make(name, head_layers=3).init(ctx.model, server)
 
 
 def test_feddyns_server_averages_buffers_and_moves_parameters(bench: Make) -> None:
-    ctx: Any = ServerContext(bench().anatomy)
+    ctx: Any = ServerContext(bench().learner)
     start = {"fc1.weight": np.zeros(2, np.float32), "norm": np.zeros(2, np.float32)}
     algorithm = make("feddyn", alpha=0.5)
     state: State = algorithm.init(start, ctx)
@@ -294,7 +293,7 @@ def test_feddyns_server_averages_buffers_and_moves_parameters(bench: Make) -> No
 @pytest.mark.parametrize("weights", ["effective", "rebalanced"])
 def test_fedreb_asks_for_what_it_weighs_heads_by(weights: str, bench: Make) -> None:
     ctx = bench()
-    server: Any = ServerContext(ctx.anatomy)
+    server: Any = ServerContext(ctx.learner)
     algorithm = make("fedreb", head_weights=weights)
     assert weights in algorithm.make_task(State(ctx.model), server).metrics
     one, other = (Reply({n: np.full_like(x, v) for n, x in ctx.model.items()}, 10.0,

@@ -11,6 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.support import lookalike_transformers, lookalikes
+from tests.support.wrapped import Wrapping
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,6 +20,7 @@ from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.selectors import mesh
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice, cut, full_slice
+from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
@@ -138,6 +141,14 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "padded": (module(in_turn, layers=lambda: nn.ModuleList([
         nn.ReflectionPad2d(1), nn.Conv2d(3, 7, 3, padding_mode="circular", padding=1), nn.AvgPool2d(2),
         nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(28, 5)])), IMAGE),
+    "resnet20, option A": (lookalikes.ResNet20, (3, 12, 12)),
+    "channels padded by a layer": (lookalikes.PaddedByLayer, IMAGE),
+    "divided channels": (lookalikes.Divided, IMAGE),
+    "shufflenet": (lookalikes.shufflenet, (3, 8, 8)),
+    "efficientnet": (lookalikes.efficientnet, (3, 8, 8)),
+    "googlenet": (lookalikes.GoogLeNet, IMAGE),
+    "stochastic depth as one operation": (lambda: Wrapping(windows=False), (6,)),
+    "named tuples": (lookalikes.Paired, (6,)),
 }  # fmt: skip
 """Where a missing channel is the same as one that is 0 everywhere."""
 
@@ -182,6 +193,13 @@ TRAINED: dict[str, tuple[Build, tuple[int, ...]]] = {
         nn.Conv2d(3, 12, 3), nn.GroupNorm(1, 12), nn.Flatten(), nn.Linear(12 * 16, 5)])), IMAGE),
     "softmax": (module(in_turn, layers=lambda: nn.ModuleList([
         nn.Linear(6, 8), nn.Softmax(dim=1), nn.Linear(8, 5)])), (6,)),
+    "convnext": (lookalikes.convnext, (3, 8, 8)),
+    "vision transformer": (lookalike_transformers.VisionTransformer, IMAGE),
+    "vision transformer with its own attention": (lookalike_transformers.OwnTransformer, IMAGE),
+    "swin": (lookalike_transformers.swin, IMAGE),
+    "densenet with standardised weights": (lookalikes.densenet, IMAGE),
+    "encoders": (lookalike_transformers.Encoders, SERIES),
+    "encoders, norm first": (lambda: lookalike_transformers.Encoders(norm_first=True), SERIES),
 }  # fmt: skip
 """Where the channels that are left know how many there are."""
 ALL = MASKED | TRAINED
@@ -326,11 +344,19 @@ def two_arguments(s: Any, x: Tensor, y: Tensor) -> Any:
 
 REFUSED: dict[str, tuple[Build, str]] = {
     "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
-    "a branch": (module(lambda s, x: s.part(x), part=Branching), "'part' cannot be traced"),
+    "a branch": (module(lambda s, x: s.part(x), part=Branching), r"'part' cannot be traced \(line \d+ of test_cuts"),
     "an unknown function": (module(lambda s, x: torch.fft.rfft(s.a(x)).real, a=linear(6, 5)), "fft_rfft|real"),
     "two inputs": (module(two_arguments, a=linear(6, 5)), "second argument"),
     "a bilinear form": (module(lambda s, x: torch.einsum("bi,ji->bj", s.a(x), s.a.weight), a=linear(6, 6)), "einsum"),
     "the wrong shape": (module(lambda s, x: s.a(x), a=linear(7, 5)), "'a'.*does not run"),
+    "a grouped convolution as a function": (module(
+        lambda s, x: functional.conv1d(s.a(x), s.w, groups=2), a=lambda: nn.Unflatten(1, (2, 3)),
+        w=lambda: nn.Parameter(torch.zeros(2, 1, 1))), "with groups; use a layer"),
+    "a layer that is left out beside sizes": (
+        module(lambda s, x: s.part(x[:, None, None].expand(-1, 3, 1, -1)), part=lambda: lookalikes.Sometimes(True)),
+        "training leaves 'part.b.bias' out"),
+    "a wrapped function": (lambda: Wrapping(windows=True), r"shifted_window_attention\(\)"),
+    "a row by its number": (module(lambda s, x: s.a(x).select(1, 0), a=linear(6, 5)), r"select\(\)"),
     "indexing by a list": (module(lambda s, x: s.a(x)[:, [0, 2]], a=linear(6, 5)), "list"),
 }  # fmt: skip
 
@@ -340,3 +366,28 @@ def test_what_is_not_understood_is_refused_by_name_and_reason(name: str) -> None
     build, words = REFUSED[name]
     with pytest.raises(UncuttableModelError, match=words):
         blueprint_for(build, np.zeros((1, 6), np.float32))
+
+
+def checking(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    torch._assert(x.shape[1] == 8, "there must be 8 features")  # type: ignore[no-untyped-call]
+    return s.head(x)
+
+
+def test_a_sub_model_that_does_not_run_is_refused_before_the_run() -> None:
+    build, x = module(checking, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
+    with pytest.raises(UncuttableModelError, match=r"half its channels does not run: .*there must be 8 features"):
+        check_cut(build, blueprint_for(build, x), x)
+    for name in ("divided channels", "encoders", "vision transformer"):
+        own, shape = ALL[name]
+        check_cut(own, blueprint(name), samples(shape).numpy())
+
+
+def test_a_layer_that_training_leaves_out_at_random_is_cut() -> None:
+    x = np.zeros((1, *IMAGE), np.float32)
+    plan = blueprint_for(lookalikes.Sometimes, x)
+    assert {name: len(a.axes[0]) for name, a in plan.anatomy.arrays.items() if name.endswith("weight")} == {
+        "a.weight": 1, "b.weight": 1, "c.weight": 2, "fc.weight": 1
+    }  # fmt: skip
+    assert plan.anatomy.arrays["b.weight"].axes[0][0].group == 0
+    check_cut(lookalikes.Sometimes, plan, x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
-from fedquilt_common.submodels.heads import Head, TwoHeads, add_second_head, head_names, pick_arrays, split_second_head
-from fedquilt_common.tracing.trace import anatomy_of
+from fedquilt_common.submodels.heads import Head, TwoHeads, add_second_head, pick_arrays, split_second_head
+from fedquilt_common.tracing.heads import find_heads
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.module_arrays import to_arrays
 from fedquilt_common.types import Examples
@@ -29,8 +30,12 @@ def layers(*names: str) -> frozenset[str]:
     return frozenset(f"{name}.{kind}" for name in names for kind in ("weight", "bias"))
 
 
+def heads(module: nn.Module) -> tuple[frozenset[str], ...]:
+    return tuple(head.names for head in find_heads(module))
+
+
 @pytest.mark.parametrize(
-    ("name", "heads"),
+    ("name", "expected"),
     [
         ("convnet", [layers("fc3"), layers("fc2", "fc3"), layers("fc1", "fc2", "fc3")]),
         ("mlp", [layers("fc2")]),
@@ -39,8 +44,8 @@ def layers(*names: str) -> frozenset[str]:
         ("mobilenet-v2", [layers("fc")]),
     ],
 )
-def test_heads_of_our_models(name: str, heads: list[frozenset[str]]) -> None:
-    assert list(anatomy_of(build_model(name, {}, IMAGE, 10)(), IMAGE).heads) == heads
+def test_heads_of_our_models(name: str, expected: list[frozenset[str]]) -> None:
+    assert list(heads(build_model(name, {}, IMAGE, 10)())) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,9 +58,9 @@ def test_heads_of_our_models(name: str, heads: list[frozenset[str]]) -> None:
     ],
 )
 def test_heads_that_there_are_not(name: str, params: dict[str, Any], asked: int, reason: str) -> None:
-    anatomy = anatomy_of(build_model(name, params, IMAGE, 10)(), IMAGE)
+    bench = TorchLearner(build_model(name, params, IMAGE, 10), Training(), Classification(10))
     with pytest.raises(ExperimentError, match=re.escape(reason)):
-        head_names(anatomy, asked)
+        bench.head(asked)
 
 
 class Shortcut(nn.Module):
@@ -105,14 +110,13 @@ class Dropping(nn.Module):
 
 
 def test_what_can_be_no_head_is_none() -> None:
-    heads = anatomy_of(Shortcut(), (6,)).heads
-    assert heads == (layers("last"),)  # before `mix`, two values would have to be handed over
-    assert anatomy_of(Tied(), (6,)).heads == ()
+    assert heads(Shortcut()) == (layers("last"),)  # before `mix`, two values would have to be handed over
+    assert heads(Tied()) == ()
 
 
 def test_a_head_has_all_that_follows_its_first_layer() -> None:
     norm = {f"norm.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
-    assert anatomy_of(Dropping(), (6,)).heads == (
+    assert heads(Dropping()) == (
         layers("last") | {"shift"}, layers("last", "hidden") | norm | {"shift"},
     )  # fmt: skip
 
@@ -130,7 +134,7 @@ def data(count: int = 10, width: int = 6) -> Examples:
 def test_both_heads_answer_on_the_same_features(depth: int) -> None:
     bench = learner(Dropping)
     first, other = (to_arrays(Dropping()) for _ in range(2))
-    names = anatomy_of(Dropping(), (6,)).heads[depth - 1]
+    names = heads(Dropping())[depth - 1]
     arranged = add_second_head(first, pick_arrays(other, names))
     one, two = bench.predict(arranged, data(), TwoHeads(depth))
     np.testing.assert_array_equal(one, bench.predict(first, data())[0])
@@ -143,7 +147,7 @@ def test_both_heads_answer_on_the_same_features(depth: int) -> None:
 
 def test_a_detached_head_changes_nothing_but_itself() -> None:
     bench, first = learner(Dropping, epochs=3), to_arrays(Dropping())
-    names = anatomy_of(Dropping(), (6,)).heads[0]
+    names = heads(Dropping())[0]
 
     def second_only(outputs: Any, targets: Any) -> Any:
         return functional.cross_entropy(outputs[1], targets)
@@ -162,7 +166,7 @@ def test_a_detached_head_changes_nothing_but_itself() -> None:
 
 def test_dropout_in_the_head_is_off_when_it_is_tested() -> None:
     bench, first = learner(Dropping), to_arrays(Dropping())
-    names = anatomy_of(Dropping(), (6,)).heads[1]
+    names = heads(Dropping())[1]
     arranged = add_second_head(first, pick_arrays(first, names))
     one, two = bench.predict(arranged, data(), TwoHeads(2))
     np.testing.assert_array_equal(one, two)
@@ -174,8 +178,117 @@ def test_a_sequential_model_has_two_heads_too() -> None:
     arrays = bench.init(1)
     rng = np.random.default_rng(0)
     images = Examples(rng.random((6, 1, 28, 28), np.float32), rng.integers(0, 10, 6))
-    names = head_names(anatomy_of(bench.build(), (1, 28, 28)), 2)
+    names = bench.head(2)
     one, two = bench.predict(add_second_head(arrays, pick_arrays(arrays, names)), images, TwoHeads(2))
     np.testing.assert_array_equal(one, two)
     assert bench.features(arrays, images, 3).x.shape == (6, 64 * 4 * 4)
     assert bench.features(arrays, images, 2).x.shape == (6, 384)
+
+
+class Bending(nn.Module):
+    """A base that branches on its input, with an einsum; the head is a chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.mix = nn.Parameter(torch.randn(8, 8))
+        self.hidden, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.ones(3))
+        self.register_buffer("shift", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.base(x))
+        if float(x.detach().sum()) > 1e6:
+            x = -x
+        x = torch.einsum("ni,ij->nj", x, self.mix)
+        x = functional.dropout(torch.relu(self.hidden(x)), 0.5, self.training)
+        out: Tensor = self.last(x.view(x.size(0), -1)) * self.scale.exp() + self.shift
+        return out
+
+
+class Encoding(nn.Module):
+    """torch's transformer encoder under a pooled classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(6, 2, 12, batch_first=True), 2, enable_nested_tensor=False
+        )  # fmt: skip
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.reshape(len(x), 1, 6)
+        assert x.shape[2] == 6
+        out: Tensor = self.last(self.encoder(x).mean(1))
+        return out
+
+
+class Recurring(nn.Module):
+    """A loop that counts on numbers, around an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(int((x[0, 0] > -1e6).item()) + 1):
+            features = self.lstm(x[:, None])[0][:, -1]
+        out: Tensor = self.last(features)
+        return out
+
+
+class BentShortcut(Bending):
+    """The head needs another result of the base."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        base = self.norm(self.base(x)) if float(x.detach().sum()) < 1e6 else self.base(x)
+        out: Tensor = self.last(torch.relu(self.hidden(base))) + base[:, :3]
+        return out
+
+
+class BentTied(Bending):
+    """A layer of the base is used once more in the head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.hidden(self.base(x)) if float(x.detach().sum()) < 1e6 else self.base(x)
+        out: Tensor = self.last(torch.relu(self.hidden(x)))
+        return out
+
+
+BENT: dict[type[nn.Module], list[frozenset[str]]] = {
+    Bending: [layers("last") | {"scale", "shift"}, layers("last", "hidden") | {"scale", "shift"}],
+    Encoding: [layers("last")],
+    Recurring: [layers("last")],
+    BentShortcut: [],
+    BentTied: [layers("last")],
+}
+
+
+@pytest.mark.parametrize("build", BENT)
+def test_only_the_head_must_be_traceable(build: type[nn.Module]) -> None:
+    module, sample = build(), torch.randn(4, 6)
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    found = find_heads(module, sample)
+    assert [head.names for head in found] == BENT[build]
+    assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
+
+
+@pytest.mark.parametrize(("build", "depth"), [(Bending, 1), (Bending, 2), (Encoding, 1), (Recurring, 1)])
+def test_a_model_with_an_untraceable_base_has_two_heads(build: type[nn.Module], depth: int) -> None:
+    bench = replace(learner(build, epochs=2), samples=lambda: data().x)
+    first, other = (to_arrays(build()) for _ in range(2))
+    names = bench.head(depth)
+    arranged = add_second_head(first, pick_arrays(other, names))
+    one, two = bench.predict(arranged, data(), TwoHeads(depth))
+    np.testing.assert_array_equal(one, bench.predict(first, data())[0])
+    np.testing.assert_allclose(two, bench.predict({**first, **pick_arrays(other, names)}, data())[0], atol=1e-6)
+    features = bench.features(first, data(), depth)
+    np.testing.assert_allclose(bench.predict(pick_arrays(first, names), features, Head(depth))[0], one, atol=1e-6)
+    trained = bench.train(arranged, data(), seed=1, loss=sum_of_losses, part=TwoHeads(depth)).arrays
+    assert all(not np.array_equal(trained[f"second_head.{name}"], other[name]) for name in names if name != "shift")
+    again = bench.train(arranged, data(), seed=1, loss=sum_of_losses, part=TwoHeads(depth)).arrays
+    assert all(np.array_equal(trained[name], again[name]) for name in trained)
+
+
+def sum_of_losses(outputs: Any, targets: Any) -> Any:
+    return functional.cross_entropy(outputs[0], targets) + functional.cross_entropy(outputs[1], targets)

@@ -86,6 +86,11 @@ from torch import nn
 def good(input_shape, classes, width=4):
     return nn.Sequential(nn.Conv2d(input_shape[0], width, 3), nn.GroupNorm(2, width), nn.ReLU(), nn.Flatten(),
                          nn.LazyLinear(classes) if width < 0 else nn.Linear(width * 36, classes))
+def grouped(input_shape, classes):
+    return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1, groups=4),
+                         nn.Conv2d(64, 16, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes))
+def whole(input_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))
 def odd(input_shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.FractionalMaxPool2d(2, 2))
 """
@@ -105,6 +110,34 @@ def test_a_model_that_cannot_be_cut_ends_with_one_message(tmp_path: Path) -> Non
     assert done.returncode == 4
     assert "'2': nothing is known about the channels of a FractionalMaxPool2d" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_grouped_convolutions_show_their_channels(tmp_path: Path) -> None:
+    (tmp_path / "lab.py").write_text(OWN)
+    report = json.loads(shell(tmp_path, "lab:grouped", "--widths", "1,0.5", "--json").stdout)
+    assert [(g["name"], g["size"], g["each"]) for g in report["groups"]] == [("0", 8, 4), ("1", 16, 4), ("2", 16, 1)]
+    conv, grouped, deep, fc = 3 * 9 * 32 + 32, 8 * 9 * 64 + 64, 64 * 16 + 16, 16 * 10 + 10
+    assert report["params"] == conv + grouped + deep + fc
+    assert report["flops"] == 1024 * (3 * 9 * 32 + 8 * 9 * 64 + 64 * 16) + 160
+    assert report["widths"][1]["params"] == 28 * 16 + 37 * 32 + 33 * 8 + 90
+    assert report["kept_whole"] == {}
+    assert report["warnings"] == []
+    shown = shell(tmp_path, "lab:grouped", "--widths", "1,0.5").stdout
+    assert "64 (16 x 4)" in shown
+    assert "is not" not in shown
+
+
+def test_what_stays_whole_and_what_suits_badly_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "lab.py").write_text(OWN)
+    report = json.loads(shell(tmp_path, "lab:whole", "--json").stdout)
+    assert report["whole_share"] == 1.0
+    assert "no channels can be cut" in report["warnings"][0]
+    assert report["widths"][-1]["ratio"] == 1.0
+    (norms,) = inspect("resnet18", "--set", "width=0.1")["warnings"]
+    assert "BatchNorm2d" in norms
+    assert "norm: static" in norms
+    assert inspect("resnet18", "--set", "width=0.1", "--set", "norm=static")["warnings"] == []
+    assert "Warning: no channels" in " ".join(shell(tmp_path, "lab:whole").stdout.split())
 
 
 @pytest.mark.parametrize(

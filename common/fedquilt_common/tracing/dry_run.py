@@ -1,0 +1,44 @@
+"""Run a narrow sub-model once before the first round, so that one that does not run is refused there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedquilt_common.errors import FedquiltError, UncuttableModelError
+from fedquilt_common.submodels.selection import prefix
+from fedquilt_common.tracing.outputs import example_batch
+from fedquilt_common.tracing.resize import cut_module
+from fedquilt_common.tracing.trace import Blueprint
+
+_WIDTH: Final = 0.5
+
+
+def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any]) -> None:
+    """Run the sub-model of half the channels on two samples, in training and in evaluation.
+
+    Args:
+        build: makes the model.
+        blueprint: how it is cut.
+        x: samples of shape (n, *input_shape), of which the numbers do not matter.
+
+    Raises:
+        UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = cut_module(build, blueprint, prefix(blueprint.anatomy, _WIDTH, "floor"))
+        for training in (True, False):
+            try:
+                module.train(training)(example_batch(x))
+            except FedquiltError:
+                raise
+            except Exception as error:  # a user's forward can raise anything
+                raise UncuttableModelError(
+                    f"the model cannot be cut: a sub-model of half its channels does not run: {type(error).__name__}: "
+                    f"{error}; forward must not contain sizes of the whole model, other than in views; take them from "
+                    "its tensors' shapes, or choose an algorithm that sends whole models"
+                ) from error

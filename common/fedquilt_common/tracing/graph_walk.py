@@ -1,0 +1,149 @@
+"""Walk through a model's traced graph: run each operation on two empty samples, and apply its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from fedquilt_common.errors import FedquiltError
+from fedquilt_common.tracing.channels import whole
+from fedquilt_common.tracing.layers import LAYERS
+from fedquilt_common.tracing.operations import BY_NAME, FUNCTIONS, METHODS, pool, reshape
+from fedquilt_common.tracing.outputs import SAMPLES
+from fedquilt_common.tracing.partitions import construct
+from fedquilt_common.tracing.tracer import Rule, Traced, Walk, to_tensors
+from fedquilt_common.tracing.transformers import BLOCKS
+
+_RESHAPING: dict[type[nn.Module], Rule] = {
+    nn.Flatten: reshape, nn.Unflatten: reshape, nn.Upsample: pool, nn.UpsamplingNearest2d: pool,
+}  # fmt: skip
+
+
+def run_graph(
+    walk: Walk, module: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype
+) -> list[Traced]:
+    """Apply the rules to a traced forward pass, and return the model's outputs.
+
+    Args:
+        walk: records what the rules find.
+        module: the model, whose numbers are never read.
+        graph: its traced forward pass.
+        shape: of one sample.
+        dtype: of the samples.
+
+    Raises:
+        UncuttableModelError: there is no rule for an operation, or it does not run on such samples.
+    """
+    values: dict[fx.Node, Any] = {}
+    first = next(iter(module.parameters()), torch.empty(0))
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            values[node] = _trace_input(walk, node, values, first, shape, dtype)
+        elif node.op == "output":
+            return _flatten(fx.node.map_arg(node.args[0], values.__getitem__))
+        else:
+            values[node] = _trace_step(walk, module, node, values)
+    return []
+
+
+def _trace_input(
+    walk: Walk, node: fx.Node, values: dict[fx.Node, Any], like: Tensor, shape: tuple[int, ...], dtype: torch.dtype
+) -> Any:
+    if values:
+        if node.args:
+            return node.args[0]
+        walk.where = node.name
+        raise walk.refuse("forward needs a second argument; a model receives only a batch of samples")
+    tensor = torch.zeros((SAMPLES, *shape), dtype=dtype, device=like.device)
+    x = Traced(tensor, tuple(whole(size, "the model's input") for size in tensor.shape))
+    walk.note("input", (), x)
+    return x
+
+
+def _trace_step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    walk.where = str(node.target) if node.op in ("call_module", "get_attr") else node.name
+    args = fx.node.map_arg(node.args, values.__getitem__)
+    kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
+    if node.op == "get_attr":
+        return _trace_attribute(walk, module, str(node.target))
+    walk.owner_name = _owning_module(node)
+    called, rule = _find_rule(walk, module, node)
+    found = _execute(walk, called, to_tensors(args), to_tensors(kwargs))
+    result = _apply(rule, walk, called, tuple(args), kwargs, found)
+    if type(called) not in BLOCKS:  # their layers are recorded one by one
+        kind = called if isinstance(called, str) else getattr(called, "__name__", type(called).__name__)
+        walk.note(kind, [args, dict(kwargs)], result)
+    return result
+
+
+def _trace_attribute(walk: Walk, module: nn.Module, name: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part)
+    if not isinstance(value, Tensor):
+        return value
+    if any(value is own for own in (*module.parameters(), *module.buffers())):
+        return Traced(value, walk.of(name, value))
+    why = f"'{name}' is a tensor that is neither a parameter nor a buffer; pass it to register_buffer()"
+    if value.is_meta:  # built without its numbers, and no array has them
+        raise walk.refuse(why)
+    return Traced(value, tuple(whole(size, why) for size in value.shape))
+
+
+def _find_rule(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]:
+    called: Any = str(node.target) if node.op == "call_method" else node.target
+    if node.op == "call_module":
+        called = module.get_submodule(str(node.target))
+        kind: Any = type(called)
+        rule, what = LAYERS.get(kind) or BLOCKS.get(kind) or _RESHAPING.get(kind), f"a {kind.__name__}"
+    elif node.op == "call_method":
+        rule, what = METHODS.get(called), f".{called}()"
+    else:
+        rule, what = _function_rule(called), f"{getattr(called, '__name__', called)}()"
+    if rule is None:
+        walk.where = walk.owner_name or walk.where
+        raise walk.refuse(f"nothing is known about the channels of {what}")
+    return called, rule
+
+
+def _function_rule(function: Any) -> Rule | None:
+    if isinstance(function, type) and issubclass(function, tuple):
+        return construct
+    return FUNCTIONS.get(function) or BY_NAME.get(getattr(function, "__name__", ""))
+
+
+def _owning_module(node: fx.Node) -> str:
+    """Name of the submodule whose forward contains the node."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return next(reversed(list(stack)), "") if stack else ""
+
+
+def _apply(rule: Rule, walk: Walk, called: Any, args: Any, kwargs: Any, found: Any) -> Any:
+    """Apply a rule; arguments that it does not expect are an error that names the operation."""
+    try:
+        return rule(walk, called, args, kwargs, found)
+    except FedquiltError:
+        raise
+    except Exception as error:
+        name = called if isinstance(called, str) else getattr(called, "__name__", type(called).__name__)
+        raise walk.refuse(f"{name}() has arguments whose channels cannot be followed ({error!r})") from error
+
+
+def _execute(walk: Walk, called: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        if isinstance(called, str):
+            return getattr(args[0], called)(*args[1:], **kwargs)
+        return called(*args, **kwargs)
+    except Exception as error:  # torch raises several kinds of error for shapes that do not fit
+        raise walk.refuse(f"it does not run on a sample of this shape: {error}") from error
+
+
+def _flatten(value: Any) -> list[Traced]:
+    if isinstance(value, Traced):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [found for item in value for found in _flatten(item)] if isinstance(value, list | tuple) else []

@@ -1,0 +1,105 @@
+"""The form of a model's outputs, which must be the same in training and in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedquilt_common.errors import ExperimentError
+
+OutputForm = tuple[tuple[int, ...], ...]
+"""Shape of each output without its first dimension, which runs over the samples."""
+SAMPLES: Final = 2
+"""Samples of an example; a single one could not be told from a dimension that is broadcast."""
+_REMEDY: Final = (
+    "the last output is trained and evaluated, so the model would learn with another output than the one that is "
+    "evaluated. Return the same outputs in both modes, such as the logits alone (build torchvision's models with "
+    "aux_logits=False), or give the model a method training_loss(outputs, targets) (docs/tasks.md)"
+)
+
+
+def example_batch(x: NDArray[Any]) -> Tensor:
+    """Return two samples in the shape and dtype of ``x``, shape (n, *input_shape); the same on every machine."""
+    shape = (SAMPLES, *x.shape[1:])
+    if x.dtype.kind != "f":
+        return torch.zeros(shape, dtype=torch.int64)
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+
+
+def form_of(output: Any) -> OutputForm:
+    """Return the form of what a model returns.
+
+    Raises:
+        ExperimentError: it is neither a tensor nor a list or tuple of tensors.
+    """
+    return tuple(_shapes(output))
+
+
+def _shapes(output: Any) -> Iterator[tuple[int, ...]]:
+    outputs = output if isinstance(output, list | tuple) else [output]
+    if not outputs:
+        raise ExperimentError("the model returns no outputs; return one tensor, or a list or tuple of tensors")
+    for item in outputs:
+        if not isinstance(item, Tensor):
+            within = "" if item is output else f" with {_name(item)} in it"
+            raise ExperimentError(
+                f"the model returns {_name(output)}{within}; return one tensor, or a list or tuple of tensors"
+            )
+        yield tuple(item.shape[1:])
+
+
+def _name(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def check_same_form(trained: OutputForm, evaluated: OutputForm) -> None:
+    """Compare the forms of a model's outputs in training and in evaluation.
+
+    Raises:
+        ExperimentError: they differ.
+    """
+    if trained != evaluated:
+        raise ExperimentError(
+            f"the model returns {_describe(trained)} in training, but {_describe(evaluated)} in evaluation: {_REMEDY}"
+        )
+
+
+def _describe(form: OutputForm) -> str:
+    shapes = ", ".join(str(shape).replace(",)", ")") for shape in form)
+    return f"{len(form)} output{'s' * (len(form) > 1)} of shape {shapes}"
+
+
+def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> None:
+    """Run a new model on two samples in both modes, and compare its outputs. A loss of its own explains differences.
+
+    Args:
+        build: makes the model.
+        x: samples of shape (n, *input_shape), of which the numbers do not matter.
+        name: of the model, for errors.
+
+    Raises:
+        ExperimentError: its outputs differ in form, are no tensors, or it does not run on such samples.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = build()
+        if hasattr(module, "training_loss"):
+            return
+        try:
+            trained, evaluated = (form_of(_run(module.train(mode), x)) for mode in (True, False))
+            check_same_form(trained, evaluated)
+        except ExperimentError as error:
+            raise ExperimentError(f"{name}: {error}") from error
+
+
+def _run(module: nn.Module, x: NDArray[Any]) -> Any:
+    try:
+        return module(example_batch(x))
+    except Exception as error:  # a user's forward can raise anything
+        raise ExperimentError(
+            f"the model does not run on samples of shape {tuple(x.shape[1:])}: {type(error).__name__}: {error}; "
+            "correct its forward or its parameters, or choose another model for this data set"
+        ) from error

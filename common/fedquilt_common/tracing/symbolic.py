@@ -1,0 +1,103 @@
+"""Symbolic tracing of a module's forward pass, with errors that name the place."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import linecache
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+
+from fedquilt_common.errors import UncuttableModelError
+
+_OURS = ("fedquilt_common.models.attention", "fedquilt_common.models.static_norm")
+_FACTORIES: Final = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")
+
+
+class ModelTracer(fx.Tracer):
+    """Symbolic tracing in which our layers with rules of their own are not entered."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return m.__module__ in _OURS or super().is_leaf_module(m, module_qualified_name)
+
+
+@contextlib.contextmanager
+def _traced_factories() -> Iterator[None]:
+    """Let functions that make a tensor from sizes take symbols, which ``torch.fx`` alone does not."""
+    originals = {name: getattr(torch, name) for name in _FACTORIES}
+    for name, original in originals.items():
+        setattr(torch, name, _take_symbols(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch, name, original)
+
+
+def _take_symbols(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        symbol = next(_symbols_in([args, kwargs]), None)
+        if symbol is None:
+            return function(*args, **kwargs)
+        return symbol.tracer.create_proxy("call_function", function, args, kwargs)
+
+    return make
+
+
+def _symbols_in(value: Any) -> Iterator[fx.Proxy]:
+    if isinstance(value, fx.Proxy):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _symbols_in(item)
+
+
+def trace_graph(module: nn.Module) -> fx.Graph:
+    """Trace the module's forward pass in its present mode, training or evaluation.
+
+    Raises:
+        UncuttableModelError: forward cannot be traced.
+    """
+    try:
+        with _traced_factories(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # a model that draws while it is traced gets the same graph on every machine
+            return ModelTracer().trace(module)
+    except Exception as error:  # a user's forward can raise anything when it is traced
+        place, line = _locate_error(module, error)
+        raise UncuttableModelError(
+            f"the model cannot be cut: '{place}' cannot be traced{line}: {type(error).__name__}: {error}; forward must "
+            "not branch on its input, read its numbers or assign to a part of a tensor; rewrite it, or choose an "
+            "algorithm that sends whole models"
+        ) from error
+
+
+def _locate_error(module: nn.Module, error: BaseException) -> tuple[str, str]:
+    """Name of the innermost module whose forward was running, and the line of its code in brackets."""
+    place, line, trace = type(module).__name__, "", error.__traceback__
+    known = {type(part): name for name, part in module.named_modules() if name}
+    while trace is not None:
+        frame = trace.tb_frame
+        owner = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        if frame.f_code.co_name == "forward" and isinstance(owner, nn.Module):
+            place = known.get(type(owner), place)
+            line = _quote_line(frame.f_code.co_filename, trace.tb_lineno)
+        trace = trace.tb_next
+    return place, line
+
+
+def _quote_line(file: str, number: int) -> str:
+    code = linecache.getline(file, number).strip()
+    return f" (line {number} of {Path(file).name}: `{code}`)" if code else ""
+
+
+def used_arrays(module: nn.Module, nodes: Iterable[fx.Node]) -> set[str]:
+    """Names of the parameters and buffers that the nodes use."""
+    nodes = list(nodes)
+    layers = tuple(f"{node.target}." for node in nodes if node.op == "call_module")
+    used = {str(node.target) for node in nodes if node.op == "get_attr"}
+    return {name for name in module.state_dict() if name.startswith(layers) or name in used}

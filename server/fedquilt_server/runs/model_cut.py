@@ -1,0 +1,55 @@
+"""How the experiment's model is cut into sub-models: noted once when a run starts, for the log and ``result.json``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Final
+
+from fedquilt_common.submodels.wholeness import describe_whole, whole_share
+from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.runs.journal import Journal
+from fedquilt_server.status.results import ModelCut
+
+log = logging.getLogger(__name__)
+_CUT: Final = "model_cut"
+_WARNING: Final = "model_warning"
+_SHOWN: Final = 8
+
+
+def note_model_cut(workbench: Workbench, journal: Journal) -> None:
+    """Store how the model is cut, and log it; nothing where all clients train whole models.
+
+    Raises:
+        UncuttableModelError: fedquilt cannot cut sub-models from the model.
+    """
+    if not workbench.uses_sub_models:
+        return
+    anatomy, warning = workbench.anatomy, workbench.sub_model_warning
+    found = ModelCut(
+        groups=len(anatomy.groups), whole_share=whole_share(anatomy), kept_whole=describe_whole(anatomy)
+    )  # fmt: skip
+    if found.kept_whole:
+        log.warning("%s", _describe(found))
+    if warning:
+        log.warning("%s", warning)
+    journal.set_meta(_CUT, found.model_dump_json())
+    journal.set_meta(_WARNING, json.dumps([warning] if warning else []))
+
+
+def _describe(found: ModelCut) -> str:
+    kept = [f"{name} is {reason}" for name, reason in found.kept_whole.items()]
+    more = f"; and {len(kept) - _SHOWN} more in result.json" if len(kept) > _SHOWN else ""
+    return f"sub-models: {'; '.join(kept[:_SHOWN])}{more}"
+
+
+def read_model_cut(journal: Journal) -> ModelCut | None:
+    """Return how the model is cut; None without sub-models."""
+    text = journal.meta(_CUT)
+    return None if text is None else ModelCut.model_validate_json(text)
+
+
+def read_model_warnings(journal: Journal) -> list[str]:
+    """Return why the model suits sub-models badly; empty if it does not."""
+    found: list[str] = json.loads(journal.meta(_WARNING) or "[]")
+    return found

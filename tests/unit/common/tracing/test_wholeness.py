@@ -1,0 +1,94 @@
+"""What of a model stays whole in every sub-model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tests.support import lookalike_transformers
+from torch import Tensor, nn
+
+from fedquilt_common.errors import UncuttableModelError
+from fedquilt_common.submodels.slices import Anatomy
+from fedquilt_common.submodels.wholeness import describe_whole, require_groups, whole_share
+from fedquilt_common.tracing.trace import blueprint_for
+
+IMAGE = (3, 6, 6)
+
+
+def anatomy(build: Callable[[], nn.Module], shape: tuple[int, ...] = IMAGE) -> Anatomy:
+    return blueprint_for(build, np.zeros((1, *shape), np.float32)).anatomy
+
+
+class Reflected(nn.Module):
+    """Channels that are padded by their neighbours stay whole, and with them all others here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.fc, self.unused = nn.Conv2d(3, 6, 1), nn.Linear(8, 5), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.pad(self.a(x).movedim(1, 3), (1, 1, 0, 0), "circular")
+        out: Tensor = self.fc(x.mean((1, 2)))
+        return out
+
+
+def test_a_model_that_is_not_cut_is_refused_with_the_place() -> None:
+    found = anatomy(Reflected)
+    assert found.groups == ()
+    assert whole_share(found) == 1.0
+    assert describe_whole(found)["a.weight"] == "not cut: 'pad' cannot be cut there"
+    assert describe_whole(found)["unused.weight"] == "not cut: the forward pass does not use it"
+    with pytest.raises(UncuttableModelError, match=r"no channels that can be cut.*a\.weight.*'pad'.*fedavg"):
+        require_groups(found)
+
+
+def test_the_share_counts_what_no_width_changes() -> None:
+    found = anatomy(lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 5)), (6,))
+    assert whole_share(found) == 5 / (6 * 4 + 4 + 4 * 5 + 5)  # the classifier's bias
+    assert describe_whole(found) == {}
+    require_groups(found)
+
+
+@pytest.mark.parametrize("groups", [2, 6])
+def test_grouped_convolutions_are_cut_and_reported_so(groups: int) -> None:
+    found = anatomy(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 12, 1), nn.Conv2d(12, 24, 1, groups=groups), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(24, 5),
+        )
+    )  # fmt: skip
+    assert describe_whole(found) == {}
+
+
+def test_rows_that_are_looked_up_are_the_only_ones_that_stay() -> None:
+    found = anatomy(lookalike_transformers.swin)
+    assert describe_whole(found)["2.table"].startswith("not cut: 'getitem")
+    tied = blueprint_for(lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 5)),
+                         np.zeros((1, 3), np.int64)).anatomy  # fmt: skip
+    assert describe_whole(tied) == {"0.weight": "cut only in dimension 1: '0' looks its rows up by number"}
+
+
+class Plain(nn.Module):
+    """A tensor that is neither parameter nor buffer."""
+
+    def __init__(self, *, readable: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.fc = nn.Linear(6, 4), nn.Linear(4, 7), nn.Linear(7, 5)
+        self.gain = torch.ones(4)
+        if readable:
+            float(self.gain.sum())  # keeps the model from being built without its numbers
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.b(self.a(x) * self.gain))
+        return out
+
+
+def test_a_plain_tensor_keeps_its_channels_whole_and_names_the_remedy() -> None:
+    found = anatomy(lambda: Plain(readable=True), (6,))
+    assert [group.name for group in found.groups] == ["b"]
+    assert "'gain' is a tensor that is neither" in describe_whole(found)["a.weight"]
+    with pytest.raises(UncuttableModelError, match=r"'gain' is a tensor that is neither.*register_buffer"):
+        anatomy(lambda: Plain(readable=False), (6,))
