@@ -153,7 +153,6 @@ class Workbench(ExperimentTools):
             self._check_private_models()
             self._check_central_privacy()
             self._check_secure_aggregation()
-            self._check_levels()
         if self.learns and self.experiment.data.sensor_noise is not None:
             check_inputs(self.dataset.train.x.dtype)
         if self.learns:
@@ -177,6 +176,7 @@ class Workbench(ExperimentTools):
             self.check_outputs(model, self._key_of(model))
         if self.uses_sub_models:
             self.check_sub_models()
+        self._check_levels()
 
     def _check_own_models(self) -> None:
         if not declaration_of(self.algorithm()).any_models:
