@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fedquilt_common.aggregation.client_evaluation import EVALUATE, evaluate_on_clients, evaluation_reply
     from fedquilt_common.algorithm_api import (
         Algorithm,
+        Batch,
+        BatchLoss,
         ClientContext,
         Declaration,
         Learner,
@@ -105,7 +107,7 @@ __all__ = [
     "sweep", "load_sweep", "Sweep", "SweepRun",
     # what an algorithm is made of
     "Algorithm", "ServerContext", "ClientContext", "Task", "Reply", "State", "Declaration",
-    "Learner", "TrainingPhase", "TrainingResult", "Loss", "Penalty",
+    "Learner", "TrainingPhase", "TrainingResult", "Loss", "Batch", "BatchLoss", "Penalty",
     "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice",
     "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply", "derive_seed",
     # the published algorithms
@@ -128,8 +130,8 @@ _NAMES = {
     "fedquilt.sweeps": "Sweep SweepRun load_sweep sweep",
     "fedquilt_common.aggregation.averages": "SubModelUpdate aggregate mean",
     "fedquilt_common.aggregation.client_evaluation": "EVALUATE evaluate_on_clients evaluation_reply",
-    "fedquilt_common.algorithm_api": "Algorithm ClientContext Declaration Learner Loss Penalty Reply ServerContext "
-    "State Task TrainingPhase TrainingResult",
+    "fedquilt_common.algorithm_api": "Algorithm Batch BatchLoss ClientContext Declaration Learner Loss Penalty Reply "
+    "ServerContext State Task TrainingPhase TrainingResult",
     "fedquilt_common.algorithms.adaptivefl": "AdaptiveFL",
     "fedquilt_common.algorithms.all_large": "AllLarge",
     "fedquilt_common.algorithms.cfedakd": "CFedAKD",

@@ -17,6 +17,8 @@ from fedquilt_common.algorithm_api.algorithm import (
     advance_round,
 )
 from fedquilt_common.algorithm_api.learner import (
+    Batch,
+    BatchLoss,
     Learner,
     Loss,
     OutputViews,
@@ -38,5 +40,6 @@ __all__ = [
     "Algorithm", "Round", "advance_round", "Task", "Reply", "State", "Declaration", "declaration_of",
     "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level",
     "ServerContext", "ServerTools", "ClientContext",
-    "Learner", "Loss", "OutputViews", "Penalty", "TrainingPhase", "TrainingResult", "deepest_exit",
+    "Learner", "Loss", "Batch", "BatchLoss", "OutputViews", "Penalty", "deepest_exit",
+    "TrainingPhase", "TrainingResult",
 ]  # fmt: skip

@@ -18,7 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
-from fedquilt_common.algorithm_api import Loss, OutputViews, Penalty, TrainingPhase, TrainingResult, deepest_exit
+from fedquilt_common.algorithm_api import (
+    BatchLoss,
+    Loss,
+    OutputViews,
+    Penalty,
+    TrainingPhase,
+    TrainingResult,
+    deepest_exit,
+)
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm
@@ -29,9 +37,10 @@ from fedquilt_common.tracing.trace import build_on_meta, trace_graph
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
-from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout
-from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
+from fedquilt_common.training.memory_layout import choose_layout
+from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
+from fedquilt_common.training.private_phases import charge_phases, make_module_private
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
 from fedquilt_common.types import Arrays, Examples, Progress
 
@@ -39,7 +48,7 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import Part
     from fedquilt_common.algorithm_api.learner import Outputs
     from fedquilt_common.experiment.sections import Training
-    from fedquilt_common.privacy.meter import PrivacyMeter, PrivateSteps
+    from fedquilt_common.privacy.meter import PrivacyMeter
     from fedquilt_common.submodels.slices import Slice
     from fedquilt_common.tracing.trace import Blueprint
 
@@ -109,6 +118,21 @@ class TorchLearner:
         """Passes over a client's samples in a round: the experiment's ``training.epochs``."""
         return self.training.epochs
 
+    @property
+    def lr(self) -> float:
+        """Learning rate: ``training.lr`` of this round."""
+        return self.training.lr
+
+    @property
+    def momentum(self) -> float:
+        """Momentum of SGD, in [0, 1); 0 for other optimisers."""
+        return self.training.momentum
+
+    @property
+    def optimiser(self) -> str:
+        """Name of the optimiser: ``sgd``, ``adam`` or ``rmsprop``."""
+        return self.training.optimiser
+
     def head(self, layers: int) -> tuple[str, ...]:
         """Return the names of the arrays of the last ``layers`` linear layers, in the model's order.
 
@@ -136,6 +160,7 @@ class TorchLearner:
         only: Collection[str] | None = None,
         epochs: int | None = None,
         public: bool = False,
+        batch_loss: BatchLoss | None = None,
     ) -> TrainingResult:
         """Train one phase with ``train_in_turn``, which documents result and errors.
 
@@ -149,8 +174,9 @@ class TorchLearner:
             only: names of the parameters to train; None: all.
             epochs: passes over ``data``; None: ``training.epochs``.
             public: whether ``data`` tells nothing of a client's own samples, so that training on it spends no privacy.
+            batch_loss: minimised instead of ``loss``, which it receives.
         """
-        phase = TrainingPhase(data, loss, only, penalty, public=public)
+        phase = TrainingPhase(data, loss, only, penalty, public=public, batch_loss=batch_loss)
         return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
 
     @keep_kernels()
@@ -191,14 +217,15 @@ class TorchLearner:
             self._check_samples(phase.data)
         optimisers = self.lasting.begin(part) if self.lasting is not None else None
         arithmetic = choose_arithmetic(self.training)
-        plans = self._charge(phases, schedule, arrays)
+        plans = charge_phases(self.meter, self.training, phases, schedule, arrays)
         module = self._load(arrays, seed, part, training=True)
-        module, layout = _make_private(module) if plans else (module, choose_layout(module, phases[0].data.x))
+        module, layout = make_module_private(module) if plans else (module, choose_layout(module, phases[0].data.x))
+        features = self._watch_head(module, part) if any(phase.batch_loss for phase in phases) else []
         module = arithmetic.place(module)
         layout.order_weights(module)
         loop = SgdLoop(
             module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
-            optimisers, plans, layout,
+            optimisers, plans, layout, features,
         )  # fmt: skip
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
@@ -209,19 +236,12 @@ class TorchLearner:
         trained = to_arrays(module)
         return TrainingResult({name: trained[name] for name in arrays}, mean_loss, time.perf_counter() - started, steps)
 
-    def _charge(
-        self, phases: Sequence[TrainingPhase], schedule: Sequence[int], arrays: Arrays
-    ) -> dict[int, PrivateSteps]:
-        """Charge the phases on samples that are not public; returns how each is made private, by its position."""
-        plans: dict[int, PrivateSteps] = {}
-        for number, phase in enumerate(phases):
-            if self.meter is not None and not phase.public:
-                start, samples = digest_arrays(arrays), digest_arrays({"x": phase.data.x, "y": phase.data.y})
-                only = None if phase.only is None else sorted(phase.only)
-                facts = [start, samples, list(schedule), self.training.model_dump_json(), only]
-                epochs = schedule.count(number)
-                plans[number] = self.meter.charge(len(phase.data), self.training.batch, epochs, facts)
-        return plans
+    def _watch_head(self, module: nn.Module, part: Part | None) -> list[Tensor]:
+        """Return a list to which each forward pass of a module appends the input of its last linear layer."""
+        if isinstance(part, Head | TwoHeads):
+            raise ValueError("batch_loss needs the features of the whole model: train it, or a sub-model")
+        self.head(1)  # raises ExperimentError if there is none
+        return watch_features(module, self._trace(module), 1)
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
         """Score the model on labelled samples, in fp32, at its deepest exit.
@@ -369,20 +389,6 @@ class TorchLearner:
                 f"{len(data.x)} samples have {len(data.y)} labels; each sample needs one, so repair the data set"
             )
         self.task.check(data.y)
-
-
-def _make_private(module: nn.Module) -> tuple[nn.Module, MemoryLayout]:
-    """Return a module that Opacus can differentiate, and the order of numbers in memory that it needs.
-
-    Opacus 1.6 computes wrong gradients for convolutions of tensors that have their channels last.
-    """
-    from fedquilt_common.training.private_gradients import make_private  # loads Opacus
-
-    if hasattr(module, "training_loss"):
-        raise ExperimentError(
-            "with `privacy`, a model cannot have a loss of its own, which may mix samples; choose another"
-        )
-    return make_private(module), CONTIGUOUS
 
 
 def _deepest(outputs: Any) -> Tensor:
