@@ -54,14 +54,19 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithms.federated_dropout import FederatedDropout
     from fedquilt_common.algorithms.fedet import FedET
     from fedquilt_common.algorithms.fedmd import FedMD
+    from fedquilt_common.algorithms.fednova import FedNova
     from fedquilt_common.algorithms.fedopt import FedOPT
     from fedquilt_common.algorithms.fedper import FedPer
+    from fedquilt_common.algorithms.fedproto import FedProto
     from fedquilt_common.algorithms.fedprox import FedProx
     from fedquilt_common.algorithms.fedreb import FedReb
     from fedquilt_common.algorithms.fedrep import FedRep
     from fedquilt_common.algorithms.fedrod import FedROD
     from fedquilt_common.algorithms.fedrolex import FedRolex
     from fedquilt_common.algorithms.heterofl import HeteroFL
+    from fedquilt_common.algorithms.moon import Moon
+    from fedquilt_common.algorithms.qfedavg import QFedAvg
+    from fedquilt_common.algorithms.scaffold import Scaffold
     from fedquilt_common.algorithms.scalefl import ScaleFL
     from fedquilt_common.errors import (
         BrokerFailedError,
@@ -112,8 +117,9 @@ __all__ = [
     "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply", "derive_seed",
     # the published algorithms
     "FedAvg", "FedProx", "HeteroFL", "FedRolex", "FederatedDropout", "AdaptiveFL", "ScaleFL", "Decoupled", "AllLarge",
-    "FedOPT", "FedDyn", "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
-    "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedDF", "FedET",
+    "FedOPT", "FedDyn", "Scaffold", "FedNova", "Moon", "QFedAvg",
+    "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
+    "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedProto", "FedDF", "FedET",
     # errors
     "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
     "DataUnavailableError", "DownloadError", "DownloadTooLargeError", "ExperimentError", "FederationError",
@@ -146,14 +152,19 @@ _NAMES = {
     "fedquilt_common.algorithms.federated_dropout": "FederatedDropout",
     "fedquilt_common.algorithms.fedet": "FedET",
     "fedquilt_common.algorithms.fedmd": "FedMD",
+    "fedquilt_common.algorithms.fednova": "FedNova",
     "fedquilt_common.algorithms.fedopt": "FedOPT",
     "fedquilt_common.algorithms.fedper": "FedPer",
+    "fedquilt_common.algorithms.fedproto": "FedProto",
     "fedquilt_common.algorithms.fedprox": "FedProx",
     "fedquilt_common.algorithms.fedreb": "FedReb",
     "fedquilt_common.algorithms.fedrep": "FedRep",
     "fedquilt_common.algorithms.fedrod": "FedROD",
     "fedquilt_common.algorithms.fedrolex": "FedRolex",
     "fedquilt_common.algorithms.heterofl": "HeteroFL",
+    "fedquilt_common.algorithms.moon": "Moon",
+    "fedquilt_common.algorithms.qfedavg": "QFedAvg",
+    "fedquilt_common.algorithms.scaffold": "Scaffold",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
     "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
     "DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError FederationInUseError "

@@ -152,6 +152,33 @@ CASES: dict[str, Case] = {
         why="the server adds to the mean what the clients have moved, however small alpha is; see its own tests",
         refused=(({"alpha": 0.0}, "positive"), ({"alpha": -1.0}, "positive"), ({"alpha": float("inf")}, "positive")),
     ),
+    "scaffold": Case(
+        degenerate={},
+        alone=True,  # a single client's control variate is the server's
+        different={"server_lr": 0.5},
+        refused=(({"server_lr": 0.0}, "positive"), ({"server_lr": float("nan")}, "positive")),
+    ),
+    "fednova": Case(
+        degenerate={},  # every client has as many samples, so it takes as many steps
+        different={"mu": 0.5},
+        refused=(({"mu": -0.1}, "0 or a positive"), ({"mu": float("inf")}, "0 or a positive")),
+    ),
+    "moon": Case(
+        degenerate={"mu": 1e-30},  # the contrastive loss vanishes beside any gradient
+        different={"mu": 5.0},
+        refused=(
+            ({"mu": 0.0}, "fedavg"),
+            ({"mu": float("nan")}, "positive"),
+            ({"temperature": 0.0}, "positive"),
+        ),
+    ),
+    "qfedavg": Case(
+        fields={"q": 0.01},
+        rounds=8,
+        degenerate={"q": 0.0},  # all clients weigh equally, as their samples do here
+        different={"q": 1.0},
+        refused=(({"q": -1.0}, "0 or a positive"), ({"q": float("inf")}, "0 or a positive")),
+    ),
     "ditto": Case(
         fields={"lambda_": 0.1},
         degenerate={"lambda_": 0.1},  # its global model is FedAvg's
@@ -252,6 +279,14 @@ CASES: dict[str, Case] = {
         public=300,
         accuracy=0.75,
         personal=0.8,
+    ),
+    "fedproto": Case(
+        degenerate=None,
+        why=OWN_MODELS,
+        refused=(
+            ({"lambda_": -1.0}, "lambda must be 0 or a positive"),
+            ({"weighting": "votes"}, "samples or uniform"),
+        ),
     ),
     "feddf": Case(
         degenerate={"kd_epochs": 0},

@@ -47,7 +47,13 @@ def failed(player: Player, message: RoundMessage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("garbage", "reason"), [(not_finite, "not finite"), (of_another_layout, "does not expect: 'other'"), (with_more, "not expect: 'control'"), (failed, "no luck")]
+    ("garbage", "reason"),
+    [
+        (not_finite, "not finite"),
+        (of_another_layout, "does not expect: 'other'"),
+        (with_more, "larger than .* not expect: 'control'; list them in Task.expect"),
+        (failed, "no luck"),
+    ],
 )
 def test_a_client_that_always_replies_garbage_ends_the_run_with_its_reason(
     garbage: object, reason: str, stage: Stage, undisturbed: str

@@ -6,12 +6,11 @@ F_k(w) + mu / 2 * ||w - w_t||^2. With mu = 0 it would be FedAvg; use ``name: fed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fedquilt_common.algorithm_api import Penalty
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.training.penalties import pull_to_start
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,4 @@ class FedProx(FedAvg):
             raise ValueError("mu must be a positive number; with mu = 0 FedProx is FedAvg: use `name: fedavg`")
 
     def penalty(self) -> Penalty:
-        return self._proximal
-
-    def _proximal(self, now: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
-        return self.mu / 2 * sum(((now[name] - start[name]) ** 2).sum() for name in now)
+        return pull_to_start(self.mu)

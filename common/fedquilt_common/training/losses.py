@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import ClientContext, Loss
+from fedquilt_common.algorithm_api import Batch, BatchLoss, ClientContext, Loss
 
 
 def cross_entropy(outputs: Any, targets: Any) -> Any:
@@ -70,6 +70,52 @@ def divergence(outputs: Any, targets: Any) -> Any:
 
 DISTILLATION: Final[dict[str, Loss]] = {"mse": mean_squared, "mae": mean_absolute, "kl": divergence}
 """Distillation losses by name: between a student's logits and soft labels, which are logits too."""
+
+
+def model_contrast(near: NDArray[np.float32], far: NDArray[np.float32], weight: float, temperature: float) -> BatchLoss:
+    """Add MOON's contrastive loss: features shall be like ``near`` rather than ``far``, by their cosine similarity.
+
+    Li et al., "Model-Contrastive Federated Learning", CVPR 2021, equation 3.
+
+    Args:
+        near: features of each of the phase's samples by the global model, shape (n, inputs).
+        far: those by the client's previous model.
+        weight: factor of the contrastive loss, mu.
+        temperature: divides the similarities.
+    """
+
+    def loss(batch: Batch) -> Any:
+        import torch
+        from torch.nn import functional
+
+        places = batch.positions.cpu().numpy()
+        similar = [
+            functional.cosine_similarity(batch.features, torch.from_numpy(x[places]).to(batch.features.device), dim=-1)
+            for x in (near, far)
+        ]
+        logits = torch.stack(similar, dim=-1) / temperature
+        return batch.loss - weight * functional.log_softmax(logits, dim=-1)[..., 0].mean()
+
+    return loss
+
+
+def prototype_distance(prototypes: NDArray[np.float32], known: NDArray[np.bool_], weight: float) -> BatchLoss:
+    """Add the mean squared distance between features and the prototypes of their classes (FedProto, equation 7).
+
+    Args:
+        prototypes: shape (classes, inputs).
+        known: which classes have a prototype, shape (classes,); samples of the others have no distance.
+        weight: factor of the distance, lambda.
+    """
+
+    def loss(batch: Batch) -> Any:
+        import torch
+
+        labels, device = batch.targets.cpu().numpy(), batch.features.device
+        wanted, counts = (torch.from_numpy(x[labels]).to(device) for x in (prototypes, known))
+        return batch.loss + weight * (((batch.features - wanted) ** 2).mean(dim=1) * counts).mean()
+
+    return loss
 
 
 def class_counts(ctx: ClientContext) -> NDArray[np.int64]:
