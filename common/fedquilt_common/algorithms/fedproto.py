@@ -101,7 +101,13 @@ class FedProto:
         return evaluation_reply(len(ctx.test), personal_counts=counts)
 
     def train(self, model: Arrays, task: Task, ctx: ClientContext) -> Reply:
-        """Train the client's model near the global prototypes, and return its own."""
+        """Train the client's model near the global prototypes, and return its own prototypes.
+
+        Args:
+            model: the client's own, in its shapes.
+            task: has the global prototypes, shape (classes, inputs), and which classes have one, shape (classes,).
+            ctx: the client context.
+        """
         known = np.asarray(task.arrays["weights"]) > 0
         distance = prototype_distance(np.asarray(task.arrays["prototypes"]), known, self.lambda_)
         trained = ctx.learner.train(model, ctx.data, seed=ctx.seed, batch_loss=distance)

@@ -25,7 +25,7 @@ from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.training.penalties import linear_penalty
 from fedquilt_common.types import Arrays, ClientId
 
-_Controls = dict[str, NDArray[Any]]
+_Variates = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Scaffold(FedAvg):
 
     def renew_control(
         self, model: Arrays, trained: TrainingResult, shared: Arrays, own: Arrays, ctx: ClientContext
-    ) -> _Controls:
+    ) -> _Variates:
         """Return the client's next control variate, in the shapes of the parameters.
 
         Args:
@@ -105,7 +105,7 @@ class Scaffold(FedAvg):
         }
 
 
-def full_gradient(model: Arrays, names: Arrays, ctx: ClientContext) -> _Controls:
+def full_gradient(model: Arrays, names: Arrays, ctx: ClientContext) -> _Variates:
     """Return the gradient of the loss of all the client's samples: a step of length 1 with all of them in one batch.
 
     Args:

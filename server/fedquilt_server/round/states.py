@@ -42,9 +42,7 @@ PROCEED: Final = "proceed"
 """The driver's call once the checkpoint of a round is durable; also ``restore``, which continues from one."""
 TRANSITIONS: Final = (
     Transition(RunState.WAITING, RunState.OPEN, _LIFE, "enough clients are connected, not paused", ("Send",)),
-    Transition(
-        RunState.WAITING, RunState.CLOSED, (*_LIFE, "RoundRestarted"), "the round asks nobody", ("Checkpoint",)
-    ),
+    Transition(RunState.WAITING, RunState.CLOSED, (*_LIFE, "RoundRestarted"), "the round asks nobody", ("Checkpoint",)),
     Transition(RunState.OPEN, RunState.OPEN, ("Replied",), "replies are missing", ("Receipt",)),
     Transition(
         RunState.OPEN,
