@@ -32,7 +32,10 @@ class Moon(FedAvg):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.0, privacy="its loss depends on the features of whole batches", pooled=""
+        holdout=0.0,
+        tasks=frozenset({"classification", "regression", "next-word"}),
+        privacy="its loss depends on the features of whole batches",
+        pooled="",
     )
 
     mu: float = 1.0
