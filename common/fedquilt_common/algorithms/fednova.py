@@ -32,7 +32,9 @@ class FedNova(FedAvg):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.0, privacy="", pooled="it divides each update by the number of the client's steps"
+        holdout=0.0,
+        privacy="a client sends the number of its steps, and private ones send no such metrics",
+        pooled="it divides each update by the number of the client's steps",
     )
 
     mu: float = 0.0

@@ -77,7 +77,7 @@ def clients(epochs: tuple[int, int] = (4, 4), lr: float = 0.1, **settings: Any) 
 
 def play(algorithm: Any, boards: list[Client], rounds: int, start: float = 0.0) -> State:
     ctx: Any = Server()
-    state = algorithm.init({"w": np.array([start], np.float32)}, ctx)
+    state: State = algorithm.init({"w": np.array([start], np.float32)}, ctx)
     for _ in range(rounds):
         steps = algorithm.round(state, ctx)
         tasks = next(steps)
@@ -121,7 +121,7 @@ def test_two_rounds_of_scaffold_by_hand(server_lr: float) -> None:
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_scaffold_finds_the_common_optimum_that_fedavg_misses(option: str, momentum: float) -> None:
-    settings = {"lr": 0.04, "momentum": momentum}
+    settings: dict[str, Any] = {"lr": 0.04, "momentum": momentum}
     drifted = model(play(make("fedavg"), clients(**settings), 40))
     corrected = model(play(make("scaffold", option=option), clients(**settings), 40))
     assert abs(drifted - BEST) > 0.02
@@ -137,9 +137,11 @@ def test_option_one_is_the_gradient_at_the_received_model() -> None:
 
 def test_a_client_that_is_missing_changes_the_control_variate_by_less() -> None:
     algorithm, ctx = make("scaffold"), Server()
-    state = State({"w": np.zeros(1, np.float32)}, {"c/w": np.ones(1, np.float32)})
-    reply = Reply({"w": np.ones(1, np.float32), "c/w": np.full(1, 3, np.float32)}, 9.0)
-    assert algorithm.merge(state, {1: reply}, ctx).extra["c/w"].tolist() == [2.0]  # 1 + 1 / 2 * (3 - 1)
+    state = State({"w": np.zeros(1, np.float32), "steps": np.array(2)}, {"c/w": np.ones(1, np.float32)})
+    reply = Reply({"w": np.ones(1, np.float32), "steps": np.array(5), "c/w": np.full(1, 3, np.float32)}, 9.0)
+    merged = algorithm.merge(state, {1: reply}, ctx)
+    assert merged.extra["c/w"].tolist() == [2.0]  # 1 + 1 / 2 * (3 - 1)
+    assert (merged.arrays["w"], merged.arrays["steps"]) == (1.0, 5)  # a buffer is averaged
 
 
 def test_which_scaffold_can_be_private() -> None:
@@ -180,7 +182,7 @@ def test_fednova_by_hand() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_fednova_finds_the_common_optimum_although_clients_make_different_numbers_of_steps(momentum: float) -> None:
     """The paper's objective inconsistency: FedAvg serves the client with more steps."""
-    settings = {"lr": 0.001, "momentum": momentum}
+    settings: dict[str, Any] = {"lr": 0.001, "momentum": momentum}
     found = {
         name: model(play(make(name), clients((2, 20), **settings), 40, start=BEST)) for name in ("fedavg", "fednova")
     }

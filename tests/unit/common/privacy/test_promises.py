@@ -14,7 +14,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.lab.workbench import Workbench
 
 REFUSED = {
-    "fedreb", "fedrod", "moon", "qfedavg", "fedproto",  # always
+    "fedreb", "fedrod", "moon", "fednova", "qfedavg", "fedproto",  # always
     "fedrolex", "heterofl",  # with their default fields
 }  # fmt: skip
 FIELDS: dict[str, dict[str, Any]] = {

@@ -155,7 +155,7 @@ def test_a_round_that_asks_nobody_spends_no_central_privacy() -> None:
     federation = Federation(CENTRAL)
     federation.answer("train")
     spent = federation.machine.state
-    context = labs(4)(2, {})
+    context = labs(4)(2, {}, 0.0)
     with pytest.raises(StopIteration) as done:
         next(replace(CENTRAL, inner=Nobody()).round(spent, context))
     kept = done.value.value.extra
