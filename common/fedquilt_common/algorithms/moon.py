@@ -22,8 +22,8 @@ from fedquilt_common.types import Arrays
 class Moon(FedAvg):
     """FedAvg with a model-contrastive loss; the previous model is in each client's private memory.
 
-    A client that has not trained before has no previous model. The global model takes its place, so that the
-    contrastive loss is constant and without effect.
+    The previous model of a client that has not trained before is the run's initial one, as in the authors' code. So the
+    contrastive loss has no effect in round 1.
 
     Attributes:
         mu: weight of the contrastive loss, above 0. The default is that of the authors' code; the paper chooses the
@@ -52,7 +52,8 @@ class Moon(FedAvg):
         return State(model)
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        near, far = (ctx.learner.features(model, ctx.data, 1).x for model in (task.arrays, ctx.memory or task.arrays))
+        previous = ctx.memory or ctx.first_model()
+        near, far = (ctx.learner.features(model, ctx.data, 1).x for model in (task.arrays, previous))
         contrast = model_contrast(near, far, self.mu, self.temperature)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, batch_loss=contrast)
         ctx.memory.update(trained.arrays)

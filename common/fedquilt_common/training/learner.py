@@ -18,15 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
-from fedquilt_common.algorithm_api import (
-    BatchLoss,
-    Loss,
-    OutputViews,
-    Penalty,
-    TrainingPhase,
-    TrainingResult,
-    deepest_exit,
-)
+from fedquilt_common.algorithm_api import BatchLoss, Loss, OutputViews, Penalty, TrainingPhase, TrainingResult
+from fedquilt_common.algorithm_api.learner import deepest_exit
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm
@@ -132,6 +125,11 @@ class TorchLearner:
     def optimiser(self) -> str:
         """Name of the optimiser: ``sgd``, ``adam`` or ``rmsprop``."""
         return self.training.optimiser
+
+    @property
+    def keeps_optimiser(self) -> bool:
+        """Whether optimisers last from round to round."""
+        return self.training.keep_optimiser
 
     def head(self, layers: int) -> tuple[str, ...]:
         """Return the names of the arrays of the last ``layers`` linear layers, in the model's order.
@@ -258,8 +256,7 @@ class TorchLearner:
             PayloadError: the arrays are not those of the model or of ``part``.
             DataUnavailableError: there are no samples, or they do not fit the model.
         """
-        (counts,) = self.count(arrays, data, part)
-        return self.task.scores(counts)
+        return self.task.scores(*self.count(arrays, data, part))
 
     def count(
         self, arrays: Arrays, data: Examples, part: Part | None = None, views: OutputViews = deepest_exit
@@ -393,5 +390,4 @@ class TorchLearner:
 
 def _deepest(outputs: Any) -> Tensor:
     """The output of the deepest exit, or the only output."""
-    deepest: Tensor = outputs[-1] if isinstance(outputs, list | tuple) else outputs
-    return deepest
+    return outputs[-1] if isinstance(outputs, list | tuple) else outputs  # type: ignore[no-any-return]

@@ -34,10 +34,15 @@ def check_sgd(name: str, learner: Learner) -> None:
         learner: trains the model.
 
     Raises:
-        ExperimentError: it has another optimiser.
+        ExperimentError: it has another optimiser, or momentum that lasts from round to round.
     """
     if learner.optimiser != "sgd":
         raise ExperimentError(
             f"training.optimiser = {learner.optimiser}: {name} divides a client's update by its gradients' number, "
             "which only `sgd` adds up; choose sgd"
+        )
+    if learner.keeps_optimiser and learner.momentum:
+        raise ExperimentError(
+            f"training.keep_optimiser = true: {name} would take the momentum of earlier rounds for gradients of this "
+            "one; remove the key, or training.momentum"
         )

@@ -150,10 +150,13 @@ def test_which_scaffold_can_be_private() -> None:
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fednova"])
-def test_another_optimiser_than_sgd_is_refused(name: str) -> None:
+def test_an_optimiser_whose_gradients_do_not_add_up_is_refused(name: str) -> None:
     ctx = Server()
     ctx.learner = Client(1.0, 1.0, {"optimiser": "adam"}).learner
     with pytest.raises(ExperimentError, match=f"training.optimiser = adam: {name} divides .*; choose sgd"):
+        make(name).init({"w": np.zeros(1, np.float32)}, ctx)
+    ctx.learner = Client(1.0, 1.0, {"keep_optimiser": True, "momentum": 0.5}).learner
+    with pytest.raises(ExperimentError, match=f"training.keep_optimiser = true: {name} would take the momentum of"):
         make(name).init({"w": np.zeros(1, np.float32)}, ctx)
 
 
