@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import Algorithm
+from fedquilt_common.algorithm_api import Algorithm, declaration_of
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.label_noise import ChangedLabels
@@ -123,8 +123,10 @@ class ExperimentTools:
 
     @cached_property
     def tests_on_official_samples(self) -> bool:
-        """Whether clients test on the official test samples, because they keep none and only they can test."""
-        return self.learns and self.holdout == 0 and clients_evaluate(self.algorithm())
+        """Whether clients test on the official test samples, because they keep none and must test."""
+        if not self.learns or self.holdout:
+            return False
+        return clients_evaluate(self.algorithm()) or declaration_of(self.algorithm()).tests_updates
 
     @cached_property
     def shares(self) -> Sequence[Share]:
@@ -217,7 +219,9 @@ class ExperimentTools:
         from fedquilt_common.models import build_model
 
         data = self.dataset
-        return build_model(model.name, model.params, data.input_shape, data.classes, self.allowed_imports)
+        return build_model(
+            model.name, model.params, data.input_shape, data.classes, self.allowed_imports, model.initialisation
+        )
 
     def check_private_model(self, model: Model, key: str) -> None:
         """Check the model of a client with local differential privacy, without allocating its arrays.

@@ -43,6 +43,13 @@ DISTILLED = {"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001}
 OWN_MODELS = "clients have models of their own and send no weights"
 CASES: dict[str, Case] = {
     "fedavg": Case(),
+    "fedavg-weighted": Case(
+        degenerate={},
+        alone=True,
+        also_degenerate=({"weighting": "uniform"},),
+        different=None,
+        refused=(({"weighting": "samples"}, "accuracy or uniform"),),
+    ),
     "fedprox": Case(
         fields={"mu": 0.01},
         degenerate={"mu": 1e-30},  # the proximal term vanishes beside any gradient
@@ -209,6 +216,7 @@ CASES: dict[str, Case] = {
             ({"order": "random"}, "phases"),
         ),
     ),
+    "alone": Case(degenerate=None, why=OWN_MODELS, rounds=6, personal=0.8),
     "fedmd": Case(
         fields=DISTILLED,
         degenerate=None,
@@ -220,6 +228,14 @@ CASES: dict[str, Case] = {
             ({"order": "both"}, "labels-first or local-first"),
             ({"weighting": "samples"}, "uniform or accuracy"),
             ({"warm_up_epochs": -1}, "0 or more"),
+            ({"kd_batch": 0}, "1 or more"),
+            ({"temperature": 0.0, "kd_loss": "kl"}, "positive"),
+            ({"temperature": 3.0}, "kd_loss: kl"),
+            ({"gamma": 0.0}, "above 0"),
+            ({"bits": 17, "compress": True}, "1 to 16"),
+            ({"bits": 4}, "compress: true"),
+            ({"ranges": "sample"}, "compress: true"),
+            ({"compress": "yes"}, "true or false"),
         ),
         rounds=6,
         public=200,
@@ -238,7 +254,7 @@ CASES: dict[str, Case] = {
         fields=DISTILLED,
         degenerate=None,
         why=OWN_MODELS,
-        refused=(({"alpha": -1.0}, "positive"),),
+        refused=(({"alpha": -1.0}, "positive"), ({"compress": False}, "fedakd")),
         rounds=6,
         public=200,
         personal=0.8,

@@ -266,7 +266,15 @@ def _complete_variant(variant: Any, raw: Mapping[str, Any], line: Mapping[str, A
         return variant
     if own.get("optimiser", "sgd") != "sgd":
         usual = {key: value for key, value in usual.items() if key != "momentum"}  # which only sgd has
-    return {"model": raw.get("model"), **variant, "training": {**usual, **own}}
+    return {**variant, "model": _complete_model(variant, raw), "training": {**usual, **own}}
+
+
+def _complete_model(variant: Mapping[str, Any], raw: Mapping[str, Any]) -> Any:
+    """Return the variant's model with the initialisation of the experiment's, or the experiment's model."""
+    own, usual = variant.get("model", raw.get("model")), raw.get("model")
+    if not isinstance(own, Mapping) or not isinstance(usual, Mapping) or "initialisation" not in usual:
+        return own
+    return {"initialisation": usual["initialisation"], **own}
 
 
 def _find_privacy_problems(experiment: Experiment) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, Js
 
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.experiment.section import KIB, MIB, Positive, Problem, Section, Size, validation_error
-from fedquilt_common.types import Precision
+from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.slow_link import BOUNDS, Link
 
@@ -37,11 +37,15 @@ class Model(_NamedChoice):
 
     Args:
         name: name of the model, or `package:factory` for your own.
+        initialisation: the first numbers of a model's layers. `torch`: torch's defaults. `keras`: those of Keras, such
+            as Glorot uniform weights and zero biases.
     """
+
+    initialisation: Literal["torch", "keras"] = "torch"
 
     @property
     def params(self) -> dict[str, Any]:
-        """All keys but the name."""
+        """All keys but the name and the initialisation."""
         return self._parameters()
 
 
@@ -179,7 +183,8 @@ class Training(Section):
     Args:
         epochs: passes over the client's samples in a task.
         batch: samples in a step.
-        optimiser: torch's optimiser with its defaults.
+        optimiser: torch's optimiser with its defaults. `rmsprop-keras` and `adam-keras` have Keras's defaults: rho 0.9
+            instead of 0.99 for RMSprop, and an epsilon of 1e-7 for both.
         keep_optimiser: a client's optimisers last from task to task in its private memory, and momentum with them. By
             default each task starts with a new optimiser.
         lr: learning rate of the first round.
@@ -198,7 +203,7 @@ class Training(Section):
 
     epochs: Positive = 1
     batch: Positive = 32
-    optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
+    optimiser: OptimiserName = "sgd"
     keep_optimiser: bool = False
     lr: Annotated[float, Field(gt=0)] = 0.05
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
