@@ -28,8 +28,8 @@ from fedquilt_common.experiment.sections import (
     clients_of_ratio,
 )
 from fedquilt_common.files.yaml_text import dump_yaml
+from fedquilt_common.wire.link import BOUNDS, Link
 from fedquilt_common.wire.message_base import Name
-from fedquilt_common.wire.slow_link import BOUNDS, Link
 
 
 class Experiment(Section):

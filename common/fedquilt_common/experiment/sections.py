@@ -18,7 +18,8 @@ from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.experiment.section import KIB, MIB, Positive, Problem, Section, Size, validation_error
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
-from fedquilt_common.wire.slow_link import BOUNDS, Link
+from fedquilt_common.wire.link import BOUNDS, Link, open_problem
+from fedquilt_common.wire.windowed_transfer import TIMEOUT
 
 
 class _NamedChoice(BaseModel):
@@ -272,6 +273,9 @@ def _bounded(least: float, most: float) -> Any:
     return Field(ge=least, le=most)
 
 
+_OpenTime = Annotated[tuple[float, float], Field(strict=False)]
+
+
 class LinkSpec(Section):
     """How narrow and lossy the link to a board is.
 
@@ -280,16 +284,36 @@ class LinkSpec(Section):
         latency: seconds that each packet takes.
         loss: part of the packets that are lost.
         mtu: largest packet in bytes; null: no limit.
+        window: packets that are sent before their acknowledgements are awaited (FedAKD thesis, Table 4.4: 3); then no
+            chunk is lost. null: nothing is acknowledged, and the protocol repairs lost chunks.
+        timeout: seconds after which packets of a window without an acknowledgement are sent again.
+        open: the times in which the link is open, such as `[[0, 30], [90, 120]]`, in seconds of each period; null:
+            always. `fedquilt bench route` computes them for a drone.
+        period: seconds after which the open times repeat; required with `open`. Periods are counted from the start of
+            1970, for all boards alike.
     """
 
     rate: Annotated[float, _bounded(*BOUNDS["rate"])] | None = None
     latency: Annotated[float, _bounded(*BOUNDS["latency"])] = 0.0
     loss: Annotated[float, _bounded(*BOUNDS["loss"])] = 0.0
     mtu: Annotated[int, _bounded(*BOUNDS["mtu"])] | None = None
+    window: Annotated[int, _bounded(*BOUNDS["window"])] | None = None
+    timeout: Annotated[float, _bounded(*BOUNDS["timeout"])] = TIMEOUT
+    open: Annotated[tuple[_OpenTime, ...], Field(strict=False, min_length=1, max_length=1000)] | None = None
+    period: Annotated[float, _bounded(*BOUNDS["period"])] | None = None
+
+    @model_validator(mode="after")
+    def _check_open(self) -> LinkSpec:
+        if problem := open_problem(self.open or (), self.period):
+            raise validation_error([Problem("open", [list(pair) for pair in self.open or ()], problem)])
+        return self
 
     def to_link(self, speedup: float) -> Link:
         """Return the link to imitate; ``speedup`` seconds pass on it for each second at the desk."""
-        return Link(self.rate, self.latency, self.loss, self.mtu, speedup)
+        return Link(
+            self.rate, self.latency, self.loss, self.mtu, speedup, self.window, self.timeout, self.open or (),
+            self.period,
+        )  # fmt: skip
 
 
 Budgeted = Annotated[Size, Field(ge=KIB)]

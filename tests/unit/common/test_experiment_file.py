@@ -14,7 +14,7 @@ from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_s
 from fedquilt_common.experiment.sections import FleetLine
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml
-from fedquilt_common.wire.slow_link import Link, parse_link
+from fedquilt_common.wire.link import Link, parse_link
 
 FULL = """
 name: digits-fedavg
