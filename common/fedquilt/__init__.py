@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
     from fedquilt_common.algorithms.all_large import AllLarge
+    from fedquilt_common.algorithms.alone import Alone
     from fedquilt_common.algorithms.cfedakd import CFedAKD
     from fedquilt_common.algorithms.decoupled import Decoupled
     from fedquilt_common.algorithms.ditto import Ditto
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithms.fedrolex import FedRolex
     from fedquilt_common.algorithms.heterofl import HeteroFL
     from fedquilt_common.algorithms.scalefl import ScaleFL
+    from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
     from fedquilt_common.errors import (
         BrokerFailedError,
         BrokerMissingError,
@@ -111,7 +113,7 @@ __all__ = [
     # the published algorithms
     "FedAvg", "FedProx", "HeteroFL", "FedRolex", "FederatedDropout", "AdaptiveFL", "ScaleFL", "Decoupled", "AllLarge",
     "FedOPT", "FedDyn", "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
-    "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedDF", "FedET",
+    "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedDF", "FedET", "Alone", "WeightedFedAvg",
     # errors
     "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
     "DataUnavailableError", "DownloadError", "DownloadTooLargeError", "ExperimentError", "FederationError",
@@ -132,6 +134,7 @@ _NAMES = {
     "State Task TrainingPhase TrainingResult",
     "fedquilt_common.algorithms.adaptivefl": "AdaptiveFL",
     "fedquilt_common.algorithms.all_large": "AllLarge",
+    "fedquilt_common.algorithms.alone": "Alone",
     "fedquilt_common.algorithms.cfedakd": "CFedAKD",
     "fedquilt_common.algorithms.decoupled": "Decoupled",
     "fedquilt_common.algorithms.ditto": "Ditto",
@@ -153,6 +156,7 @@ _NAMES = {
     "fedquilt_common.algorithms.fedrolex": "FedRolex",
     "fedquilt_common.algorithms.heterofl": "HeteroFL",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
+    "fedquilt_common.algorithms.weighted_fedavg": "WeightedFedAvg",
     "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
     "DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError FederationInUseError "
     "FedquiltError FolderInUseError ForbiddenImportError ImageError ManualStepsError NoGlobalModelError "

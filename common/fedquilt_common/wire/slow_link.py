@@ -30,7 +30,7 @@ _PAUSE: Final = 0.005
 
 
 @dataclass(frozen=True)
-class _Transfer:
+class _Passage:
     """A message on a link.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Direction(threading.Thread):
         self._under_way = 0
         self._lock = threading.Lock()
 
-    def carry(self, transfer: _Transfer, then: Callable[[], None]) -> None:
+    def carry(self, transfer: _Passage, then: Callable[[], None]) -> None:
         """Call ``then`` once the message has been carried; 0 bytes take no time, also on a closed link."""
         with self._lock:
             self._bytes += transfer.size
@@ -164,7 +164,7 @@ class SlowLinkTransport:
 
     def _incoming(self, incoming: Incoming) -> None:
         if not isinstance(incoming, MqttMessage):
-            self._down.carry(_Transfer(0), lambda: self._deliver(incoming))
+            self._down.carry(_Passage(0), lambda: self._deliver(incoming))
             return
         self._change_link(self._find_link(incoming))
         transfer = self._draw_transfer(incoming.topic, incoming.payload, incoming.header)
@@ -174,17 +174,17 @@ class SlowLinkTransport:
         if link is not None:
             self._link = self._up.link = self._down.link = link
 
-    def _draw_transfer(self, topic: str, payload: bytes, header: bytes) -> _Transfer:
+    def _draw_transfer(self, topic: str, payload: bytes, header: bytes) -> _Passage:
         """Draw how often a message, or its packets, are sent until they arrive."""
         link, size = self._link, len(topic) + len(payload) + len(header) + FRAMING
         packets, once, delay = link.packets(size), link.seconds(size), link.latency / link.speedup
         if link.window is not None:
             sent, timeouts = draw_transfer(packets, link.loss, link.window, self._random)
-            return _Transfer(size, once * sent / packets + timeouts * link.timeout / link.speedup, delay)
+            return _Passage(size, once * sent / packets + timeouts * link.timeout / link.speedup, delay)
         if header:
-            return _Transfer(size, once, delay, all(self._random.random() >= link.loss for _ in range(packets)))
+            return _Passage(size, once, delay, all(self._random.random() >= link.loss for _ in range(packets)))
         tries = max(1, round(sum(self._count_tries() for _ in range(packets)) / packets))
-        return _Transfer(size, once * tries, delay * tries)
+        return _Passage(size, once * tries, delay * tries)
 
     def _count_tries(self) -> int:
         """How often one packet is sent until it arrives."""
@@ -214,10 +214,10 @@ class SlowLinkTransport:
         if names:
             self._up.carry(self._whole(names), lambda: self._inner.unsubscribe(names))
 
-    def _whole(self, names: Sequence[str]) -> _Transfer:
+    def _whole(self, names: Sequence[str]) -> _Passage:
         """Return the transfer of a request about topic filters, which no link loses."""
         size = sum(map(len, names)) + FRAMING
-        return _Transfer(size, self._link.seconds(size), self._link.latency / self._link.speedup)
+        return _Passage(size, self._link.seconds(size), self._link.latency / self._link.speedup)
 
     def ignore(self, ignores: Callable[[str], bool]) -> None:
         self._inner.ignore(ignores)

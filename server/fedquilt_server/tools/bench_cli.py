@@ -29,7 +29,7 @@ Preamble = Annotated[int, typer.Option(min=1, max=65_535, help="Preamble in symb
 Payload = Annotated[int, typer.Option(min=1, max=251, help="Payload bytes per packet; 4 more bytes hold its number.")]
 Pause = Annotated[float, typer.Option(help="Pause after each packet in seconds.")]
 PacketLoss = Annotated[float, typer.Option(help="Share of packets and acknowledgements that are lost, 0 to 0.99.")]
-Window = Annotated[int, typer.Option(min=1, max=1000, help="Packets sent before missing acknowledgements count.")]
+PacketWindow = Annotated[int, typer.Option(min=1, max=1000, help="Packets sent before missing acknowledgements count.")]
 Timeout = Annotated[float, typer.Option(help="Seconds until packets without an acknowledgement are sent again.")]
 
 
@@ -85,7 +85,7 @@ def bench_link(
     payload: Payload = 60,
     pause: Pause = 3.0,
     loss: PacketLoss = 0.0,
-    window: Window = 3,
+    window: PacketWindow = 3,
     timeout: Timeout = 3.0,
     json_: JsonMeasurement = False,
 ) -> None:
@@ -129,7 +129,7 @@ def bench_route(
     payload: Payload = 60,
     pause: Pause = 3.0,
     loss: PacketLoss = 0.0,
-    window: Window = 3,
+    window: PacketWindow = 3,
     timeout: Timeout = 3.0,
     radius: Annotated[float, typer.Option(help="Metres within which the drone reaches a node.")] = 50.0,
     training: Annotated[float, typer.Option(help="Seconds that a board trains between two flights.")] = 0.0,

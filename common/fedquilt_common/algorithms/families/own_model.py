@@ -130,7 +130,12 @@ class OwnModel(ABC):
         return {}
 
     def aggregate_labels(self, replies: Mapping[ClientId, Reply], classes: int) -> Arrays:
-        """Return one set of encoded labels, of ``classes`` classes, from all clients' in ``label_shapes``."""
+        """Return one set of encoded labels from all clients', in the shapes of ``label_shapes``.
+
+        Args:
+            replies: the clients' encoded labels.
+            classes: how many the labels have.
+        """
         return mean_labels(replies, self.by_accuracy)
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
