@@ -43,7 +43,7 @@ _FORM: Final = "write 'time x y z' for the gyroscope, or 'time rate' for the hea
 
 
 @dataclass(frozen=True)
-class _Recording:
+class _WristSession:
     """A recording: the person's folder, the class, and the readings' times, (n,), and signals, (n, 4)."""
 
     person: str
@@ -83,7 +83,7 @@ def load(folder: Path | None = None) -> Dataset:
     return Dataset(NAME, train, test, len(ACTIVITIES), who, f"{NAME}: {'; '.join(notes)}")
 
 
-def _collect(sessions: list[_Recording], persons: list[str], *, balance: bool) -> tuple[Examples, NDArray[np.int64]]:
+def _collect(sessions: list[_WristSession], persons: list[str], *, balance: bool) -> tuple[Examples, NDArray[np.int64]]:
     """Return the windows of sessions, and each window's person by number; ``balance`` doubles those of walking."""
     copies = [one for one in sessions if balance and one.label == ACTIVITIES.index(BALANCED)]
     parts = [*(one.windows() for one in sessions), *(one.windows(smooth=True) for one in copies)]
@@ -108,7 +108,7 @@ def smooth_signals(signals: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(savgol_filter(signals.astype(np.float64), *SMOOTHING, axis=0), dtype=np.float32)
 
 
-def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _Recording | None:
+def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSession | None:
     """Read a file; None if it is no session, or has no readings of both kinds."""
     name = path.name.lower()
     label = next((number for number, activity in enumerate(ACTIVITIES) if name.startswith(activity)), None)
@@ -126,7 +126,7 @@ def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _Recording 
         repairs["sessions without one of the sensors left out"] += 1
         return None
     times, signals = _join(np.array(rows["gyroscope"]), np.array(heart))
-    return _Recording(path.parent.name, label, times, signals)
+    return _WristSession(path.parent.name, label, times, signals)
 
 
 def _kind_of(fields: list[str], path: Path, number: int) -> str:

@@ -157,7 +157,8 @@ class Optimiser:
     def rmsprop_keras(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
         """Take one step of RMSprop as Keras does; ``gradient`` has the parameter's shape.
 
-        rho is 0.9 instead of torch's alpha of 0.99. Epsilon, 1e-7, is below the square root.
+        rho is 0.9 instead of torch's alpha of 0.99. Epsilon, 1e-7, is below the square root, so gradients far below
+        3e-4 make small steps. That is Keras's rule since TensorFlow 2.11; older versions add epsilon to the root.
         """
         (square,) = self.averages(index, parameter, 1)
         square.mul_(_KERAS_RHO).addcmul_(gradient, gradient, value=1 - _KERAS_RHO)

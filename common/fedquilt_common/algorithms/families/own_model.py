@@ -232,7 +232,7 @@ class OwnModel(ABC):
         return student.train(model, data, seed=seed, loss=loss or self.loss, epochs=self.kd_epochs, public=loss is None)
 
     def own_model(self, ctx: ClientContext) -> Arrays:
-        """Return the client's own model; its initial one until it has trained."""
+        """Return the client's own model, in the model's shapes; its initial one until it has trained."""
         return ctx.memory or ctx.learner.init(derive_seed(ctx.lasting_seed, "model"))
 
     def _train(self, ctx: ClientContext, due: bool) -> dict[str, float]:
