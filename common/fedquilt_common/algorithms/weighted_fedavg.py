@@ -7,11 +7,13 @@ trained, on its own test samples or, where it keeps none, on the official ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.types import ClientId
 
 _LEAST_WEIGHT: Final = 1e-6
 """The mean needs weights above 0, also where no answer is right."""
@@ -29,10 +31,21 @@ class WeightedFedAvg(FedAvg):
 
     weighting: Literal["accuracy", "uniform"] = "accuracy"
 
+    def make_task(self, state: State, ctx: ServerContext) -> Task:
+        bounds = {"accuracy": (0.0, 1.0)} if self.weighting == "accuracy" else {}
+        return replace(super().make_task(state, ctx), metrics=bounds)
+
+    def reply_weight(self, reply: Reply) -> float:
+        """Return the weight of a client in the mean; a little even without any right answer."""
+        return max(reply.metrics["accuracy"], _LEAST_WEIGHT) if self.weighting == "accuracy" else 1.0
+
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
+        weighted = {client: replace(reply, weight=self.reply_weight(reply)) for client, reply in replies.items()}
+        return super().merge(state, weighted, ctx)
+
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         reply = super().train(task, ctx)
         if self.weighting == "uniform":
-            return replace(reply, weight=1.0)
-        scores = ctx.learner.evaluate(reply.arrays, ctx.test) if len(ctx.test) else {}
-        accuracy = scores.get("accuracy", 0.0)
-        return replace(reply, weight=max(accuracy, _LEAST_WEIGHT), metrics={**reply.metrics, "accuracy": accuracy})
+            return reply
+        accuracy = ctx.learner.evaluate(reply.arrays, ctx.test).get("accuracy", 0.0) if len(ctx.test) else 0.0
+        return replace(reply, metrics={**reply.metrics, "accuracy": accuracy})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt_common.algorithm_api import Reply, Task, pooling_problem, privacy_problem
+from fedquilt_common.algorithm_api import Reply, State, Task, pooling_problem, privacy_problem
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.training.losses import DISTILLATION, cross_entropy, mean_squared, mix_samples, mixed_distillation
@@ -118,12 +119,16 @@ def test_a_client_alone_starts_as_with_labels_and_sends_nothing(ctx: Any) -> Non
     assert any(ctx.memory[name].tobytes() != start[name] for name in start)
 
 
-def test_a_weighted_client_weighs_by_what_its_own_update_gets_right(ctx: Any) -> None:
+def test_clients_weigh_by_what_their_own_updates_get_right(ctx: Any) -> None:
     model = ctx.learner.init(3)
     plain = make_algorithm("fedavg", {}, ()).work(Task("train", model), ctx)
-    weighted = make_algorithm("fedavg-weighted", {}, ()).work(Task("train", model), ctx)
-    assert weighted.weight == weighted.metrics["accuracy"] == ctx.learner.evaluate(plain.arrays, ctx.test)["accuracy"]
-    assert {name: x.tobytes() for name, x in weighted.arrays.items()} == {
-        name: x.tobytes() for name, x in plain.arrays.items()
-    }
-    assert make_algorithm("fedavg-weighted", {"weighting": "uniform"}, ()).work(Task("train", model), ctx).weight == 1
+    weighted: Any = make_algorithm("fedavg-weighted", {}, ())
+    reply = weighted.work(Task("train", model), ctx)
+    assert reply.metrics["accuracy"] == ctx.learner.evaluate(plain.arrays, ctx.test)["accuracy"]
+    assert reply.weight == len(ctx.data)
+    assert all(reply.arrays[name].tobytes() == plain.arrays[name].tobytes() for name in model)
+    other = replace(reply, arrays={name: 0 * x for name, x in reply.arrays.items()}, metrics={"accuracy": 0.25})
+    reply = replace(reply, metrics={"accuracy": 0.75})
+    for algorithm, share in ((weighted, 0.75), (make_algorithm("fedavg-weighted", {"weighting": "uniform"}, ()), 0.5)):
+        mean = algorithm.merge(State(model), {0: reply, 1: other}, None).arrays
+        assert all(np.allclose(mean[name], share * x, rtol=1e-6) for name, x in reply.arrays.items())
