@@ -129,6 +129,7 @@ def test_clients_weigh_by_what_their_own_updates_get_right(ctx: Any) -> None:
     assert all(reply.arrays[name].tobytes() == plain.arrays[name].tobytes() for name in model)
     other = replace(reply, arrays={name: 0 * x for name, x in reply.arrays.items()}, metrics={"accuracy": 0.25})
     reply = replace(reply, metrics={"accuracy": 0.75})
-    for algorithm, share in ((weighted, 0.75), (make_algorithm("fedavg-weighted", {"weighting": "uniform"}, ()), 0.5)):
+    uniform: Any = make_algorithm("fedavg-weighted", {"weighting": "uniform"}, ())
+    for algorithm, share in ((weighted, 0.75), (uniform, 0.5)):
         mean = algorithm.merge(State(model), {0: reply, 1: other}, None).arrays
         assert all(np.allclose(mean[name], share * x, rtol=1e-6) for name, x in reply.arrays.items())
