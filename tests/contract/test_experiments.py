@@ -101,6 +101,7 @@ def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: 
         ("digits-ditto", "algorithm.lamda=1", "algorithm.lamda = 1: unknown field; did you mean 'lambda'?"),
         ("digits-ditto", "algorithm.lambda=much", "algorithm.lambda = 'much'"),
         ("digits-fedprox", "algorithm.mu=0", "algorithm.mu = 0: mu must be a positive number"),
+        ("digits-fedprox", "algorithm={name: fedprox}", "algorithm.mu"),
         ("digits-feddyn", "algorithm.alpha=0", "algorithm.alpha = 0: alpha must be a positive number"),
         ("digits-fedreb", "algorithm.threshold=0", "algorithm.threshold = 0: threshold = 0: must be mean, median"),
         ("digits-fedreb", "algorithm.threshold=mode", "algorithm.threshold"),

@@ -94,7 +94,7 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
     )
     scheme = Scheme(
         part.scheme, part.alpha, part.min_samples, part.per_class, part.classes, part.labels, part.overlap,
-        None if subjects is None else subjects[free],
+        part.rounding or "largest-remainder", None if subjects is None else subjects[free],
     )  # fmt: skip
     return [free[index] for index in partition_by(scheme, classes, count, seed)[: data.clients]]
 

@@ -19,7 +19,7 @@ _PSEUDO_CLASSES = frozenset({"bins", "clusters", "features"})
 _SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
     "uniform": frozenset(), "natural": frozenset(), "subject": frozenset(), "manual": frozenset({"file", "sha256"}),
     "dirichlet": frozenset({"alpha"}) | _PSEUDO_CLASSES,
-    "dirichlet-per-class": frozenset({"alpha"}) | _PSEUDO_CLASSES,
+    "dirichlet-per-class": frozenset({"alpha", "rounding"}) | _PSEUDO_CLASSES,
     "labels-per-client": frozenset({"labels"}) | _PSEUDO_CLASSES,
     "per-class": frozenset({"per_class", "classes", "overlap"}) | _PSEUDO_CLASSES,
 }  # fmt: skip
@@ -33,6 +33,9 @@ class Partition(Section):
         scheme: the rule by which each client gets its share.
         alpha: how even the shares of the Dirichlet schemes are; smaller is more uneven. Required for these schemes,
             forbidden otherwise.
+        rounding: how the clients' parts of a class become whole numbers of samples; `dirichlet-per-class` only.
+            `largest-remainder`: the clients with the largest remainders get one more. `cumulative-floor`: each class is
+            cut at the floors of the cumulative parts, as in PFLlib. null: `largest-remainder`.
         labels: classes of a client. Required for `labels-per-client`, forbidden otherwise.
         per_class: samples of each class that a client has. Required for `per-class`, forbidden otherwise (FedAKD
             thesis, section 3.7.3).
@@ -59,6 +62,7 @@ class Partition(Section):
         "dirichlet", "dirichlet-per-class", "uniform", "labels-per-client", "per-class", "natural", "subject", "manual"
     ] = "uniform"
     alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    rounding: Literal["largest-remainder", "cumulative-floor"] | None = None
     labels: Positive | None = None
     per_class: Positive | None = None
     classes: Annotated[tuple[Positive, Positive], Field(strict=False)] | None = None
