@@ -297,4 +297,14 @@ class ExperimentTools:
         build, blueprint = self.model_builder(model), None
         if model == self.experiment.model:
             build, blueprint = self._usual_builder, lambda: self.blueprint
-        return TorchLearner(build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once)
+        return TorchLearner(
+            build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once, self._black,
+        )  # fmt: skip
+
+    @property
+    def _black(self) -> NDArray[Any]:
+        """What black, which is 0, becomes with ``data.normalise``: float32 of shape (channels, 1, 1), or (1,)."""
+        shape, normalise = self.dataset.input_shape, self.experiment.data.normalise
+        if len(shape) != 3 or normalise is None:
+            return np.zeros(1, np.float32)
+        return np.asarray(normalise_samples(np.zeros((1, shape[0], 1, 1), np.float32), normalise))[0]

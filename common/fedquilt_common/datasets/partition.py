@@ -7,8 +7,8 @@ probability of the class), so that every sample is used once.
 
 ``dirichlet-per-class`` is the scheme of Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
 Networks", ICML 2019, which the FedReb thesis uses. For each class the clients' parts come from Dir(alpha). A client
-that has its equal share of all samples gets nothing of the following classes. The paper does not say how parts of a class
-become whole numbers: by largest remainder here, or by cumulative floor as in PFLlib (Zhang et al., 2023).
+that has its equal share of all samples gets nothing of the following classes. The paper does not say how parts of a
+class become whole numbers: by largest remainder here, or by cumulative floor as in PFLlib (Zhang et al., 2023).
 
 ``natural`` keeps each person's samples together. ``per-class`` and ``labels-per-client`` are in ``class_partition.py``.
 """

@@ -12,7 +12,7 @@ from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import clients_evaluate
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
-from fedquilt_common.experiment.sections import Model
+from fedquilt_common.experiment.sections import BatchAugment, Model
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.models import advise_against_batch_norm
 from fedquilt_common.privacy.central_accountant import NoisyRounds, solve_central_noise
@@ -220,11 +220,27 @@ class Workbench(ExperimentTools):
                 f"training.mosaic: the data set '{self.dataset.name}' has no boxes, so its images cannot become "
                 "mosaics; remove it, or choose a data set for detection, such as visdrone"
             )
+        for augment in (training.augment for training in trainings if training.augment is not None):
+            self._check_augment(augment)
         has_classes = self.learning_task.name == "classification"
         if not has_classes and any(training.sampling == "balanced" for training in trainings):
             raise ExperimentError(
                 f"training.sampling = 'balanced': the data set '{self.dataset.name}' has no class for each sample, so "
                 "there is nothing to balance; remove it, or choose a data set for classification"
+            )
+
+    def _check_augment(self, augment: BatchAugment) -> None:
+        shape, task = self.dataset.input_shape, self.learning_task.name
+        if len(shape) != 3 or self.dataset.train.x.dtype.kind != "f" or task == "detection":
+            reason = "has boxes, which would have to move" if task == "detection" else "has no images"
+            raise ExperimentError(
+                f"training.augment: the data set '{self.dataset.name}' {reason}; it needs images (channels, height, "
+                "width) of floating-point numbers and one label for each. Remove the key"
+            )
+        if augment.crop >= min(shape[1:]):
+            raise ExperimentError(
+                f"training.augment.crop = {augment.crop}: the images are {shape[1]} x {shape[2]}, so some crops would "
+                "be all black; choose a smaller one, such as 4"
             )
 
     def _check_task(self) -> None:
