@@ -28,6 +28,7 @@ from fedquilt_common.datasets.shares import (
     clients_evaluate,
     digest_shares,
     holdout_of,
+    select_own_labels,
     shares,
     take_samples,
 )
@@ -123,12 +124,29 @@ class ExperimentTools:
 
     @cached_property
     def tests_on_official_samples(self) -> bool:
-        """Whether clients test on the official test samples, because they keep none and only they can test."""
-        return self.learns and self.holdout == 0 and clients_evaluate(self.algorithm())
+        """Whether clients test on official test samples: with ``own-labels``, or if only they test and keep none."""
+        if not self.learns or self.holdout:
+            return False
+        return self.experiment.data.local_test == "own-labels" or clients_evaluate(self.algorithm())
+
+    def select_test(self, official: Examples, own: Examples) -> Examples:
+        """Return those of the official test samples that a client tests on: all, or those of its classes.
+
+        Args:
+            official: the official test samples.
+            own: the client's training samples.
+        """
+        own_labels = self.experiment.data.local_test == "own-labels"
+        return select_own_labels(official, own) if own_labels else official
 
     @cached_property
     def shares(self) -> Sequence[Share]:
-        """The partition: one share of the samples for each client, in client order.
+        """The partition: one share of the samples for each client, in client order. Raises as ``all_shares``."""
+        return self.all_shares[: self.experiment.data.clients]
+
+    @cached_property
+    def all_shares(self) -> Sequence[Share]:
+        """The shares of the clients, then those that no client has (``data.partition.shares``).
 
         Raises:
             ExperimentError: the data set cannot be partitioned as ``data.partition`` requires, or the boards have the
@@ -307,4 +325,5 @@ class ExperimentTools:
         shape, normalise = self.dataset.input_shape, self.experiment.data.normalise
         if len(shape) != 3 or normalise is None:
             return np.zeros(1, np.float32)
-        return np.asarray(normalise_samples(np.zeros((1, shape[0], 1, 1), np.float32), normalise))[0]
+        black: NDArray[Any] = np.asarray(normalise_samples(np.zeros((1, shape[0], 1, 1), np.float32), normalise))
+        return black.reshape(-1, 1, 1)

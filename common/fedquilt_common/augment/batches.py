@@ -7,23 +7,21 @@ black before it normalises, so the padding here is what black becomes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import BatchAugment
-
-Images = NDArray[Any]
+from fedquilt_common.augment.images import Images
 
 
-def augment_batch(x: Images, augment: BatchAugment, black: NDArray[Any], seed: int) -> Images:
+def augment_batch(x: Images, padding: int, flip: bool, black: NDArray[Any], seed: int) -> Images:
     """Crop and mirror each image of a batch at random.
 
     Args:
         x: images of shape (n, channels, height, width).
-        augment: the greatest shift in pixels, and whether images are mirrored.
+        padding: greatest shift in pixels, from 0.
+        flip: mirror images with probability 0.5.
         black: what the padding holds, of a shape that broadcasts to (channels, 1, 1).
         seed: of all draws.
 
@@ -31,10 +29,10 @@ def augment_batch(x: Images, augment: BatchAugment, black: NDArray[Any], seed: i
         New images in the shape and dtype of ``x``.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
-    if augment.crop:
-        down, right = rng.integers(0, 2 * augment.crop + 1, (2, len(x)))
-        x = crop_padded(x, augment.crop, down, right, black)
-    return mirror(x, rng.random(len(x)) < 0.5) if augment.flip else x
+    if padding:
+        down, right = rng.integers(0, 2 * padding + 1, (2, len(x)))
+        x = crop_padded(x, padding, down, right, black)
+    return mirror(x, rng.random(len(x)) < 0.5) if flip else x
 
 
 def crop_padded(

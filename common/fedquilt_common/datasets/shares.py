@@ -57,7 +57,7 @@ def shares(
         allowed: packages from which a user's feature extractor may come.
 
     Returns:
-        One share for each client, in client order.
+        One share for each client, in client order, then those that no client has (``data.partition.shares``).
 
     Raises:
         ExperimentError: the data set cannot be partitioned as ``data.partition`` requires.
@@ -74,7 +74,7 @@ def _count_samples(experiment: Experiment, dataset: Dataset) -> int:
 
 
 def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> list[SampleIndices]:
-    """Return the indices of each client's samples, ascending."""
+    """Return the indices of each share's samples, ascending."""
     data, part, labels, subjects = experiment.data, experiment.data.partition, dataset.train.y, dataset.subjects
     if data.mixed:
         _check_mixed(part.scheme, subjects)
@@ -84,7 +84,7 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
     if part.scheme == "manual":
         cut = read_mapping(str(part.file), part.sha256, count, free)
         check_smallest(cut, part.min_samples)
-        return cut[: data.clients]
+        return cut
     classes = classes_for(
         part,
         labels[free],
@@ -96,7 +96,7 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
         part.scheme, part.alpha, part.min_samples, part.per_class, part.classes, part.labels, part.overlap,
         part.rounding or "largest-remainder", None if subjects is None else subjects[free],
     )  # fmt: skip
-    return [free[index] for index in partition_by(scheme, classes, count, seed)[: data.clients]]
+    return [free[index] for index in partition_by(scheme, classes, count, seed)]
 
 
 def _check_mixed(scheme: str, subjects: SampleIndices | None) -> None:
@@ -158,12 +158,14 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm) -> float:
     Raises:
         ExperimentError: the algorithm cannot be evaluated with this ``data.holdout`` or ``data.mixed``.
     """
-    data, declared = experiment.data, declaration_of(algorithm)
-    chosen = data.holdout if data.holdout is not None else (declared.holdout or 0.0)
-    if chosen and declared.holdout is None:
+    data, declared, own_labels = experiment.data, declaration_of(algorithm), experiment.data.local_test == "own-labels"
+    usual = 0.0 if own_labels else declared.holdout or 0.0
+    chosen = data.holdout if data.holdout is not None else usual
+    if (chosen or own_labels) and declared.holdout is None:
+        key = f"data.holdout = {chosen}" if chosen else "data.local_test = own-labels"
         raise ExperimentError(
-            f"data.holdout = {chosen}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data "
-            "set's test split; remove this key"
+            f"{key}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data set's test split; "
+            "remove this key"
         )
     if data.mixed and declared.coordinator_tests:
         raise ExperimentError(
@@ -184,6 +186,16 @@ def clients_evaluate(algorithm: Algorithm) -> bool:
     Clients that keep no samples for testing use the official test samples.
     """
     return declaration_of(algorithm).own_models
+
+
+def select_own_labels(official: Examples, own: Examples) -> Examples:
+    """Return the official test samples of the classes that a client has: ``data.local_test: own-labels``.
+
+    Args:
+        official: all official test samples, with classes of shape (n,).
+        own: the client's training samples.
+    """
+    return official.take(np.flatnonzero(np.isin(official.y, np.unique(own.y))))
 
 
 def take_samples(dataset: Dataset, index: SampleIndices) -> Examples:

@@ -243,17 +243,18 @@ class _RunningPhase:
         return mean
 
     def _read_batch(self, index: NDArray[np.int64]) -> Examples:
-        data, training = self.phase.data, self.loop.training
+        data, training, augment = self.phase.data, self.loop.training, self.loop.training.augment
         if training.mosaic:
             from fedquilt_common.augment.mosaic import read_with_mosaics
 
             return read_with_mosaics(data, index, training.mosaic, self._draw_seed())
         batch = Examples(data.x[index], data.y[index])
-        if training.augment is None or self.phase.public or data.x.ndim != _IMAGES:
+        if augment is None or self.phase.public or data.x.ndim != _IMAGES:
             return batch
         from fedquilt_common.augment.batches import augment_batch
 
-        return Examples(augment_batch(batch.x, training.augment, self.loop.black, self._draw_seed()), batch.y)
+        x = augment_batch(batch.x, augment.crop, augment.flip, self.loop.black, self._draw_seed())
+        return Examples(x, batch.y)
 
     def _draw_seed(self) -> int:
         return int(torch.randint(1 << 62, (), generator=self.shuffler))
