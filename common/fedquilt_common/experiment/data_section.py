@@ -259,7 +259,7 @@ class Data(Section):
     """
 
     set: Annotated[str, Field(min_length=1, max_length=200)] = OWN
-    clients: Annotated[int, Field(ge=1, le=100_000)]
+    clients: Annotated[int, Field(ge=1, le=400_000)]
     partition: Partition = Partition()
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
     local_test: Literal["holdout", "own-labels"] = "holdout"

@@ -6,6 +6,7 @@ Times named ``at`` are Unix times in seconds.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
@@ -13,6 +14,7 @@ from typing import Any, get_args
 from fedquilt_common.algorithm_api import State, Task
 from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_common.wire.messages import Outcome
+from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,17 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 def encode_event(event: Event) -> tuple[str, str]:
     """Return the event's kind and its fields as JSON."""
-    return type(event).__name__, json.dumps(asdict(event), separators=(",", ":"), allow_nan=False)
+    fields = asdict(event)
+    if isinstance(event, Joined):
+        fields["clients"] = pack_numbers(event.clients)
+    return type(event).__name__, json.dumps(fields, separators=(",", ":"), allow_nan=False)
 
 
 def decode_event(kind: str, body: str) -> Event:
     """Return the event that ``encode_event`` wrote."""
     fields = json.loads(body)
     if kind == "Joined":
-        fields["clients"] = tuple(fields["clients"])
+        fields["clients"] = tuple(unpack_numbers(fields["clients"], sys.maxsize))
         fields["profile"] = Profile(**fields["profile"])
     if kind == "RoundRestarted":
         fields["fleet"] = {int(client): Profile(**profile) for client, profile in fields["fleet"].items()}
