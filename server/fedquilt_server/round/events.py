@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
 from fedquilt_common.algorithm_api import State, Task
@@ -140,9 +140,10 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 def encode_event(event: Event) -> tuple[str, str]:
     """Return the event's kind and its fields as JSON."""
-    fields = asdict(event)
-    if isinstance(event, Joined):
-        fields["clients"] = pack_numbers(event.clients)
+    if isinstance(event, Joined):  # asdict would copy all clients
+        fields = asdict(replace(event, clients=())) | {"clients": pack_numbers(event.clients)}
+    else:
+        fields = asdict(event)
     return type(event).__name__, json.dumps(fields, separators=(",", ":"), allow_nan=False)
 
 
