@@ -142,7 +142,8 @@ class ExperimentTools:
     @cached_property
     def shares(self) -> Sequence[Share]:
         """The partition: one share of the samples for each client, in client order. Raises as ``all_shares``."""
-        return self.all_shares[: self.experiment.data.clients]
+        count = self.experiment.data.clients
+        return self.all_shares if len(self.all_shares) == count else self.all_shares[:count]
 
     @cached_property
     def all_shares(self) -> Sequence[Share]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +46,46 @@ class Share:
     test: SampleIndices
 
 
+@dataclass(frozen=True, eq=False)
+class Shares(Sequence[Share]):
+    """Many shares in two arrays: an array for each of 400,000 clients would take ten times the memory.
+
+    Args:
+        indices: of all shares, one after the other, each with its samples for training first; int64 of shape (n,).
+        ends: where the samples for training and for testing of each share end in ``indices``, int64 of shape
+            (shares, 2).
+    """
+
+    indices: SampleIndices
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def pack(cls, shares: Iterable[Share]) -> Shares:
+        """Store shares, which are read one at a time."""
+        indices, ends = array("q"), array("q")
+        for share in shares:
+            for index in (share.train, share.test):
+                indices.frombytes(index.astype(np.int64).tobytes())
+                ends.append(len(indices))
+        return cls(np.array(indices, np.int64), np.array(ends, np.int64).reshape(-1, 2))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, place: int) -> Share: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Share]: ...
+    def __getitem__(self, place: int | slice) -> Share | Sequence[Share]:
+        """Return a share, or several."""
+        if isinstance(place, slice):
+            return Shares.pack(self[one] for one in range(len(self))[place])
+        one = range(len(self))[place]
+        start = int(self.ends[one - 1, 1]) if one else 0
+        middle, end = self.ends[one].tolist()
+        return Share(self.indices[start:middle], self.indices[middle:end])
+
+
 def shares(
     experiment: Experiment, dataset: Dataset, holdout: float = 0.0, allowed: Collection[str] = ()
 ) -> Sequence[Share]:
@@ -65,15 +107,16 @@ def shares(
     """
     cut = _cut(experiment, dataset, allowed)
     if experiment.data.partition.overlap:
-        return _split_overlapping(cut, _count_samples(experiment, dataset), holdout, experiment.seed)
-    return [_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut)]
+        samples = _count_samples(experiment, dataset)
+        return Shares.pack(_split_overlapping([*cut], samples, holdout, experiment.seed))
+    return Shares.pack(_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut))
 
 
 def _count_samples(experiment: Experiment, dataset: Dataset) -> int:
     return len(dataset.train) + (len(dataset.test) if experiment.data.mixed else 0)
 
 
-def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> list[SampleIndices]:
+def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> Iterable[SampleIndices]:
     """Return the indices of each share's samples, ascending."""
     data, part, labels, subjects = experiment.data, experiment.data.partition, dataset.train.y, dataset.subjects
     if data.mixed:
@@ -96,7 +139,7 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
         part.scheme, part.alpha, part.min_samples, part.per_class, part.classes, part.labels, part.overlap,
         part.rounding or "largest-remainder", None if subjects is None else subjects[free],
     )  # fmt: skip
-    return [free[index] for index in partition_by(scheme, classes, count, seed)]
+    return (free[index] for index in partition_by(scheme, classes, count, seed))
 
 
 def _check_mixed(scheme: str, subjects: SampleIndices | None) -> None:

@@ -24,12 +24,12 @@ def pack_numbers(numbers: Sequence[int]) -> PackedNumbers:
     return packed
 
 
-def unpack_numbers(packed: Iterable[object], most: int) -> list[int]:
+def unpack_numbers(packed: Iterable[object], most: int | None = None) -> list[int]:
     """Return the numbers that ``pack_numbers`` packed.
 
     Args:
         packed: numbers, and ranges as [first, last].
-        most: largest length of the result.
+        most: largest length of the result; None: any, for what this program wrote itself.
 
     Raises:
         ValueError: an entry is neither a number nor a range, or there are more numbers.
@@ -37,7 +37,7 @@ def unpack_numbers(packed: Iterable[object], most: int) -> list[int]:
     numbers: list[int] = []
     for entry in packed:
         first, last = _read_entry(entry)
-        if len(numbers) + last - first + 1 > most:
+        if most is not None and len(numbers) + last - first + 1 > most:
             raise ValueError(f"more than {most} numbers")
         numbers.extend(range(first, last + 1))
     return numbers

@@ -6,7 +6,6 @@ Times named ``at`` are Unix times in seconds.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
@@ -151,7 +150,7 @@ def decode_event(kind: str, body: str) -> Event:
     """Return the event that ``encode_event`` wrote."""
     fields = json.loads(body)
     if kind == "Joined":
-        fields["clients"] = tuple(unpack_numbers(fields["clients"], sys.maxsize))
+        fields["clients"] = tuple(unpack_numbers(fields["clients"]))
         fields["profile"] = Profile(**fields["profile"])
     if kind == "RoundRestarted":
         fields["fleet"] = {int(client): Profile(**profile) for client, profile in fields["fleet"].items()}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,14 +55,14 @@ class MachineSnapshot:
         """Return the snapshot that ``encode`` wrote."""
         saved = json.loads(text)
         agents = {
-            name: KnownAgent(a["boot"], tuple(_unpack(a["clients"])), a["workers"], Profile(**a["profile"]))
+            name: KnownAgent(a["boot"], tuple(unpack_numbers(a["clients"])), a["workers"], Profile(**a["profile"]))
             for name, a in saved["agents"].items()
         }
         return cls(
             agents,
-            {client: agent for packed, agent in saved["hosts"] for client in _unpack([packed])},
-            frozenset(_unpack(saved["silent"])),
-            frozenset(_unpack(saved.get("declined", ()))),
+            {client: agent for packed, agent in saved["hosts"] for client in unpack_numbers([packed])},
+            frozenset(unpack_numbers(saved["silent"])),
+            frozenset(unpack_numbers(saved.get("declined", ()))),
             frozenset((client, number, exchange) for client, number, exchange in saved["accepted"]),
             {client: (number, exchange) for client, number, exchange in saved.get("counted", [])},
             bool(saved.get("paused")),
@@ -79,7 +78,3 @@ def _pack_hosts(host_of: Mapping[ClientId, str]) -> list[tuple[int | list[int], 
     """Return clients, or ranges of them as [first, last], each with the agent that hosts it; the order stays."""
     runs = itertools.groupby(host_of.items(), key=lambda item: item[1])
     return [(packed, agent) for agent, run in runs for packed in pack_numbers([client for client, _ in run])]
-
-
-def _unpack(packed: Iterable[Any]) -> list[ClientId]:
-    return unpack_numbers(packed, sys.maxsize)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedquilt_common.algorithm_api import Declaration
 from fedquilt_common.datasets.shares import (
     Share,
+    Shares,
     digest_shares,
     holdout_of,
     select_own_labels,
@@ -106,6 +107,18 @@ def test_the_first_of_more_shares_than_clients() -> None:
     for one, other in zip(four, twenty, strict=True):
         assert np.array_equal(one.train, other.train)
         assert np.array_equal(one.test, other.test)
+
+
+def test_many_shares_are_a_sequence_of_shares() -> None:
+    parts = [([1, 2, 9], [4]), ([], []), ([7], []), ([3], [5, 6])]
+    packed = Shares.pack(Share(np.array(train, np.int64), np.array(test, np.int64)) for train, test in parts)
+    found = [(share.train.tolist(), share.test.tolist()) for share in packed]
+    assert found == parts
+    assert (len(packed), packed[-1].test.tolist()) == (4, [5, 6])
+    assert [share.train.tolist() for share in packed[1:3]] == [[], [7]]
+    assert len(packed[:0]) == 0
+    with pytest.raises(IndexError):
+        packed[4]
 
 
 def test_samples_of_both_official_splits() -> None:
