@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from fedquilt_common.algorithm_api import Reply, Task
+
 
 @dataclass(frozen=True)
 class Case:
@@ -293,3 +297,11 @@ CASES: dict[str, Case] = {
         accuracy=0.75,
     ),
 }
+
+
+def check_reply(task: Task, reply: Reply) -> None:
+    """Check a reply as the coordinator does: the shapes of its arrays, and the metrics that the task asks for."""
+    assert all(least <= reply.metrics[name] <= most for name, (least, most) in task.metrics.items())
+    expect = {name: np.shape(x) for name, x in task.arrays.items()} if task.expect is None else task.expect
+    allowed = expect if isinstance(expect, tuple) else (expect,)
+    assert {name: np.shape(x) for name, x in reply.arrays.items()} in [dict(shapes) for shapes in allowed]

@@ -146,6 +146,17 @@ class Experiment(Section):
             first += line.clients
         return None
 
+    def private_clients(self) -> Iterator[tuple[int, Privacy]]:
+        """Yield each client that trains with local differential privacy, with its privacy, in client order."""
+        first = 0
+        for line in self.fleet:
+            sections = [variant.privacy for variant in self._variants_of(line)]
+            for client in range(line.clients if any(sections) else 0):
+                section = sections[client % len(sections)]
+                if section is not None:
+                    yield first + client, section
+            first += line.clients
+
     @property
     def variants(self) -> list[Variant]:
         """The models, trainings and privacies that clients have, in the order of the clients; some may be equal."""

@@ -178,6 +178,24 @@ class Schedule(Section):
         return done, length
 
 
+class BatchAugment(Section):
+    """Random changes of the images that a client trains on, drawn again for each batch. Evaluation has none.
+
+    Args:
+        crop: greatest shift in pixels: each image is padded with black by so many on each side and cropped to its size.
+        flip: mirror each image left to right with probability 0.5.
+    """
+
+    crop: Annotated[int, Field(ge=0, le=1000)] = 0
+    flip: bool = False
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> BatchAugment:
+        if not self.crop and not self.flip:
+            raise validation_error([Problem("crop", 0, "nothing would change; set crop, such as 4, or flip: true")])
+        return self
+
+
 class Training(Section):
     """A client's training in a task: gradient descent in batches.
 
@@ -193,6 +211,7 @@ class Training(Section):
         schedule: other changes of the learning rate from round to round; null: `lr_decay` alone. Give one of the two.
         sampling: samples of an epoch. `shuffled`: each sample once. `balanced`: as many draws with replacement, where
             each class that the client has is equally likely; needs a data set with classes.
+        augment: random crops and flips of the images of a batch, as for CIFAR-10: `{crop: 4, flip: true}`; null: none.
         mosaic: probability that an image of a batch becomes a mosaic of four of the client's images; for detection.
         momentum: momentum of `sgd`; the other optimisers do not have it.
         weight_decay: weight decay, as torch's optimiser applies it.
@@ -210,6 +229,7 @@ class Training(Section):
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     schedule: Schedule | None = None
     sampling: Literal["shuffled", "balanced"] = "shuffled"
+    augment: BatchAugment | None = None
     mosaic: Annotated[float, Field(ge=0, le=1)] = 0.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fedquilt_common.training.private_gradients import PrivateGradients
 
 SEED_LIMIT = 1 << 63
+_IMAGES = 4
+"""Dimensions of a batch of images; the features of a head that is trained alone have two."""
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
 
 
@@ -49,6 +51,8 @@ class SgdLoop:
         lasting: states of optimisers that outlive the training, by the number of the phase: a phase continues from its
             state, and replaces it at the end. None: each phase starts with a new optimiser.
         layout: the order of the samples' numbers in memory, which suits the module.
+        black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1); ``training.augment`` pads
+            with it.
     """
 
     module: nn.Module
@@ -60,6 +64,7 @@ class SgdLoop:
     lasting: MutableMapping[int, OptimiserState] | None = None
     plans: Mapping[int, PrivateSteps] = field(default_factory=dict)
     layout: MemoryLayout = CONTIGUOUS
+    black: NDArray[Any] = field(default_factory=lambda: np.zeros(1, np.float32))
 
     def run(self, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int) -> tuple[float, int]:
         """Train the module in place, one epoch for each entry of ``schedule``.
@@ -238,13 +243,21 @@ class _RunningPhase:
         return mean
 
     def _read_batch(self, index: NDArray[np.int64]) -> Examples:
-        data, mosaic = self.phase.data, self.loop.training.mosaic
-        if not mosaic:
-            return Examples(data.x[index], data.y[index])
-        from fedquilt_common.augment.mosaic import read_with_mosaics
+        data, training, augment = self.phase.data, self.loop.training, self.loop.training.augment
+        if training.mosaic:
+            from fedquilt_common.augment.mosaic import read_with_mosaics
 
-        seed = int(torch.randint(1 << 62, (), generator=self.shuffler))
-        return read_with_mosaics(data, index, mosaic, seed)
+            return read_with_mosaics(data, index, training.mosaic, self._draw_seed())
+        batch = Examples(data.x[index], data.y[index])
+        if augment is None or self.phase.public or data.x.ndim != _IMAGES:
+            return batch
+        from fedquilt_common.augment.batches import augment_batch
+
+        x = augment_batch(batch.x, augment.crop, augment.flip, self.loop.black, self._draw_seed())
+        return Examples(x, batch.y)
+
+    def _draw_seed(self) -> int:
+        return int(torch.randint(1 << 62, (), generator=self.shuffler))
 
     def _compute_loss(self, batch: Examples, arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
         """Loss of a batch, and the same with the penalty; both scalars."""
