@@ -133,29 +133,29 @@ def bench_route(
     timeout: Timeout = 3.0,
     radius: Annotated[float, typer.Option(help="Metres within which the drone reaches a node.")] = 50.0,
     training: Annotated[float, typer.Option(help="Seconds that a board trains between two flights.")] = 0.0,
-    idle_watts: Annotated[float, typer.Option(help="Power of an idle board.")] = 1.4,
-    radio_watts: Annotated[float, typer.Option(help="Further power of its radio in an exchange.")] = 0.4,
-    training_watts: Annotated[float, typer.Option(help="Power of a board that trains.")] = 3.7,
+    watts: Annotated[
+        str | None,
+        typer.Option(help="Power of a board, for its energy: idle, further in an exchange, in training: 1.4,0.4,3.7."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the route into this .svg or .png file.")] = None,
     json_: JsonMeasurement = False,
 ) -> None:
     """Plan a drone's route past all nodes and back.
 
     On the way out, the drone collects soft labels. On the way back, it delivers the consensus. The output has a line of
-    an experiment's fleet for each node, whose link is open while the drone is near. The default powers are those of a
-    Raspberry Pi 3B with an SX1276.
+    an experiment's fleet for each node, whose link is open while the drone is near.
     """
     from fedquilt_server.tools import flight, route
 
     radio = _make_radio(spreading, bandwidth, coding, preamble, payload, pause, loss, window, timeout)
     plan = route.plan_route(route.read_point(start), route.read_nodes(nodes))
     trip = flight.Flight(plan, speed, radio.seconds(size), radius, training)
-    watts = flight.Watts(idle_watts, radio_watts, training_watts)
+    joules = trip.joules(flight.read_watts(watts)) if watts is not None else None
     unhindered = dataclasses.replace(radio, loss=0.0)  # the link itself repeats what is lost
     rate = round(size / unhindered.seconds(size), 2)
     link = {"rate": rate, "loss": loss, "mtu": payload, "window": window, "timeout": timeout}
     report: dict[str, Any] = {
-        **trip.describe(), "joules": trip.joules(watts), "order": list(plan.order), "bytes": size,
+        **trip.describe(), "joules": joules, "order": list(plan.order), "bytes": size,
         "fleet": trip.fleet_lines(link),
     }  # fmt: skip
     if plot is not None:
@@ -169,7 +169,7 @@ def _describe_flight(report: dict[str, Any]) -> str:
     lines = [
         f"{report['distance']:,.0f} m out and back, {report['seconds'] / 60:.1f} min in total:",
         f"{flown:.1f} min of flight, {radio:.1f} min of radio, {training:.1f} min of training",
-        f"{report['joules']:,.0f} J for each board",
+        *([] if report["joules"] is None else [f"{report['joules']:,.0f} J for each board"]),
         f"nodes in the order of the visits: {' '.join(map(str, report['order']))}",
         "fleet:",
     ]

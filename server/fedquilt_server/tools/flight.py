@@ -6,6 +6,7 @@ way out to collect labels, on the way back to deliver the consensus. Then it wai
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -28,10 +29,23 @@ class Watts:
     radio: float
     training: float
 
-    def __post_init__(self) -> None:
-        for name in ("idle", "radio", "training"):
-            if not 0 <= getattr(self, name) <= 1e6:
-                raise ExperimentError(f"--{name}-watts {getattr(self, name):g}: must be from 0 to 1000000")
+
+def read_watts(text: str) -> Watts:
+    """Read the powers of ``--watts``, such as ``1.4,0.4,3.7``.
+
+    Raises:
+        ExperimentError: they are not three numbers from 0 to 1,000,000.
+    """
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != len(dataclasses.fields(Watts)) or not all(0 <= value <= 1e6 for value in values):
+        raise ExperimentError(
+            f"--watts {text}: give three numbers from 0 to 1000000, such as 1.4,0.4,3.7: the power of an idle board, "
+            "what its radio adds, and its power in training"
+        )
+    return Watts(*values)
 
 
 @dataclass(frozen=True)

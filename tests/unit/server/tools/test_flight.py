@@ -57,7 +57,9 @@ def test_the_fleet_of_a_route_is_one_that_simulate_takes(tmp_path: Path) -> None
     assert 9 < report["fleet"][0]["link"]["rate"] < 12
     text = CliRunner().invoke(app, words[:-1], catch_exceptions=False).output
     assert '{"kind": "node-0", "clients": 1' in text
-    assert "J for each board" in text
+    assert "J for each board" not in text
+    powered = CliRunner().invoke(app, [*words[:-1], "--watts", "1,0.5,2"], catch_exceptions=False).output
+    assert "J for each board" in powered
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,8 @@ def test_the_fleet_of_a_route_is_one_that_simulate_takes(tmp_path: Path) -> None
         (["--speed", "0"], "--speed 0"),
         (["--radius", "-1"], "--radius -1"),
         (["--training", "-1"], "--training"),
-        (["--idle-watts", "nan"], "--idle-watts"),
+        (["--watts", "1,nan,2"], "--watts 1,nan,2: give three"),
+        (["--watts", "1.4"], "--watts 1.4: give three"),
         (["--timeout", "-1"], "--timeout"),
     ],
 )
