@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
     from fedquilt_common.algorithms.all_large import AllLarge
+    from fedquilt_common.algorithms.alone import Alone
     from fedquilt_common.algorithms.cfedakd import CFedAKD
     from fedquilt_common.algorithms.decoupled import Decoupled
     from fedquilt_common.algorithms.ditto import Ditto
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithms.qfedavg import QFedAvg
     from fedquilt_common.algorithms.scaffold import Scaffold
     from fedquilt_common.algorithms.scalefl import ScaleFL
+    from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
     from fedquilt_common.errors import (
         BrokerFailedError,
         BrokerMissingError,
@@ -119,7 +121,7 @@ __all__ = [
     "FedAvg", "FedProx", "HeteroFL", "FedRolex", "FederatedDropout", "AdaptiveFL", "ScaleFL", "Decoupled", "AllLarge",
     "FedOPT", "FedDyn", "Scaffold", "FedNova", "Moon", "QFedAvg",
     "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
-    "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedProto", "FedDF", "FedET",
+    "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedProto", "FedDF", "FedET", "Alone", "WeightedFedAvg",
     # errors
     "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
     "DataUnavailableError", "DownloadError", "DownloadTooLargeError", "ExperimentError", "FederationError",
@@ -140,6 +142,7 @@ _NAMES = {
     "ServerContext State Task TrainingPhase TrainingResult",
     "fedquilt_common.algorithms.adaptivefl": "AdaptiveFL",
     "fedquilt_common.algorithms.all_large": "AllLarge",
+    "fedquilt_common.algorithms.alone": "Alone",
     "fedquilt_common.algorithms.cfedakd": "CFedAKD",
     "fedquilt_common.algorithms.decoupled": "Decoupled",
     "fedquilt_common.algorithms.ditto": "Ditto",
@@ -166,6 +169,7 @@ _NAMES = {
     "fedquilt_common.algorithms.qfedavg": "QFedAvg",
     "fedquilt_common.algorithms.scaffold": "Scaffold",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
+    "fedquilt_common.algorithms.weighted_fedavg": "WeightedFedAvg",
     "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
     "DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError FederationInUseError "
     "FedquiltError FolderInUseError ForbiddenImportError ImageError ManualStepsError NoGlobalModelError "

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from fedquilt_common.algorithm_api import Reply, Task
+
 
 @dataclass(frozen=True)
 class Case:
@@ -43,6 +47,13 @@ DISTILLED = {"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001}
 OWN_MODELS = "clients have models of their own and send no weights"
 CASES: dict[str, Case] = {
     "fedavg": Case(),
+    "fedavg-weighted": Case(
+        degenerate={},
+        alone=True,
+        also_degenerate=({"weighting": "uniform"},),
+        different=None,
+        refused=(({"weighting": "samples"}, "accuracy or uniform"),),
+    ),
     "fedprox": Case(
         fields={"mu": 0.01},
         degenerate={"mu": 1e-30},  # the proximal term vanishes beside any gradient
@@ -236,6 +247,7 @@ CASES: dict[str, Case] = {
             ({"order": "random"}, "phases"),
         ),
     ),
+    "alone": Case(degenerate=None, why=OWN_MODELS, rounds=6, personal=0.8),
     "fedmd": Case(
         fields=DISTILLED,
         degenerate=None,
@@ -247,6 +259,14 @@ CASES: dict[str, Case] = {
             ({"order": "both"}, "labels-first or local-first"),
             ({"weighting": "samples"}, "uniform or accuracy"),
             ({"warm_up_epochs": -1}, "0 or more"),
+            ({"kd_batch": 0}, "1 or more"),
+            ({"temperature": 0.0, "kd_loss": "kl"}, "positive"),
+            ({"temperature": 3.0}, "kd_loss: kl"),
+            ({"gamma": 0.0}, "above 0"),
+            ({"bits": 17, "compress": True}, "1 to 16"),
+            ({"bits": 4}, "compress: true"),
+            ({"ranges": "sample"}, "compress: true"),
+            ({"compress": "yes"}, "true or false"),
         ),
         rounds=6,
         public=200,
@@ -265,7 +285,7 @@ CASES: dict[str, Case] = {
         fields=DISTILLED,
         degenerate=None,
         why=OWN_MODELS,
-        refused=(({"alpha": -1.0}, "positive"),),
+        refused=(({"alpha": -1.0}, "positive"), ({"compress": False}, "fedakd")),
         rounds=6,
         public=200,
         personal=0.8,
@@ -312,3 +332,11 @@ CASES: dict[str, Case] = {
         accuracy=0.75,
     ),
 }
+
+
+def check_reply(task: Task, reply: Reply) -> None:
+    """Check a reply as the coordinator does: the shapes of its arrays, and the metrics that the task asks for."""
+    assert all(least <= reply.metrics[name] <= most for name, (least, most) in task.metrics.items())
+    expect = {name: np.shape(x) for name, x in task.arrays.items()} if task.expect is None else task.expect
+    allowed = expect if isinstance(expect, tuple) else (expect,)
+    assert {name: np.shape(x) for name, x in reply.arrays.items()} in [dict(shapes) for shapes in allowed]

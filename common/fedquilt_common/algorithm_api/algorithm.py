@@ -142,6 +142,13 @@ class ServerTools(Protocol):
     def prototypes(self) -> Sequence[Learner]:
         """A learner for each different model that clients have, in the order of the clients."""
 
+    @property
+    def spare_test(self) -> Examples:
+        """Samples for testing of the shares that no client has (``data.partition.shares``), shape (n, *input_shape).
+
+        n can be 0.
+        """
+
     def prototype_of(self, client: ClientId) -> int:
         """Return the position in ``prototypes`` of a client's model.
 
@@ -227,7 +234,8 @@ class ClientContext(Protocol):
     def test(self) -> Examples:
         """The client's samples for testing, shape (n, *input_shape); n can be 0.
 
-        Where the clients evaluate without keeping any, these are the official test samples.
+        Where the clients evaluate without keeping any, these are official test samples: all, or those of its classes
+        (``data.local_test``).
         """
 
     @property

@@ -101,6 +101,8 @@ class Declaration:
             only the weighted mean, with the weights of ``reply_weight``, and which clients replied. Then the
             coordinator can add noise to the mean (central differential privacy), and clients can hide their replies
             in a sum (secure aggregation). None: unknown.
+        tests_updates: clients test what they have trained, so those that keep no samples for testing need the official
+            ones.
     """
 
     holdout: float | None = None
@@ -110,6 +112,7 @@ class Declaration:
     tasks: frozenset[str] | None = None
     privacy: str | None = None
     pooled: str | None = None
+    tests_updates: bool = False
 
 
 def declaration_of(algorithm: object) -> Declaration:

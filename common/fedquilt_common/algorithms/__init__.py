@@ -9,6 +9,7 @@ from typing import Any
 from fedquilt_common.algorithm_api import Algorithm
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
 from fedquilt_common.algorithms.all_large import AllLarge
+from fedquilt_common.algorithms.alone import Alone
 from fedquilt_common.algorithms.cfedakd import CFedAKD
 from fedquilt_common.algorithms.choices import check_choices
 from fedquilt_common.algorithms.decoupled import Decoupled
@@ -37,10 +38,12 @@ from fedquilt_common.algorithms.moon import Moon
 from fedquilt_common.algorithms.qfedavg import QFedAvg
 from fedquilt_common.algorithms.scaffold import Scaffold
 from fedquilt_common.algorithms.scalefl import ScaleFL
+from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
 from fedquilt_common.user_imports import resolve
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
+    "fedavg-weighted": WeightedFedAvg,
     "fedprox": FedProx,
     "heterofl": HeteroFL,
     "fedrolex": FedRolex,
@@ -61,6 +64,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "fedbabu": FedBABU,
     "fedrod": FedROD,
     "fedreb": FedReb,
+    "alone": Alone,
     "fedmd": FedMD,
     "fedakd": FedAKD,
     "cfedakd": CFedAKD,

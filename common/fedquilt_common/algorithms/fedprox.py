@@ -18,10 +18,10 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term.
 
     Attributes:
-        mu: weight of the proximal term, above 0; by default that of the FedReb thesis.
+        mu: weight of the proximal term, above 0; 0.001 in the FedReb thesis.
     """
 
-    mu: float = 0.001
+    mu: float
 
     def __post_init__(self) -> None:
         if not 0 < self.mu < float("inf"):

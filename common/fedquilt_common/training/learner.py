@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,7 @@ class TorchLearner:
         lasting: optimisers that outlive a training. None: each training starts with new ones.
         meter: charges training on samples that are not public, and makes it private; None: training is not private.
         threads: batches of an evaluation that a processor computes at a time; no result depends on it.
+        black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1).
     """
 
     build: Callable[[], nn.Module]
@@ -92,6 +93,7 @@ class TorchLearner:
     lasting: LastingOptimisers | None = None
     meter: PrivacyMeter | None = None
     threads: int = 1
+    black: NDArray[Any] = field(default_factory=lambda: np.zeros(1, np.float32))
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes and dtypes; the same for the same ``seed``."""
@@ -223,7 +225,7 @@ class TorchLearner:
         layout.order_weights(module)
         loop = SgdLoop(
             module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
-            optimisers, plans, layout, features,
+            optimisers, plans, layout, features, self.black,
         )  # fmt: skip
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)

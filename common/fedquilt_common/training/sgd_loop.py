@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fedquilt_common.training.private_gradients import PrivateGradients
 
 SEED_LIMIT = 1 << 63
+_IMAGES = 4
+"""Dimensions of a batch of images; the features of a head that is trained alone have two."""
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
 
 
@@ -51,6 +53,8 @@ class SgdLoop:
         layout: the order of the samples' numbers in memory, which suits the module.
         features: where each forward pass of the module leaves the input of its last linear layer, shape (n, inputs);
             phases with a ``batch_loss`` need it, with others it stays empty.
+        black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1); ``training.augment`` pads
+            with it.
     """
 
     module: nn.Module
@@ -63,6 +67,7 @@ class SgdLoop:
     plans: Mapping[int, PrivateSteps] = field(default_factory=dict)
     layout: MemoryLayout = CONTIGUOUS
     features: list[Tensor] = field(default_factory=list)
+    black: NDArray[Any] = field(default_factory=lambda: np.zeros(1, np.float32))
 
     def run(self, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int) -> tuple[float, int]:
         """Train the module in place, one epoch for each entry of ``schedule``.
@@ -248,13 +253,21 @@ class _RunningPhase:
         return mean
 
     def _read_batch(self, index: NDArray[np.int64]) -> Examples:
-        data, mosaic = self.phase.data, self.loop.training.mosaic
-        if not mosaic:
-            return Examples(data.x[index], data.y[index])
-        from fedquilt_common.augment.mosaic import read_with_mosaics
+        data, training, augment = self.phase.data, self.loop.training, self.loop.training.augment
+        if training.mosaic:
+            from fedquilt_common.augment.mosaic import read_with_mosaics
 
-        seed = int(torch.randint(1 << 62, (), generator=self.shuffler))
-        return read_with_mosaics(data, index, mosaic, seed)
+            return read_with_mosaics(data, index, training.mosaic, self._draw_seed())
+        batch = Examples(data.x[index], data.y[index])
+        if augment is None or self.phase.public or data.x.ndim != _IMAGES:
+            return batch
+        from fedquilt_common.augment.batches import augment_batch
+
+        x = augment_batch(batch.x, augment.crop, augment.flip, self.loop.black, self._draw_seed())
+        return Examples(x, batch.y)
+
+    def _draw_seed(self) -> int:
+        return int(torch.randint(1 << 62, (), generator=self.shuffler))
 
     def _compute_loss(self, batch: Examples, index: NDArray[np.int64], arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
         """Loss of a batch, and the same with the penalty; both scalars."""
