@@ -127,7 +127,8 @@ def agent(
     link: Annotated[
         str | None,
         typer.Option(
-            help="Simulate a link: rate=50,latency=1,loss=0.2, also mtu and speedup; or `experiment` for its link.",
+            help="Simulate a link: rate=50,latency=1,loss=0.2, also mtu, speedup, window, timeout, open and period; "
+            "or `experiment` for its link.",
             show_default="no simulated link",
         ),
     ] = None,

@@ -170,10 +170,10 @@ class PartitionSamples:
 
     @property
     def test(self) -> Examples:
-        """Return the share's test samples; the official ones if clients test without keeping any."""
+        """Return the share's test samples; official ones if clients test without keeping any."""
         tools = self.board.tools
         if tools.tests_on_official_samples:
-            return tools.dataset.test
+            return tools.select_test(tools.dataset.test, self.raw)
         return take_samples(tools.dataset, self.board.shares[self.client].test)
 
     @property
@@ -223,7 +223,7 @@ class TaskContext:
     def test(self) -> Examples:
         """The client's samples for testing; there may be none.
 
-        Where the clients evaluate without keeping any, these are the official test samples. With differential privacy
+        Where the clients evaluate without keeping any, these are official test samples. With differential privacy
         there are no others, because scores on a client's own samples would tell of them.
         """
         test = self._samples.test

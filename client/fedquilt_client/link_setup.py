@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.experiment.experiment import Experiment, agent_specs
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.wire.link import Link, parse_link
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.parsing import parse
-from fedquilt_common.wire.slow_link import Link, SlowLinkTransport, parse_link
+from fedquilt_common.wire.slow_link import SlowLinkTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MakeTransport, MqttMessage, Transport, Will
 

@@ -89,9 +89,10 @@ class DeliveredSamples:
 
     @property
     def test(self) -> Examples:
-        """Return the file's test samples; the official ones if clients test without keeping any."""
+        """Return the file's test samples; official ones if clients test without keeping any."""
         if self.tools.tests_on_official_samples and self.data.test is not None:
-            return self.tools.normalise(read_shard(self.data.test.path, self._form).train)
+            official = read_shard(self.data.test.path, self._form).train
+            return self.tools.normalise(self.tools.select_test(official, self.raw))
         return self.tools.normalise(self._shard.test)
 
     @property

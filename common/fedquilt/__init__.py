@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fedquilt_common.aggregation.client_evaluation import EVALUATE, evaluate_on_clients, evaluation_reply
     from fedquilt_common.algorithm_api import (
         Algorithm,
+        Batch,
+        BatchLoss,
         ClientContext,
         Declaration,
         Learner,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     )
     from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
     from fedquilt_common.algorithms.all_large import AllLarge
+    from fedquilt_common.algorithms.alone import Alone
     from fedquilt_common.algorithms.cfedakd import CFedAKD
     from fedquilt_common.algorithms.decoupled import Decoupled
     from fedquilt_common.algorithms.ditto import Ditto
@@ -52,15 +55,21 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithms.federated_dropout import FederatedDropout
     from fedquilt_common.algorithms.fedet import FedET
     from fedquilt_common.algorithms.fedmd import FedMD
+    from fedquilt_common.algorithms.fednova import FedNova
     from fedquilt_common.algorithms.fedopt import FedOPT
     from fedquilt_common.algorithms.fedper import FedPer
+    from fedquilt_common.algorithms.fedproto import FedProto
     from fedquilt_common.algorithms.fedprox import FedProx
     from fedquilt_common.algorithms.fedreb import FedReb
     from fedquilt_common.algorithms.fedrep import FedRep
     from fedquilt_common.algorithms.fedrod import FedROD
     from fedquilt_common.algorithms.fedrolex import FedRolex
     from fedquilt_common.algorithms.heterofl import HeteroFL
+    from fedquilt_common.algorithms.moon import Moon
+    from fedquilt_common.algorithms.qfedavg import QFedAvg
+    from fedquilt_common.algorithms.scaffold import Scaffold
     from fedquilt_common.algorithms.scalefl import ScaleFL
+    from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
     from fedquilt_common.errors import (
         BrokerFailedError,
         BrokerMissingError,
@@ -105,13 +114,14 @@ __all__ = [
     "sweep", "load_sweep", "Sweep", "SweepRun",
     # what an algorithm is made of
     "Algorithm", "ServerContext", "ClientContext", "Task", "Reply", "State", "Declaration",
-    "Learner", "TrainingPhase", "TrainingResult", "Loss", "Penalty",
+    "Learner", "TrainingPhase", "TrainingResult", "Loss", "Batch", "BatchLoss", "Penalty",
     "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice",
     "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply", "derive_seed",
     # the published algorithms
     "FedAvg", "FedProx", "HeteroFL", "FedRolex", "FederatedDropout", "AdaptiveFL", "ScaleFL", "Decoupled", "AllLarge",
-    "FedOPT", "FedDyn", "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
-    "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedDF", "FedET",
+    "FedOPT", "FedDyn", "Scaffold", "FedNova", "Moon", "QFedAvg",
+    "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
+    "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedProto", "FedDF", "FedET", "Alone", "WeightedFedAvg",
     # errors
     "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
     "DataUnavailableError", "DownloadError", "DownloadTooLargeError", "ExperimentError", "FederationError",
@@ -128,10 +138,11 @@ _NAMES = {
     "fedquilt.sweeps": "Sweep SweepRun load_sweep sweep",
     "fedquilt_common.aggregation.averages": "SubModelUpdate aggregate mean",
     "fedquilt_common.aggregation.client_evaluation": "EVALUATE evaluate_on_clients evaluation_reply",
-    "fedquilt_common.algorithm_api": "Algorithm ClientContext Declaration Learner Loss Penalty Reply ServerContext "
-    "State Task TrainingPhase TrainingResult",
+    "fedquilt_common.algorithm_api": "Algorithm Batch BatchLoss ClientContext Declaration Learner Loss Penalty Reply "
+    "ServerContext State Task TrainingPhase TrainingResult",
     "fedquilt_common.algorithms.adaptivefl": "AdaptiveFL",
     "fedquilt_common.algorithms.all_large": "AllLarge",
+    "fedquilt_common.algorithms.alone": "Alone",
     "fedquilt_common.algorithms.cfedakd": "CFedAKD",
     "fedquilt_common.algorithms.decoupled": "Decoupled",
     "fedquilt_common.algorithms.ditto": "Ditto",
@@ -144,15 +155,21 @@ _NAMES = {
     "fedquilt_common.algorithms.federated_dropout": "FederatedDropout",
     "fedquilt_common.algorithms.fedet": "FedET",
     "fedquilt_common.algorithms.fedmd": "FedMD",
+    "fedquilt_common.algorithms.fednova": "FedNova",
     "fedquilt_common.algorithms.fedopt": "FedOPT",
     "fedquilt_common.algorithms.fedper": "FedPer",
+    "fedquilt_common.algorithms.fedproto": "FedProto",
     "fedquilt_common.algorithms.fedprox": "FedProx",
     "fedquilt_common.algorithms.fedreb": "FedReb",
     "fedquilt_common.algorithms.fedrep": "FedRep",
     "fedquilt_common.algorithms.fedrod": "FedROD",
     "fedquilt_common.algorithms.fedrolex": "FedRolex",
     "fedquilt_common.algorithms.heterofl": "HeteroFL",
+    "fedquilt_common.algorithms.moon": "Moon",
+    "fedquilt_common.algorithms.qfedavg": "QFedAvg",
+    "fedquilt_common.algorithms.scaffold": "Scaffold",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
+    "fedquilt_common.algorithms.weighted_fedavg": "WeightedFedAvg",
     "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
     "DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError FederationInUseError "
     "FedquiltError FolderInUseError ForbiddenImportError ImageError ManualStepsError NoGlobalModelError "

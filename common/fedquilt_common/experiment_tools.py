@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import Algorithm
+from fedquilt_common.algorithm_api import Algorithm, declaration_of
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.label_noise import ChangedLabels
@@ -28,6 +28,7 @@ from fedquilt_common.datasets.shares import (
     clients_evaluate,
     digest_shares,
     holdout_of,
+    select_own_labels,
     shares,
     take_samples,
 )
@@ -124,12 +125,32 @@ class ExperimentTools:
 
     @cached_property
     def tests_on_official_samples(self) -> bool:
-        """Whether clients test on the official test samples, because they keep none and only they can test."""
-        return self.learns and self.holdout == 0 and clients_evaluate(self.algorithm())
+        """Whether clients test on official test samples: with ``own-labels``, or if they keep none and must test."""
+        if not self.learns or self.holdout:
+            return False
+        algorithm = self.algorithm()
+        must = clients_evaluate(algorithm) or declaration_of(algorithm).tests_updates
+        return self.experiment.data.local_test == "own-labels" or must
+
+    def select_test(self, official: Examples, own: Examples) -> Examples:
+        """Return those of the official test samples that a client tests on: all, or those of its classes.
+
+        Args:
+            official: the official test samples.
+            own: the client's training samples.
+        """
+        own_labels = self.experiment.data.local_test == "own-labels"
+        return select_own_labels(official, own) if own_labels else official
 
     @cached_property
     def shares(self) -> Sequence[Share]:
-        """The partition: one share of the samples for each client, in client order.
+        """The partition: one share of the samples for each client, in client order. Raises as ``all_shares``."""
+        count = self.experiment.data.clients
+        return self.all_shares if len(self.all_shares) == count else self.all_shares[:count]
+
+    @cached_property
+    def all_shares(self) -> Sequence[Share]:
+        """The shares of the clients, then those that no client has (``data.partition.shares``).
 
         Raises:
             ExperimentError: the data set cannot be partitioned as ``data.partition`` requires, or the boards have the
@@ -218,7 +239,9 @@ class ExperimentTools:
         from fedquilt_common.models import build_model
 
         data = self.dataset
-        return build_model(model.name, model.params, data.input_shape, data.classes, self.allowed_imports)
+        return build_model(
+            model.name, model.params, data.input_shape, data.classes, self.allowed_imports, model.initialisation
+        )
 
     def check_private_model(self, model: Model, key: str) -> None:
         """Check the model of a client with local differential privacy, without allocating its arrays.
@@ -333,6 +356,15 @@ class ExperimentTools:
         if model == self.experiment.model:
             build, blueprint = self._usual_builder, lambda: self.blueprint
         return TorchLearner(
-            build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once,
+            build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once, self._black,
             lambda: self.dataset.train.x,
         )  # fmt: skip
+
+    @property
+    def _black(self) -> NDArray[Any]:
+        """What black, which is 0, becomes with ``data.normalise``: float32 of shape (channels, 1, 1), or (1,)."""
+        shape, normalise = self.dataset.input_shape, self.experiment.data.normalise
+        if len(shape) != 3 or normalise is None:
+            return np.zeros(1, np.float32)
+        black: NDArray[Any] = np.asarray(normalise_samples(np.zeros((1, shape[0], 1, 1), np.float32), normalise))
+        return black.reshape(-1, 1, 1)

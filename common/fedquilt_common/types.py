@@ -20,6 +20,8 @@ ExchangeId = tuple[int, int]
 """(round from 1, exchange in the round from 0)."""
 Precision = Literal["fp32", "fp16", "bf16"]
 """Format of floating-point numbers on the wire."""
+OptimiserName = Literal["sgd", "adam", "rmsprop", "adam-keras", "rmsprop-keras"]
+"""An optimiser of ``training.optimisers``."""
 Scalar = str | int | float | bool
 """A value of ``Task.scalars``."""
 Arrays = Mapping[str, "NDArray[Any]"]

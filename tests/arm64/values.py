@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedquilt_common.aggregation.soft_labels import dequantise, mean_labels, mixup, quantise, sharpen, softmax
+from fedquilt_common.aggregation.soft_labels import Quantiser, mean_labels, mixup, sharpen, softmax
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.augment import AUGMENTATIONS
 from fedquilt_common.datasets import load_dataset
@@ -247,9 +247,9 @@ def soft_labels() -> Values:
     """Yield what the algorithms with soft labels compute from the same logits."""
     logits = [rng("logits", client).uniform(-5, 5, (50, 10)).astype(np.float32) for client in range(3)]
     replies = {c: Reply({"logits": each}, 1.0, {"accuracy": 0.3 + 0.2 * c}) for c, each in enumerate(logits)}
-    coded = quantise(logits[0])
+    coded = Quantiser().encode(logits[0])
     yield "labels/quantised", coded["codes"]
-    yield "labels/dequantised", dequantise(coded)
+    yield "labels/dequantised", Quantiser().decode(coded, 10)
     yield "labels/mean", np.asarray(mean_labels(replies, by_accuracy=True)["logits"])
     yield "labels/softmax", softmax(logits[0])
     yield "labels/sharpened", sharpen(softmax(logits[0]), 0.1)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from fedquilt_common.algorithm_api import Reply, Task
+
 
 @dataclass(frozen=True)
 class Case:
@@ -43,6 +47,13 @@ DISTILLED = {"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001}
 OWN_MODELS = "clients have models of their own and send no weights"
 CASES: dict[str, Case] = {
     "fedavg": Case(),
+    "fedavg-weighted": Case(
+        degenerate={},
+        alone=True,
+        also_degenerate=({"weighting": "uniform"},),
+        different=None,
+        refused=(({"weighting": "samples"}, "accuracy or uniform"),),
+    ),
     "fedprox": Case(
         fields={"mu": 0.01},
         degenerate={"mu": 1e-30},  # the proximal term vanishes beside any gradient
@@ -152,6 +163,33 @@ CASES: dict[str, Case] = {
         why="the server adds to the mean what the clients have moved, however small alpha is; see its own tests",
         refused=(({"alpha": 0.0}, "positive"), ({"alpha": -1.0}, "positive"), ({"alpha": float("inf")}, "positive")),
     ),
+    "scaffold": Case(
+        degenerate={},
+        alone=True,  # a single client's control variate is the server's
+        different={"server_lr": 0.5},
+        refused=(({"server_lr": 0.0}, "positive"), ({"server_lr": float("nan")}, "positive")),
+    ),
+    "fednova": Case(
+        degenerate={},  # every client has as many samples, so it takes as many steps
+        different={"mu": 0.5},
+        refused=(({"mu": -0.1}, "0 or a positive"), ({"mu": float("inf")}, "0 or a positive")),
+    ),
+    "moon": Case(
+        degenerate={"mu": 1e-30},  # the contrastive loss vanishes beside any gradient
+        different={"mu": 5.0},
+        refused=(
+            ({"mu": 0.0}, "fedavg"),
+            ({"mu": float("nan")}, "positive"),
+            ({"temperature": 0.0}, "positive"),
+        ),
+    ),
+    "qfedavg": Case(
+        fields={"q": 0.01},
+        rounds=8,
+        degenerate={"q": 0.0},  # all clients weigh equally, as their samples do here
+        different={"q": 1.0},
+        refused=(({"q": -1.0}, "0 or a positive"), ({"q": float("inf")}, "0 or a positive")),
+    ),
     "ditto": Case(
         fields={"lambda_": 0.1},
         degenerate={"lambda_": 0.1},  # its global model is FedAvg's
@@ -209,6 +247,7 @@ CASES: dict[str, Case] = {
             ({"order": "random"}, "phases"),
         ),
     ),
+    "alone": Case(degenerate=None, why=OWN_MODELS, rounds=6, personal=0.8),
     "fedmd": Case(
         fields=DISTILLED,
         degenerate=None,
@@ -220,6 +259,14 @@ CASES: dict[str, Case] = {
             ({"order": "both"}, "labels-first or local-first"),
             ({"weighting": "samples"}, "uniform or accuracy"),
             ({"warm_up_epochs": -1}, "0 or more"),
+            ({"kd_batch": 0}, "1 or more"),
+            ({"temperature": 0.0, "kd_loss": "kl"}, "positive"),
+            ({"temperature": 3.0}, "kd_loss: kl"),
+            ({"gamma": 0.0}, "above 0"),
+            ({"bits": 17, "compress": True}, "1 to 16"),
+            ({"bits": 4}, "compress: true"),
+            ({"ranges": "sample"}, "compress: true"),
+            ({"compress": "yes"}, "true or false"),
         ),
         rounds=6,
         public=200,
@@ -238,7 +285,7 @@ CASES: dict[str, Case] = {
         fields=DISTILLED,
         degenerate=None,
         why=OWN_MODELS,
-        refused=(({"alpha": -1.0}, "positive"),),
+        refused=(({"alpha": -1.0}, "positive"), ({"compress": False}, "fedakd")),
         rounds=6,
         public=200,
         personal=0.8,
@@ -252,6 +299,14 @@ CASES: dict[str, Case] = {
         public=300,
         accuracy=0.75,
         personal=0.8,
+    ),
+    "fedproto": Case(
+        degenerate=None,
+        why=OWN_MODELS,
+        refused=(
+            ({"lambda_": -1.0}, "lambda must be 0 or a positive"),
+            ({"weighting": "votes"}, "samples or uniform"),
+        ),
     ),
     "feddf": Case(
         degenerate={"kd_epochs": 0},
@@ -277,3 +332,11 @@ CASES: dict[str, Case] = {
         accuracy=0.75,
     ),
 }
+
+
+def check_reply(task: Task, reply: Reply) -> None:
+    """Check a reply as the coordinator does: the shapes of its arrays, and the metrics that the task asks for."""
+    assert all(least <= reply.metrics[name] <= most for name, (least, most) in task.metrics.items())
+    expect = {name: np.shape(x) for name, x in task.arrays.items()} if task.expect is None else task.expect
+    allowed = expect if isinstance(expect, tuple) else (expect,)
+    assert {name: np.shape(x) for name, x in reply.arrays.items()} in [dict(shapes) for shapes in allowed]

@@ -113,3 +113,32 @@ def test_an_agent_that_cannot_run(tmp_path: Path) -> None:
     assert shown["message"] == reason
     assert reason.splitlines()[0] in done.stderr
     assert not (tmp_path / "run" / "stop.json").exists()
+
+
+EXTRA = """
+from dataclasses import dataclass, replace
+import numpy as np
+from fedquilt import FedAvg
+
+@dataclass(frozen=True)
+class Extra(FedAvg):
+    numbers: int
+
+    def train(self, task, ctx):
+        reply = super().train(task, ctx)
+        return replace(reply, arrays={**reply.arrays, "control": np.zeros(self.numbers, np.float32)})
+"""
+
+
+@pytest.mark.parametrize("numbers", [3, 100_000], ids=["small", "too large for the reply"])
+def test_an_algorithm_whose_reply_has_an_array_that_its_task_does_not_expect(numbers: int, tmp_path: Path) -> None:
+    (tmp_path / "extra.py").write_text(EXTRA)
+    changes = ("algorithm.name=extra:Extra", f"algorithm.numbers={numbers}", "participation.deadline=3600")
+    options = (word for change in changes for word in ("--set", change))
+    with simulating(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, *options, PYTHONPATH=str(tmp_path)) as process:
+        done = process.finish(PATIENCE)
+    status, reason, code = result(tmp_path)
+    assert (done.returncode, status, code) == (7, "failed", 7)
+    assert "has arrays that its task does not expect: 'control'; list them in Task.expect" in reason
+    assert f"The log of each agent is in {tmp_path / 'run' / 'logs'}" in reason
+    assert "'control'" in (tmp_path / "run" / "logs" / "strong-0.log").read_text()

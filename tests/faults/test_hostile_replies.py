@@ -151,8 +151,10 @@ CASES: dict[str, Case] = {
     "fp16 unasked": Case(
         arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"].astype(np.int16)})), "has dtype I16"
     ),
-    "missing array": Case(arrays_with(lambda a: a.pop("part0.weight")), "such as 'part0.weight'"),
-    "extra array": Case(arrays_with(lambda a: a.update(zzz=np.zeros(3, np.float32))), "such as 'zzz'"),
+    "missing array": Case(arrays_with(lambda a: a.pop("part0.weight")), "lacks arrays .*: 'part0.weight'"),
+    "extra array": Case(
+        arrays_with(lambda a: a.update(zzz=np.zeros(3, np.float32))), "not expect: 'zzz'; list them in"
+    ),
     "nan": Case(poison(-1, np.nan), "'part3.weight' holds numbers that are not finite"),
     "infinity": Case(poison(0, -np.inf), "'part3.weight' holds numbers that are not finite"),
     "weight nan": Case(header_text(lambda text: text.replace('"weight":1.0', '"weight":NaN')), "weight"),

@@ -34,6 +34,11 @@ def of_another_layout(player: Player, _: RoundMessage) -> None:
     player.send(player.pack(2, arrays={"other": np.zeros(3, np.float32)}))
 
 
+def with_more(player: Player, _: RoundMessage) -> None:
+    """Send so large an array beside the expected ones that the size alone is refused."""
+    player.send(player.pack(2, arrays={**(player.model() or {}), "control": np.zeros(30_000, np.float32)}))
+
+
 def failed(player: Player, message: RoundMessage) -> None:
     report = FailedMessage(
         agent=player.name, run=message.run, client=2, round=message.round, exchange=message.exchange, reason="no luck"
@@ -42,7 +47,13 @@ def failed(player: Player, message: RoundMessage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("garbage", "reason"), [(not_finite, "not finite"), (of_another_layout, "other arrays"), (failed, "no luck")]
+    ("garbage", "reason"),
+    [
+        (not_finite, "not finite"),
+        (of_another_layout, "does not expect: 'other'"),
+        (with_more, "larger than .* not expect: 'control'; list them in Task.expect"),
+        (failed, "no luck"),
+    ],
 )
 def test_a_client_that_always_replies_garbage_ends_the_run_with_its_reason(
     garbage: object, reason: str, stage: Stage, undisturbed: str

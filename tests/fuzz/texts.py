@@ -14,7 +14,7 @@ from fedquilt_common.experiment.section import Size
 from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.wire.broker_url import parse_broker_url
-from fedquilt_common.wire.slow_link import parse_link
+from fedquilt_common.wire.link import parse_link
 
 PLAIN = "{name: x, data: {set: digits, clients: 4}, model: {name: mlp}, algorithm: {name: fedavg}}"
 _SIZE: TypeAdapter[int] = TypeAdapter(Size)

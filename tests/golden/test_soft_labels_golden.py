@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from tests.support.data import golden_vectors
 
 from fedquilt_common.aggregation.soft_labels import (
+    Quantiser,
     confidence_weights,
-    dequantise,
     dissenting_labels,
-    quantise,
     sharpen,
     softmax,
     weighted_sum,
@@ -24,6 +23,9 @@ from fedquilt_common.algorithms.cfedakd import CFedAKD
 from fedquilt_common.algorithms.fedakd import FedAKD
 from fedquilt_common.algorithms.fedmd import FedMD
 from fedquilt_common.training.losses import DISTILLATION, divergence
+
+CLASSES = 4
+QUANTISER = Quantiser()
 
 
 @pytest.fixture(scope="module")
@@ -42,29 +44,36 @@ def replies(golden: Any, logits: NDArray[np.float32], encode: Any) -> dict[int, 
 
 
 def test_fedmd_takes_the_plain_mean(golden: Any, logits: NDArray[np.float32]) -> None:
-    found = FedMD().aggregate_labels(replies(golden, logits, FedMD().encode))["logits"]
+    found = FedMD().aggregate_labels(replies(golden, logits, FedMD().encode), CLASSES)["logits"]
     np.testing.assert_allclose(found, golden["fedmd_plain_mean(official)"], atol=1e-5)
 
 
 def test_fedakd_weighs_by_accuracy(golden: Any, logits: NDArray[np.float32]) -> None:
-    found = FedAKD().aggregate_labels(replies(golden, logits, FedAKD().encode))["logits"]
+    found = FedAKD().aggregate_labels(replies(golden, logits, FedAKD().encode), CLASSES)["logits"]
     np.testing.assert_allclose(found, golden["fedakd_accuracy_weighted(official)"], atol=1e-5)
 
 
 def test_cfedakd_quantises_each_class_over_the_samples(golden: Any, logits: NDArray[np.float32]) -> None:
     expected = golden["quantiser_variants_own"]["per_class_over_samples(code)"]
     for client, codes in enumerate(expected["local_uint8_round"]):
-        assert quantise(logits[client])["codes"].tolist() == codes
-    cut_off = {**quantise(logits[0]), "codes": np.array(expected["local_uint8_trunc"][0], np.uint8)}
-    np.testing.assert_allclose(dequantise(cut_off), expected["client0_roundtrip_with_min_max_restored"], atol=1e-5)
-    again = dequantise(quantise(logits[0]))
+        assert QUANTISER.encode(logits[client])["codes"].tolist() == codes
+    cut_off = {**QUANTISER.encode(logits[0]), "codes": np.array(expected["local_uint8_trunc"][0], np.uint8)}
+    restored = QUANTISER.decode(cut_off, CLASSES)
+    np.testing.assert_allclose(restored, expected["client0_roundtrip_with_min_max_restored"], atol=1e-5)
+    again = QUANTISER.decode(QUANTISER.encode(logits[0]), CLASSES)
     assert np.abs(again - logits[0]).max() <= expected["one_step_bound"] / 2 + 1e-6
+
+
+@pytest.mark.parametrize(("ranges", "key"), [("tensor", "whole_tensor"), ("sample", "per_sample_over_classes")])
+def test_other_ranges_of_the_quantiser(ranges: Any, key: str, golden: Any, logits: NDArray[np.float32]) -> None:
+    for client, codes in enumerate(golden["quantiser_variants_own"][key]["local_uint8_round"]):
+        assert Quantiser(ranges=ranges).encode(logits[client])["codes"].tolist() == codes
 
 
 def test_cfedakd_means_the_labels_not_the_codes(golden: Any, logits: NDArray[np.float32]) -> None:
     """The published code averages codes of different scales; ours must agree with FedAKD up to the quantisation."""
     one = CFedAKD()
-    mean_labels = one.decode(one.aggregate_labels(replies(golden, logits, one.encode)))
+    mean_labels = one.decode(one.aggregate_labels(replies(golden, logits, one.encode), CLASSES), CLASSES)
     exact = np.array(golden["fedakd_accuracy_weighted(official)"])
     steps = np.ptp(logits, axis=1).max(axis=0) / 255
     assert (np.abs(mean_labels - exact) <= steps + 1e-5).all()

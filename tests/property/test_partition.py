@@ -48,6 +48,25 @@ def test_uniform_sizes_differ_by_one_at_most(n: int, data: st.DataObject, seed: 
     assert max(sizes) - min(sizes) <= 1
 
 
+@given(labels_of, st.data(), alphas, seeds)
+def test_every_sample_once_with_cumulative_floors(
+    labels: NDArray[np.int64], data: st.DataObject, alpha: float, seed: int
+) -> None:
+    clients = data.draw(st.integers(1, len(labels)))
+    scheme = Scheme("dirichlet-per-class", alpha, 1, rounding="cumulative-floor")
+    shares = partition_by(scheme, labels, clients, seed)
+    assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(len(labels)))
+    assert min(map(len, shares)) >= 1
+
+
+def test_cumulative_floors_are_those_of_pfllib() -> None:
+    """PFLlib: ``(np.cumsum(proportions) * len(idx_k)).astype(int)[:-1]``, for a single class."""
+    parts = np.random.Generator(np.random.PCG64(5)).dirichlet(np.full(4, 0.5))
+    shares = partition_by(Scheme("dirichlet-per-class", 0.5, 1, rounding="cumulative-floor"), np.zeros(997, int), 4, 5)
+    bounds = (np.cumsum(parts) * 997).astype(int)[:-1]
+    assert [len(share) for share in shares] == np.diff([0, *bounds, 997]).tolist()
+
+
 def class_skew(alpha: float, scheme: str = "dirichlet") -> float:
     """Mean share of a client's most frequent class."""
     labels = np.arange(20_000) % 10
@@ -111,6 +130,19 @@ def test_fast_enough_for_a_hundred_clients() -> None:
 
 
 @pytest.mark.parametrize(
+    "scheme",
+    [Scheme("uniform"), Scheme("natural", subjects=np.arange(120_000) % 40_000), Scheme("labels-per-client", labels=2)],
+    ids=lambda scheme: scheme.name,
+)
+def test_time_grows_with_the_clients_and_not_with_their_square(scheme: Scheme) -> None:
+    """40,000 clients take less than 5 s; what looks at all clients for each client took minutes."""
+    started = time.perf_counter()
+    shares = partition_by(scheme, np.arange(120_000) % 10, 40_000, seed=0)
+    assert len(shares) == 40_000
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize(
     ("clients", "scheme", "alpha", "least", "expected"),
     [
         (11, "uniform", None, 1, "data.clients = 11: the data set has 10 samples"),
@@ -171,6 +203,16 @@ def test_each_client_has_its_number_of_classes_and_all_samples_are_used(
     assert max(holders) - min(holders) <= 1
     again = partition_by(scheme, labels, clients, seed)
     assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
+
+
+@pytest.mark.parametrize(("kinds", "each"), [(10, 2), (10, 5), (100, 20), (100, 50)])
+def test_the_l_labels_of_fedrolex_use_every_sample_once(kinds: int, each: int) -> None:
+    """CIFAR-10 with L = 2 and 5, CIFAR-100 with L = 20 and 50, for 100 clients."""
+    labels = np.random.default_rng(0).permutation(np.arange(50_000) % kinds)
+    shares = partition_by(Scheme("labels-per-client", labels=each), labels, 100, seed=1)
+    assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(50_000))
+    assert {len(np.unique(labels[share])) for share in shares} == {each}
+    assert {len(share) for share in shares} == {500}
 
 
 def test_clients_have_disjoint_classes_where_there_are_enough() -> None:

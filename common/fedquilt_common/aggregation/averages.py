@@ -68,6 +68,21 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
     return results
 
 
+def step_towards(old: Arrays, mean: Arrays, length: float) -> dict[str, NDArray[Any]]:
+    """Return ``old + length * (mean - old)``; if the length is 1, the mean to the bit.
+
+    Args:
+        old: has at least the arrays of ``mean``.
+        mean: floating-point arrays.
+        length: of the step.
+
+    Returns:
+        The arrays of ``mean``, in its shapes and dtypes.
+    """
+    changes = {name: np.asarray(x, np.float64) - old[name] for name, x in mean.items()}
+    return {name: np.asarray(x + (length - 1) * changes[name], x.dtype) for name, x in mean.items()}
+
+
 def aggregate(model: Arrays, updates: Mapping[ClientId, SubModelUpdate]) -> dict[str, NDArray[Any]]:
     """Replace each entry of the model by the weighted mean over the updates that have it.
 

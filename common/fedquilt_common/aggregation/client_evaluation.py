@@ -1,8 +1,9 @@
 """Evaluation by the clients: each tests the models on samples that it keeps for testing, and sends counts only.
 
-G is the global model on the union of the clients' test samples. P is each client's own model on its own test samples.
-The counts of all clients are added, and the learning task computes its metrics from the sums (for accuracies: FedReb
-thesis, section 5.3).
+G is the global model on the union of the shares' test samples, also of shares that no client has (FedReb thesis, Table
+6.2). P is each client's own model on its own test samples. The counts of all clients are added, and the learning task
+computes its metrics from the sums (for accuracies: FedReb thesis, section 5.3). The local accuracy is the global model
+on each client's samples, beside the coordinator's evaluation (FedRolex thesis, Tables 3.3 and 3.4).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api import Algorithm, ClientContext, Reply, ServerContext, State, Task
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.types import ClientId, Shapes
 
@@ -26,6 +27,7 @@ _LARGEST: Final = 1e150
 Evaluated = Literal["global", "personal"]
 BOTH: Final[tuple[Evaluated, ...]] = ("global", "personal")
 PERSONAL: Final[tuple[Evaluated, ...]] = ("personal",)
+GLOBAL: Final[tuple[Evaluated, ...]] = ("global",)
 Evaluation = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
 
 
@@ -55,9 +57,51 @@ def evaluate_on_clients(state: State, ctx: ServerContext, models: Sequence[Evalu
         dtypes=dict.fromkeys(shapes, "int64"),
     )
     replies = yield dict.fromkeys(ctx.fleet, request)
-    own = client_scores(replies, task) if "personal" in models else {}
-    report = {**state.report, f"client_{task.main.name}": own}
-    return replace(state, scores=pool_scores(replies, task, models), report=report)
+    report = {**state.report, f"client_{task.main.name}": client_scores(replies, task, models[-1])}
+    spare = count_spare(state, ctx) if models == BOTH else None
+    return replace(state, scores=pool_scores(replies, task, models, spare), report=report)
+
+
+def evaluate_locally(state: State, ctx: ServerContext, algorithm: Algorithm) -> Evaluation:
+    """Let all connected clients test the whole global model, beside the coordinator's evaluation.
+
+    There is no exchange in rounds that are not evaluated, or where the clients do not evaluate.
+
+    Args:
+        state: the state to evaluate.
+        ctx: the server context of the round.
+        algorithm: its ``evaluate`` gives the coordinator's scores.
+
+    Returns:
+        A generator for ``yield from``. It returns the state with the coordinator's scores and, if a client has test
+        samples, ``local_<metric>`` and ``mean_local_<metric>``, such as ``local_accuracy``: the learning task's main
+        metric over all clients' samples, and its plain mean over the clients. Its report has ``client_<metric>``.
+    """
+    tested = yield from evaluate_on_clients(state, ctx, GLOBAL)
+    if not tested.scores:
+        return tested
+    main = ctx.learning_task.main.name
+    own = list(tested.report[f"client_{main}"].values())
+    local = {name: tested.scores[name] for name in ("tested_samples", "tested_clients")}
+    if own:
+        local |= {f"local_{main}": tested.scores[f"global_{main}"], f"mean_local_{main}": sum(own) / len(own)}
+    return replace(tested, scores={**algorithm.evaluate(state, ctx), **local})
+
+
+def count_locally(task: Task, ctx: ClientContext) -> Reply:
+    """Test the global model of an ``EVALUATE`` task on the client's test samples."""
+    if not len(ctx.test):
+        return NO_COUNTS
+    (counts,) = ctx.learner.count(task.arrays, ctx.test)
+    return evaluation_reply(len(ctx.test), counts)
+
+
+def count_spare(state: State, ctx: ServerContext) -> ScoreCounts | None:
+    """Count for the global model on the test samples of the shares that no client has; None if there are none."""
+    if not len(ctx.spare_test):
+        return None
+    (counts,) = ctx.learner.count(state.arrays, ctx.spare_test)
+    return counts
 
 
 def evaluation_reply(
@@ -87,19 +131,25 @@ NO_COUNTS: Final = Reply({}, metrics={"samples": 0.0})
 """The reply of a client without test samples."""
 
 
-def client_scores(replies: Mapping[ClientId, Reply], task: LearningTask) -> dict[str, float]:
-    """Return the main metric of each client's own model, for clients with test samples.
+def client_scores(
+    replies: Mapping[ClientId, Reply], task: LearningTask, model: Evaluated = "personal"
+) -> dict[str, float]:
+    """Return the main metric of a model on each client's test samples, for clients that have some.
 
     Args:
         replies: as ``evaluation_reply`` returns them.
         task: computes the metric.
+        model: the client's own model, or the global one.
     """
-    scores = {client: task.scores(_counts(reply, task, "personal")) for client, reply in _tested(replies).items()}
+    scores = {client: task.scores(_counts(reply, task, model)) for client, reply in _tested(replies).items()}
     return {str(client): found[task.main.name] for client, found in scores.items() if found}
 
 
 def pool_scores(
-    replies: Mapping[ClientId, Reply], task: LearningTask, models: Sequence[Evaluated] = BOTH
+    replies: Mapping[ClientId, Reply],
+    task: LearningTask,
+    models: Sequence[Evaluated] = BOTH,
+    spare: ScoreCounts | None = None,
 ) -> dict[str, float]:
     """Add the clients' counts, and compute scores from the sums.
 
@@ -107,6 +157,7 @@ def pool_scores(
         replies: as ``evaluation_reply`` returns them; those of clients without test samples have no arrays.
         task: computes the metrics.
         models: the models that the clients evaluated.
+        spare: further counts of the global model, on test samples of no client.
 
     Returns:
         The scores of the first of ``models`` under their own names, its main metric and those of the other model also
@@ -119,7 +170,8 @@ def pool_scores(
         "tested_clients": float(len(tested)),
     }
     for model in models if tested else ():
-        found = task.scores(add_counts(_counts(reply, task, model) for reply in tested.values()))
+        further = [spare] if spare is not None and model == "global" else []
+        found = task.scores(add_counts([*(_counts(reply, task, model) for reply in tested.values()), *further]))
         scores |= found if model == models[0] else {}
         named = _own_names(model, task) if model == models[0] else [metric.name for metric in task.metrics]
         scores |= {f"{model}_{name}": found[name] for name in named if name in found}

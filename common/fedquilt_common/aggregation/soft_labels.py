@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.algorithm_api import Reply, ServerContext
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.types import Arrays, ClientId
+from fedquilt_common.types import Arrays, ClientId, Shapes
 
 Logits = NDArray[np.float32]
 """Shape (n, classes)."""
-LEVELS: Final = 255
-"""Greatest code of a label of eight bits."""
 
 
 def permutation(seed: int, count: int) -> NDArray[np.int64]:
@@ -72,36 +70,80 @@ def client_weights(replies: Mapping[ClientId, Reply], by_accuracy: bool) -> NDAr
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
-def quantise(labels: Logits) -> dict[str, NDArray[Any]]:
-    """Quantise labels to eight bits, class by class (CFedAKD; FedAKD thesis, section 4.3).
+@dataclass(frozen=True)
+class Quantiser:
+    """Turns labels into codes of few bits, with the range that they span (FedAKD thesis, section 4.3).
 
-    Labels are rounded to the nearest step of their class; a class whose labels are all equal keeps them.
-
-    Args:
-        labels: float32 of shape (n, classes).
-
-    Returns:
-        ``codes``, uint8 of shape (n, classes), and ``range``, the least and greatest label of each class, float32 of
-        shape (2, classes).
+    Attributes:
+        bits: of a code, 1 to 16.
+        ranges: what has a range of its own: each ``class``, each ``sample``, or the whole ``tensor``.
     """
-    bounds = np.stack([labels.min(axis=0), labels.max(axis=0)]).astype(np.float32)
-    low, width = bounds[0].astype(np.float64), np.ptp(bounds.astype(np.float64), axis=0)
-    steps = (labels - low) / np.where(width > 0, width, 1.0) * LEVELS
-    return {"codes": np.clip(np.rint(steps), 0, LEVELS).astype(np.uint8), "range": bounds}
+
+    bits: int = 8
+    ranges: Literal["class", "sample", "tensor"] = "class"
+
+    @property
+    def _axis(self) -> int | None:
+        """The axis over which a range spans; None: both."""
+        return {"class": 0, "sample": 1}.get(self.ranges)
+
+    @property
+    def _steps(self) -> int:
+        return int(2**self.bits - 1)
+
+    def shapes(self, samples: int, classes: int) -> Shapes:
+        """Return the shapes of what ``encode`` returns for labels of shape (samples, classes)."""
+        spans = {"class": classes, "sample": samples, "tensor": 1}[self.ranges]
+        return {"codes": (samples, -(-classes * self.bits // 8)), "range": (2, spans)}
+
+    def encode(self, labels: Logits) -> dict[str, NDArray[Any]]:
+        """Round labels to the nearest step of their range; where all labels of a range are equal, they stay.
+
+        Args:
+            labels: float32 of shape (n, classes).
+
+        Returns:
+            ``codes``, uint8 of shape (n, bytes): a sample's codes one after another, high bits first. ``range``, the
+            least and the greatest labels, float32 of shape (2, classes), (2, n) or (2, 1).
+        """
+        bounds = np.stack([np.ravel(end(labels, axis=self._axis)) for end in (np.min, np.max)]).astype(np.float32)
+        low, width = self._spread(bounds)
+        steps = np.rint((labels - low) / np.where(width > 0, width, 1.0) * self._steps)
+        return {"codes": _pack(np.clip(steps, 0, self._steps).astype(np.uint16), self.bits), "range": bounds}
+
+    def decode(self, arrays: Arrays, classes: int) -> Logits:
+        """Return the labels that ``encode`` quantised, each within half a step of its range.
+
+        Args:
+            arrays: what ``encode`` returned.
+            classes: how many the labels have.
+
+        Returns:
+            Float32 of shape (n, classes).
+        """
+        low, width = self._spread(np.asarray(arrays["range"]))
+        codes = _unpack(np.asarray(arrays["codes"]), self.bits, classes)
+        labels: Logits = (low + codes * (width / self._steps)).astype(np.float32)
+        return labels
+
+    def _spread(self, bounds: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the low ends and the widths of ranges, in shapes that broadcast with labels."""
+        low, high = bounds.astype(np.float64)
+        shape = (-1, 1) if self.ranges == "sample" else (1, -1)
+        return low.reshape(shape), (high - low).reshape(shape)
 
 
-def dequantise(arrays: Arrays) -> Logits:
-    """Return the labels that ``quantise`` quantised, each within half a step of its class.
+def _pack(codes: NDArray[np.uint16], bits: int) -> NDArray[np.uint8]:
+    """Pack each row of codes, shape (n, classes), into bytes, shape (n, ceil(classes * bits / 8))."""
+    places = np.arange(bits - 1, -1, -1, dtype=np.uint16)
+    ones = (codes[:, :, None] >> places & 1).astype(np.uint8)
+    return np.packbits(ones.reshape(len(codes), -1), axis=1)
 
-    Args:
-        arrays: ``codes`` of shape (n, classes) and ``range`` of shape (2, classes).
 
-    Returns:
-        Float32 of shape (n, classes).
-    """
-    low, high = np.asarray(arrays["range"], dtype=np.float64)
-    labels: Logits = (low + np.asarray(arrays["codes"]) * ((high - low) / LEVELS)).astype(np.float32)
-    return labels
+def _unpack(packed: NDArray[np.uint8], bits: int, classes: int) -> NDArray[np.int64]:
+    """Return the codes that ``_pack`` packed, shape (n, classes)."""
+    ones = np.unpackbits(packed, axis=1, count=classes * bits).reshape(len(packed), classes, bits)
+    return ones.astype(np.int64) @ (1 << np.arange(bits - 1, -1, -1, dtype=np.int64))
 
 
 def confidence_weights(logits: NDArray[Any]) -> NDArray[np.float64]:

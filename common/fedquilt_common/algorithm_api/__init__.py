@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedquilt_common.algorithm_api.algorithm import Algorithm, ClientContext, Round, ServerContext, ServerTools
+from fedquilt_common.algorithm_api.algorithm import (
+    Algorithm,
+    ClientContext,
+    Round,
+    ServerContext,
+    ServerTools,
+    advance_round,
+)
 from fedquilt_common.algorithm_api.learner import (
+    Batch,
+    BatchLoss,
     Learner,
     Loss,
     OutputViews,
@@ -28,8 +37,9 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithm_api.learner import Part as Part
 
 __all__ = [
-    "Algorithm", "Round", "Task", "Reply", "State", "Declaration", "declaration_of",
+    "Algorithm", "Round", "advance_round", "Task", "Reply", "State", "Declaration", "declaration_of",
     "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level",
     "ServerContext", "ServerTools", "ClientContext",
-    "Learner", "Loss", "OutputViews", "Penalty", "TrainingPhase", "TrainingResult", "deepest_exit",
+    "Learner", "Loss", "Batch", "BatchLoss", "OutputViews", "Penalty", "deepest_exit",
+    "TrainingPhase", "TrainingResult",
 ]  # fmt: skip

@@ -20,6 +20,26 @@ Round = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
 """One round: each ``yield`` is an exchange (tasks out, replies back), the return value is the next state."""
 
 
+def advance_round(round: Round, replies: Mapping[ClientId, Reply] | None) -> Mapping[ClientId, Task] | State:
+    """Let a round continue until it asks a client, or ends. An empty mapping of tasks gets no replies at once.
+
+    Args:
+        round: a generator that ``Algorithm.round`` returned.
+        replies: to its last tasks; None: it has not begun.
+
+    Returns:
+        The tasks of its next exchange, at least one, or the state with which it ends.
+    """
+    try:
+        tasks = next(round) if replies is None else round.send(replies)
+        while not tasks:
+            tasks = round.send({})
+    except StopIteration as done:
+        state: State = done.value
+        return state
+    return tasks
+
+
 class Algorithm(Protocol):
     """Both halves of a federated algorithm: a frozen dataclass whose fields are its hyper-parameters.
 
@@ -51,7 +71,8 @@ class Algorithm(Protocol):
 
         Returns:
             A generator. It yields a task for each client that takes part, and receives a reply for each client that
-            answered in time, at least one.
+            answered in time, at least one. A round may ask nobody: a ``yield`` of an empty mapping receives an empty
+            mapping at once, and a generator may end without any ``yield``. Neither publishes nor waits for anything.
         """
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
@@ -120,6 +141,13 @@ class ServerTools(Protocol):
     @property
     def prototypes(self) -> Sequence[Learner]:
         """A learner for each different model that clients have, in the order of the clients."""
+
+    @property
+    def spare_test(self) -> Examples:
+        """Samples for testing of the shares that no client has (``data.partition.shares``), shape (n, *input_shape).
+
+        n can be 0.
+        """
 
     def prototype_of(self, client: ClientId) -> int:
         """Return the position in ``prototypes`` of a client's model.
@@ -206,7 +234,8 @@ class ClientContext(Protocol):
     def test(self) -> Examples:
         """The client's samples for testing, shape (n, *input_shape); n can be 0.
 
-        Where the clients evaluate without keeping any, these are the official test samples.
+        Where the clients evaluate without keeping any, these are official test samples: all, or those of its classes
+        (``data.local_test``).
         """
 
     @property

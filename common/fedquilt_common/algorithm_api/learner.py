@@ -49,6 +49,42 @@ class Loss(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Batch:
+    """A batch in training, as a ``BatchLoss`` receives it. All tensors are on the device that trains.
+
+    Attributes:
+        loss: what training would minimise without the ``BatchLoss``: a scalar tensor that has a gradient.
+        outputs: as ``Loss`` receives them.
+        targets: as ``Loss`` receives them.
+        features: what the base passes to the model's last linear layer, float32 of shape (n, inputs of the layer), with
+            a gradient. They are of the same forward pass as the outputs, so dropout and batch statistics apply.
+        samples: the model's input, of shape (n, *input_shape), in the number format of the training.
+        positions: where the samples are in the phase's data, int64 of shape (n,).
+    """
+
+    loss: Any
+    outputs: Any
+    targets: Any
+    features: Any
+    samples: Any
+    positions: Any
+
+
+class BatchLoss(Protocol):
+    """A loss that depends on features or samples too; a function, or an object that can be called."""
+
+    def __call__(self, batch: Batch) -> Any:
+        """Return the loss of one batch as a scalar tensor that has a gradient.
+
+        To compare features with those of other models, compute these once with ``Learner.features``, and look them up
+        with ``batch.positions``.
+
+        Args:
+            batch: its samples, and what the model makes of them.
+        """
+
+
 class Penalty(Protocol):
     """Added to the loss of each batch; a function, or an object that can be called."""
 
@@ -93,6 +129,11 @@ class TrainingPhase:
             row have not lowered their loss, and returns the arrays with the lowest.
         patience: epochs without improvement, 1 or more; used with ``watch`` only.
         public: whether ``data`` tells nothing of a client's own samples, so that training on it spends no privacy.
+        batch_loss: minimised instead of ``loss``, which it receives as ``Batch.loss``. Not with ``watch``, and not
+            where training is private: such a loss has no gradient of a single sample.
+
+    Raises:
+        ValueError: both ``watch`` and ``batch_loss`` are given.
     """
 
     data: Examples
@@ -103,6 +144,11 @@ class TrainingPhase:
     watch: Examples | None = None
     patience: int = 1
     public: bool = False
+    batch_loss: BatchLoss | None = None
+
+    def __post_init__(self) -> None:
+        if self.watch is not None and self.batch_loss is not None:
+            raise ValueError("a phase with batch_loss cannot watch other samples; leave out watch or batch_loss")
 
 
 class Learner(Protocol):
@@ -119,6 +165,22 @@ class Learner(Protocol):
     @property
     def epochs(self) -> int:
         """Passes over a client's samples in a round: the experiment's ``training.epochs``."""
+
+    @property
+    def lr(self) -> float:
+        """Learning rate: that of this round, or of ``with_settings``; on the coordinator that of the first round."""
+
+    @property
+    def momentum(self) -> float:
+        """Momentum of SGD, in [0, 1); 0 for other optimisers."""
+
+    @property
+    def optimiser(self) -> str:
+        """Name of the optimiser: ``sgd``, ``adam`` or ``rmsprop``."""
+
+    @property
+    def keeps_optimiser(self) -> bool:
+        """Whether optimisers last from round to round, and momentum with them (``training.keep_optimiser``)."""
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes; the same for the same seed.
@@ -156,6 +218,7 @@ class Learner(Protocol):
         only: Collection[str] | None = None,
         epochs: int | None = None,
         public: bool = False,
+        batch_loss: BatchLoss | None = None,
     ) -> TrainingResult:
         """Train one phase from ``arrays``; the same input gives the same bits.
 
@@ -169,6 +232,7 @@ class Learner(Protocol):
             only: names of the parameters to train; None: all.
             epochs: passes over ``data``; None: ``Learner.epochs``.
             public: as in ``TrainingPhase``.
+            batch_loss: as in ``TrainingPhase``; needs the whole model, or a sub-model as ``part``.
 
         Returns:
             New arrays in the shapes of ``arrays``, and the loss without the penalty.

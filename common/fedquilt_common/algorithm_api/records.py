@@ -104,6 +104,8 @@ class Declaration:
         sub_models: whether clients may train sub-models: ``none``; ``averaged`` into one model; or ``separate``, each
             width by itself. With them, the coordinator refuses a model that cannot be cut before the run starts, and
             reports what of the model stays whole.
+        tests_updates: clients test what they have trained, so those that keep no samples for testing need the official
+            ones.
     """
 
     holdout: float | None = None
@@ -114,6 +116,7 @@ class Declaration:
     privacy: str | None = None
     pooled: str | None = None
     sub_models: Literal["none", "averaged", "separate"] = "none"
+    tests_updates: bool = False
 
 
 def declaration_of(algorithm: object) -> Declaration:

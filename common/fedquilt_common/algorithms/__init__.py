@@ -9,6 +9,7 @@ from typing import Any
 from fedquilt_common.algorithm_api import Algorithm
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
 from fedquilt_common.algorithms.all_large import AllLarge
+from fedquilt_common.algorithms.alone import Alone
 from fedquilt_common.algorithms.cfedakd import CFedAKD
 from fedquilt_common.algorithms.choices import check_choices
 from fedquilt_common.algorithms.decoupled import Decoupled
@@ -23,19 +24,26 @@ from fedquilt_common.algorithms.feddyn import FedDyn
 from fedquilt_common.algorithms.federated_dropout import FederatedDropout
 from fedquilt_common.algorithms.fedet import FedET
 from fedquilt_common.algorithms.fedmd import FedMD
+from fedquilt_common.algorithms.fednova import FedNova
 from fedquilt_common.algorithms.fedopt import FedOPT
 from fedquilt_common.algorithms.fedper import FedPer
+from fedquilt_common.algorithms.fedproto import FedProto
 from fedquilt_common.algorithms.fedprox import FedProx
 from fedquilt_common.algorithms.fedreb import FedReb
 from fedquilt_common.algorithms.fedrep import FedRep
 from fedquilt_common.algorithms.fedrod import FedROD
 from fedquilt_common.algorithms.fedrolex import FedRolex
 from fedquilt_common.algorithms.heterofl import HeteroFL
+from fedquilt_common.algorithms.moon import Moon
+from fedquilt_common.algorithms.qfedavg import QFedAvg
+from fedquilt_common.algorithms.scaffold import Scaffold
 from fedquilt_common.algorithms.scalefl import ScaleFL
+from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
 from fedquilt_common.user_imports import resolve
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
+    "fedavg-weighted": WeightedFedAvg,
     "fedprox": FedProx,
     "heterofl": HeteroFL,
     "fedrolex": FedRolex,
@@ -46,16 +54,22 @@ ALGORITHMS: dict[str, type[Any]] = {
     "all-large": AllLarge,
     "fedopt": FedOPT,
     "feddyn": FedDyn,
+    "scaffold": Scaffold,
+    "fednova": FedNova,
+    "moon": Moon,
+    "qfedavg": QFedAvg,
     "ditto": Ditto,
     "fedper": FedPer,
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "fedrod": FedROD,
     "fedreb": FedReb,
+    "alone": Alone,
     "fedmd": FedMD,
     "fedakd": FedAKD,
     "cfedakd": CFedAKD,
     "dsfl": DSFL,
+    "fedproto": FedProto,
     "feddf": FedDF,
     "fedet": FedET,
 }

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
 from fedquilt_common.algorithm_api import (
     ClientContext,
     Declaration,
@@ -64,7 +65,9 @@ class AdaptiveFL:
         dispatch: a client is sent a ``random`` member, or always the ``largest`` (the paper's AdaptiveFL+Greed).
     """
 
-    declares: ClassVar[Declaration] = Declaration(privacy="", pooled=SUB_MODELS, sub_models="averaged")
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.0, coordinator_tests=True, privacy="", pooled=SUB_MODELS, sub_models="averaged"
+    )
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})
     starts: Sequence[Start] | None = None
@@ -144,7 +147,8 @@ class AdaptiveFL:
         arrays = aggregate(state.arrays, updates) if updates else state.arrays
         all_sent = [*(sent[client] for client in replies), *(smaller[client] for client in retries)]
         used = {client: update.part for client, update in updates.items()}
-        return State(arrays, tables.arrays, _report(pool, sent, returned, all_sent), parts=used)
+        merged = State(arrays, tables.arrays, _report(pool, sent, returned, all_sent), parts=used)
+        return (yield from evaluate_locally(merged, ctx, self))
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         largest = [member for member in reversed(self.pool(ctx)) if member.name.endswith("1")]
@@ -164,6 +168,8 @@ class AdaptiveFL:
     # -- client ------------------------------------------------------------------------------------
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
+        if task.kind == EVALUATE:
+            return count_locally(task, ctx)
         pool = self.pool(ctx)
         assert task.slice is not None  # noqa: S101 - every task of this algorithm has one
         for member in nested_members(pool, task.slice):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
 from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.adaptivefl_pool import Start, cut_from, find_start
@@ -38,8 +39,12 @@ class Decoupled:
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        privacy="", pooled="each width has a mean of its own", sub_models="separate"
-    )  # fmt: skip
+        holdout=0.0,
+        coordinator_tests=True,
+        privacy="",
+        pooled="each width has a mean of its own",
+        sub_models="separate",
+    )
 
     widths: Widths = field(default_factory=lambda: {"strong": 1.0, "medium": 0.66, "weak": 0.40})
     start: Start | None = None
@@ -69,9 +74,12 @@ class Decoupled:
             models[level] = mean(of_level, like=models[level]) if of_level else models[level]
         trained = {str(client): self.widths[levels[client]] for client in sorted(replies)}
         state = self._state(models, parts, trained)
-        return replace(state, apart={client: parts[levels[client]] for client in replies})
+        merged = replace(state, apart={client: parts[levels[client]] for client in replies})
+        return (yield from evaluate_locally(merged, ctx, self))
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
+        if task.kind == EVALUATE:
+            return count_locally(task, ctx)
         part = self._part(ctx.anatomy, self.widths[str(task.scalars["level"])])
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, part=part)
         return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})

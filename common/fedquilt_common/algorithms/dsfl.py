@@ -48,13 +48,13 @@ class DSFL(OwnModel):
     def encode(self, logits: Logits) -> Arrays:
         return {"probabilities": softmax(logits)}
 
-    def decode(self, arrays: Arrays) -> Logits:
+    def decode(self, arrays: Arrays, classes: int) -> Logits:
         return np.asarray(arrays["probabilities"])
 
     def label_shapes(self, ctx: ServerContext) -> Shapes:
         return {"probabilities": (len(ctx.public), ctx.classes)}
 
-    def aggregate_labels(self, replies: Mapping[ClientId, Reply]) -> Arrays:
+    def aggregate_labels(self, replies: Mapping[ClientId, Reply], classes: int) -> Arrays:
         mean = mean_labels(replies, self.by_accuracy)["probabilities"]
         return {"probabilities": sharpen(mean, self.temperature) if self.aggregation == "era" else mean}
 
@@ -63,7 +63,7 @@ class DSFL(OwnModel):
         return State(model)
 
     def update_state(self, state: State, labels: Arrays, ctx: ServerContext) -> State:
-        seed, data = derive_seed(ctx.seed, "distil", ctx.round), Examples(ctx.public, self.decode(labels))
+        seed, data = derive_seed(ctx.seed, "distil", ctx.round), Examples(ctx.public, self.decode(labels, ctx.classes))
         return State(self.distil(ctx.learner, state.arrays, data, seed).arrays)
 
     def evaluate_clients(

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedquilt_common.aggregation.averages import mean
-from fedquilt_common.aggregation.client_evaluation import EVALUATE, NO_COUNTS, evaluate_on_clients, evaluation_reply
+from fedquilt_common.aggregation.client_evaluation import (
+    EVALUATE,
+    NO_COUNTS,
+    Evaluation,
+    evaluate_on_clients,
+    evaluation_reply,
+)
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Penalty, Reply, Round, ServerContext, State, Task
 from fedquilt_common.types import Arrays, ClientId
 
@@ -19,7 +25,8 @@ from fedquilt_common.types import Arrays, ClientId
 class FedAvg:
     """FedAvg has no hyper-parameters beyond the experiment's ``training``.
 
-    Other algorithms derive from it and override one step: ``make_task``, ``merge``, ``train``, ``test`` or ``penalty``.
+    Other algorithms derive from it and override one step: ``make_task``, ``merge``, ``train``, ``test``,
+    ``evaluate_clients`` or ``penalty``.
     """
 
     declares: ClassVar[Declaration] = Declaration(holdout=0.0, privacy="", pooled="")
@@ -29,7 +36,11 @@ class FedAvg:
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         replies = yield dict.fromkeys(ctx.select(), self.make_task(state, ctx))
-        return (yield from evaluate_on_clients(self.merge(state, replies, ctx), ctx))
+        return (yield from self.evaluate_clients(self.merge(state, replies, ctx), ctx))
+
+    def evaluate_clients(self, state: State, ctx: ServerContext) -> Evaluation:
+        """Let the clients evaluate, in the round's last exchange."""
+        return (yield from evaluate_on_clients(state, ctx))
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:
         """Return the training task that all clients of a round receive."""

@@ -6,12 +6,11 @@ F_k(w) + mu / 2 * ||w - w_t||^2. With mu = 0 it would be FedAvg; use ``name: fed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fedquilt_common.algorithm_api import Penalty
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.training.penalties import pull_to_start
 
 
 @dataclass(frozen=True)
@@ -19,17 +18,14 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term.
 
     Attributes:
-        mu: weight of the proximal term, above 0; by default that of the FedReb thesis.
+        mu: weight of the proximal term, above 0; 0.001 in the FedReb thesis.
     """
 
-    mu: float = 0.001
+    mu: float
 
     def __post_init__(self) -> None:
         if not 0 < self.mu < float("inf"):
             raise ValueError("mu must be a positive number; with mu = 0 FedProx is FedAvg: use `name: fedavg`")
 
     def penalty(self) -> Penalty:
-        return self._proximal
-
-    def _proximal(self, now: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
-        return self.mu / 2 * sum(((now[name] - start[name]) ** 2).sum() for name in now)
+        return pull_to_start(self.mu)

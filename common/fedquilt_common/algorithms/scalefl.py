@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
@@ -44,7 +45,12 @@ class ScaleFL:
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        tasks=frozenset({"classification", "regression"}), privacy="", pooled=SUB_MODELS, sub_models="averaged"
+        holdout=0.0,
+        coordinator_tests=True,
+        tasks=frozenset({"classification", "regression"}),
+        privacy="",
+        pooled=SUB_MODELS,
+        sub_models="averaged",
     )
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
@@ -94,9 +100,12 @@ class ScaleFL:
         }
         trained = {str(client): kinds[client] for client in sorted(replies)}
         used = {client: update.part for client, update in updates.items()}
-        return State(aggregate(state.arrays, updates), report={"trained": trained}, parts=used)
+        merged = State(aggregate(state.arrays, updates), report={"trained": trained}, parts=used)
+        return (yield from evaluate_locally(merged, ctx, self))
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
+        if task.kind == EVALUATE:
+            return count_locally(task, ctx)
         distil = bool(task.scalars.get(DISTIL, True))
         loss = partial(self.loss, distil=distil) if ctx.learning_task.name == "classification" else None
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)

@@ -113,6 +113,9 @@ PUBLISHED: Final[Mapping[str, PublishedSet]] = {
         NeededFile("train/*.json", ("train/**/*.json*", "data/train/**/*.json*")),
         NeededFile("test/*.json", ("test/**/*.json*", "data/test/**/*.json*")),
     )),
+    "harb": PublishedSet("classification", "not published; your own recordings", 0, (
+        NeededFile("volunteer/walking*.txt", ("*/walking*", "*/studying*", "*/sleeping*")),
+    )),
     "harbox": PublishedSet("classification", "non-commercial, academic research only", 132, (
         NeededFile("large_scale_HARBox", ("large_scale_HARBox/*/*_train.txt*", "*/*_train.txt*")),
     )),

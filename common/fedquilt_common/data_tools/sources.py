@@ -157,6 +157,10 @@ STEPS: Final[Mapping[str, str]] = {
         "LEAF builds it: clone https://github.com/TalwalkarLab/leaf, run `./preprocess.sh -s niid --sf 1.0 -k 0 "
         "-t sample` in data/femnist, and copy the folders train and test of data/femnist/data into {folder}."
     ),
+    "harb": (
+        "The FedAKD thesis does not publish its recordings. Make your own with a wristband: a folder for each "
+        "volunteer in {folder}, with files such as anna/walking-1.txt. docs/datasets.md describes their lines."
+    ),
     "widar": (
         "Register on http://tns.thss.tsinghua.edu.cn/widar3.0, accept the licence there, download BVP.zip, and put it "
         "into {folder} as it is."

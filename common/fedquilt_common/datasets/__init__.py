@@ -21,6 +21,7 @@ DATASETS: dict[str, str] = {
     "epic-sounds": "fedquilt_common.datasets.epic_sounds:load",
     "fashion-mnist": "fedquilt_common.datasets.fashion_mnist:load",
     "femnist": "fedquilt_common.datasets.femnist:load",
+    "harb": "fedquilt_common.datasets.harb:load",
     "harbox": "fedquilt_common.datasets.harbox:load",
     "mnist": "fedquilt_common.datasets.mnist:load",
     "stack-overflow": "fedquilt_common.datasets.stack_overflow:load",

@@ -85,8 +85,11 @@ def share_labels(
             f"{clients} clients; choose {least} to {len(kinds)}"
         )
     has = np.zeros((clients, len(kinds)), dtype=bool)
+    holders = np.zeros(len(kinds), dtype=np.int64)
     for client in range(clients):
-        has[client, np.lexsort((rng.permutation(len(kinds)), has.sum(axis=0)))[:each]] = True
+        drawn = np.lexsort((rng.permutation(len(kinds)), holders))[:each]
+        has[client, drawn] = True
+        holders[drawn] += 1
     shares: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
     for kind, owners, count in zip(kinds, has.T, per_class, strict=True):
         if count < owners.sum():

@@ -1,8 +1,12 @@
 """HARBox: five activities of daily life, windows of 2 s of nine inertial axes at 50 Hz, of about 120 persons.
 
+The phones recorded at about 50 Hz. As the authors describe, the readings are resampled at 50 Hz, here by linear
+interpolation at their times; no window spans a pause of more than 1 s. Each axis is scaled to 0 to 1 over all training
+windows, as the authors' IMU data are, so that these can be its public set.
+
 Ouyang et al., "ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition", MobiSys 2021.
 Reads the folder ``large_scale_HARBox`` as its authors publish it, in ``<FEDQUILT_DATA>/harbox``: a folder for each
-person with files such as ``Walk_train.txt``. A row is an instant: milliseconds and nine axes; a window has 100 rows.
+person with files such as ``Walk_train.txt``. A row is an instant: milliseconds and nine axes. A window has 100 rows.
 Some persons lack some activities.
 """
 
@@ -14,13 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file, inner_folder
-from fedquilt_common.datasets.tables import read_table, split_each_person
+from fedquilt_common.datasets.tables import read_numbers, split_each_person
+from fedquilt_common.datasets.windows import cut_windows, resample, scale_channels
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
 
 NAME = "harbox"
 ACTIVITIES = ("Call", "Hop", "typing", "Walk", "Wave")
 TIMES, AXES = 100, 9
+PERIOD = 20.0
+"""Milliseconds between two rows of a window."""
+GAP = 1000.0
+"""Milliseconds that no window spans."""
 _FOLDER = "large_scale_HARBox"
 
 
@@ -44,11 +53,13 @@ def load(folder: Path | None = None) -> Dataset:
         raise DataUnavailableError(
             f"{place}: holds no folder of a person with files such as 1/Walk_train.txt; put them there"
         )
-    return split_each_person(NAME, np.concatenate(parts), np.array(labels), np.array(persons), len(ACTIVITIES))
+    found = split_each_person(NAME, np.concatenate(parts), np.array(labels), np.array(persons), len(ACTIVITIES))
+    scale_channels(found.train.x, found.test.x)
+    return found
 
 
 def _read_windows(path: Path) -> NDArray[np.float32]:
     """Read the full windows of a file, shape (n, axes, times); rows that do not fill a window are left out."""
-    rows = read_table(path, 1 + AXES)[:, 1:]
-    whole = len(rows) // TIMES * TIMES
-    return np.ascontiguousarray(rows[:whole].reshape(-1, TIMES, AXES).transpose(0, 2, 1))
+    rows = read_numbers(path, 1 + AXES)
+    parts = resample(rows[:, 0], rows[:, 1:], PERIOD, GAP)
+    return np.concatenate([cut_windows(part, TIMES, TIMES) for part in parts])

@@ -7,16 +7,18 @@ probability of the class), so that every sample is used once.
 
 ``dirichlet-per-class`` is the scheme of Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
 Networks", ICML 2019, which the FedReb thesis uses. For each class the clients' parts come from Dir(alpha). A client
-that has its equal share of all samples gets nothing of the following classes.
+that has its equal share of all samples gets nothing of the following classes. The paper does not say how parts of a
+class become whole numbers: by largest remainder here, or by cumulative floor as in PFLlib (Zhang et al., 2023).
 
 ``natural`` keeps each person's samples together. ``per-class`` and ``labels-per-client`` are in ``class_partition.py``.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from fedquilt_common.datasets.class_partition import share_labels, share_per_cla
 from fedquilt_common.errors import ExperimentError
 
 ClassCounts = NDArray[np.int64]
+CountRounding = Literal["largest-remainder", "cumulative-floor"]
 _TRIES = 100
 _USUAL_LEAST = 10
 
@@ -42,6 +45,7 @@ class Scheme:
         classes: least and greatest number of classes of a client; None: all. For ``per-class``.
         labels: number of classes of a client; for ``labels-per-client``.
         overlap: clients draw their samples independently; for ``per-class``.
+        rounding: how parts of a class become whole numbers of samples; for ``dirichlet-per-class``.
         subjects: the person of each sample, shape (n,); None if the data set does not have them.
     """
 
@@ -52,6 +56,7 @@ class Scheme:
     classes: tuple[int, int] | None = None
     labels: int | None = None
     overlap: bool = False
+    rounding: CountRounding = "largest-remainder"
     subjects: NDArray[np.integer] | None = None
 
 
@@ -89,7 +94,7 @@ def _partition_by(scheme: Scheme, labels: NDArray[np.integer], clients: int, see
         _check_classes(labels, scheme.name)
         return share_labels(labels, clients, scheme.labels or 1, rng)
     least = scheme.min_samples or min(_USUAL_LEAST, len(labels) // clients)
-    return partition(labels, clients, scheme.name, scheme.alpha, least, seed)
+    return partition(labels, clients, scheme.name, scheme.alpha, least, seed, scheme.rounding)
 
 
 def check_smallest(shares: Sequence[NDArray[np.int64]], least: int | None) -> None:
@@ -111,7 +116,13 @@ def check_smallest(shares: Sequence[NDArray[np.int64]], least: int | None) -> No
 
 
 def partition(
-    labels: NDArray[np.integer], clients: int, scheme: str, alpha: float | None, min_samples: int, seed: int
+    labels: NDArray[np.integer],
+    clients: int,
+    scheme: str,
+    alpha: float | None,
+    min_samples: int,
+    seed: int,
+    rounding: CountRounding = "largest-remainder",
 ) -> list[NDArray[np.int64]]:
     """Divide all samples among clients; the same arguments give the same result on every machine.
 
@@ -122,6 +133,7 @@ def partition(
         alpha: parameter of the Dirichlet distributions, above 0.
         min_samples: least number of samples of a client.
         seed: of the random draws.
+        rounding: how parts of a class become whole numbers of samples; for dirichlet-per-class.
 
     Returns:
         For each client the sorted indices of its samples, int64 of shape (samples,); each sample has one client.
@@ -133,14 +145,18 @@ def partition(
     rng = np.random.Generator(np.random.PCG64(seed))
     if scheme == "uniform":
         return [np.sort(share) for share in np.array_split(rng.permutation(len(labels)), clients)]
-    if scheme not in _DRAWS:
-        raise ExperimentError(f"data.partition.scheme = {scheme}: choose 'uniform' or one of {', '.join(_DRAWS)}")
+    if scheme not in _DIRICHLET:
+        raise ExperimentError(f"data.partition.scheme = {scheme}: choose 'uniform' or one of {', '.join(_DIRICHLET)}")
     if alpha is None or not 0 < alpha < float("inf"):
         raise ExperimentError(f"data.partition.alpha = {alpha}: must be a number above 0")
     _check_classes(labels, scheme)
-    return _share_dirichlet(
-        labels, clients, min_samples, rng, lambda per_class: _DRAWS[scheme](per_class, clients, alpha, rng)
-    )
+
+    def draw(per_class: ClassCounts) -> ClassCounts:
+        if scheme == "dirichlet":
+            return _share_by_client(per_class, clients, alpha, rng)
+        return _share_by_class(per_class, clients, alpha, rng, _ROUNDINGS[rounding])
+
+    return _share_dirichlet(labels, clients, min_samples, rng, draw)
 
 
 def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
@@ -178,7 +194,9 @@ def _share_persons(subjects: NDArray[np.integer] | None, clients: int) -> list[N
             f"{where}: {clients} clients (data.clients) need as many persons; there are {len(persons)}, "
             "so use fewer clients"
         )
-    return [np.flatnonzero(np.isin(subjects, persons[client::clients])) for client in range(clients)]
+    owner = np.searchsorted(persons, subjects) % clients
+    ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
+    return np.split(np.argsort(owner, kind="stable"), ends)
 
 
 def _share_dirichlet(
@@ -221,32 +239,52 @@ def _share_by_client(per_class: ClassCounts, clients: int, alpha: float, rng: np
     return _share_out(per_class, np.nan_to_num(sizes[:, None] * classes))
 
 
-def _share_by_class(per_class: ClassCounts, clients: int, alpha: float, rng: np.random.Generator) -> ClassCounts:
+def _share_by_class(
+    per_class: ClassCounts,
+    clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    share_out: Callable[[ClassCounts, NDArray[np.float64]], ClassCounts],
+) -> ClassCounts:
     counts = np.zeros((clients, len(per_class)), dtype=np.int64)
     fair = int(per_class.sum()) / clients
     for kind, number in enumerate(per_class):
         parts = np.nan_to_num(rng.dirichlet(np.full(clients, alpha))) * (counts.sum(axis=1) < fair)
-        counts[:, kind] = _share_out(np.array([number]), parts[:, None])[:, 0]
+        counts[:, kind] = share_out(np.array([number]), parts[:, None])[:, 0]
     return counts
 
 
 def _share_out(per_class: ClassCounts, weights: NDArray[np.float64]) -> ClassCounts:
     """Divide each class in proportion to ``weights``, shape (clients, classes), rounded by largest remainder."""
-    total = weights.sum(axis=0)
-    weights = np.where(total > 0, weights, 1.0)
-    quota = weights / weights.sum(axis=0) * per_class
+    quota = _parts(weights) * per_class
     counts: ClassCounts = np.floor(quota).astype(np.int64)
     rank = np.argsort(np.argsort(counts - quota, axis=0, kind="stable"), axis=0, kind="stable")
     counts += rank < per_class - counts.sum(axis=0)
     return counts
 
 
+def _share_out_by_floor(per_class: ClassCounts, weights: NDArray[np.float64]) -> ClassCounts:
+    """Divide each class at the floors of the cumulative parts, as PFLlib does; the last client gets what is left."""
+    bounds: ClassCounts = np.floor(np.cumsum(_parts(weights), axis=0) * per_class).astype(np.int64)
+    bounds[-1] = per_class
+    return np.diff(np.minimum(bounds, per_class), axis=0, prepend=0)
+
+
+def _parts(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each client's part of each class, shape (clients, classes); equal parts where all weights are 0."""
+    filled = np.where(weights.sum(axis=0) > 0, weights, 1.0)
+    parts: NDArray[np.float64] = filled / filled.sum(axis=0)
+    return parts
+
+
 def _top_up(counts: ClassCounts, least: int) -> None:
     """Move samples from the largest client's largest class to each client that has fewer than ``least``, in place."""
     sizes = counts.sum(axis=1)
-    for poor in np.flatnonzero(sizes < least):
+    largest = [(-int(size), client) for client, size in enumerate(sizes)]  # ties go to the first client
+    heapq.heapify(largest)
+    for poor in np.flatnonzero(sizes < least).tolist():
         while sizes[poor] < least:
-            rich = int(sizes.argmax())
+            rich = _pop_largest(largest, sizes)
             kind = int(counts[rich].argmax())
             moved = min(int(least - sizes[poor]), int(sizes[rich]) - least, int(counts[rich, kind]))
             moved = max(1, moved // 2)  # half of them, so that one client does not give them all
@@ -254,8 +292,19 @@ def _top_up(counts: ClassCounts, least: int) -> None:
             counts[poor, kind] += moved
             sizes[rich] -= moved
             sizes[poor] += moved
+            heapq.heappush(largest, (-int(sizes[rich]), rich))
+            heapq.heappush(largest, (-int(sizes[poor]), poor))
 
 
-_DRAWS: Final[Mapping[str, Callable[[ClassCounts, int, float, np.random.Generator], ClassCounts]]] = {
-    "dirichlet": _share_by_client, "dirichlet-per-class": _share_by_class,
+def _pop_largest(largest: list[tuple[int, int]], sizes: ClassCounts) -> int:
+    """Remove and return the client with most samples from a heap that has outdated entries too."""
+    while True:
+        size, client = heapq.heappop(largest)
+        if -size == sizes[client]:
+            return client
+
+
+_DIRICHLET: Final = ("dirichlet", "dirichlet-per-class")
+_ROUNDINGS: Final[Mapping[CountRounding, Callable[[ClassCounts, NDArray[np.float64]], ClassCounts]]] = {
+    "largest-remainder": _share_out, "cumulative-floor": _share_out_by_floor,
 }  # fmt: skip

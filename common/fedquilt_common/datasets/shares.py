@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +46,46 @@ class Share:
     test: SampleIndices
 
 
+@dataclass(frozen=True, eq=False)
+class Shares(Sequence[Share]):
+    """Many shares in two arrays: an array for each of 400,000 clients would take ten times the memory.
+
+    Args:
+        indices: of all shares, one after the other, each with its samples for training first; int64 of shape (n,).
+        ends: where the samples for training and for testing of each share end in ``indices``, int64 of shape
+            (shares, 2).
+    """
+
+    indices: SampleIndices
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def pack(cls, shares: Iterable[Share]) -> Shares:
+        """Store shares, which are read one at a time."""
+        indices, ends = array("q"), array("q")
+        for share in shares:
+            for index in (share.train, share.test):
+                indices.frombytes(index.astype(np.int64).tobytes())
+                ends.append(len(indices))
+        return cls(np.array(indices, np.int64), np.array(ends, np.int64).reshape(-1, 2))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, place: int) -> Share: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Share]: ...
+    def __getitem__(self, place: int | slice) -> Share | Sequence[Share]:
+        """Return a share, or several."""
+        if isinstance(place, slice):
+            return Shares.pack(self[one] for one in range(len(self))[place])
+        one = range(len(self))[place]
+        start = int(self.ends[one - 1, 1]) if one else 0
+        middle, end = self.ends[one].tolist()
+        return Share(self.indices[start:middle], self.indices[middle:end])
+
+
 def shares(
     experiment: Experiment, dataset: Dataset, holdout: float = 0.0, allowed: Collection[str] = ()
 ) -> Sequence[Share]:
@@ -57,7 +99,7 @@ def shares(
         allowed: packages from which a user's feature extractor may come.
 
     Returns:
-        One share for each client, in client order.
+        One share for each client, in client order, then those that no client has (``data.partition.shares``).
 
     Raises:
         ExperimentError: the data set cannot be partitioned as ``data.partition`` requires.
@@ -65,16 +107,17 @@ def shares(
     """
     cut = _cut(experiment, dataset, allowed)
     if experiment.data.partition.overlap:
-        return _split_overlapping(cut, _count_samples(experiment, dataset), holdout, experiment.seed)
-    return [_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut)]
+        samples = _count_samples(experiment, dataset)
+        return Shares.pack(_split_overlapping([*cut], samples, holdout, experiment.seed))
+    return Shares.pack(_split(index, holdout, experiment.seed, client) for client, index in enumerate(cut))
 
 
 def _count_samples(experiment: Experiment, dataset: Dataset) -> int:
     return len(dataset.train) + (len(dataset.test) if experiment.data.mixed else 0)
 
 
-def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> list[SampleIndices]:
-    """Return the indices of each client's samples, ascending."""
+def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> Iterable[SampleIndices]:
+    """Return the indices of each share's samples, ascending."""
     data, part, labels, subjects = experiment.data, experiment.data.partition, dataset.train.y, dataset.subjects
     if data.mixed:
         _check_mixed(part.scheme, subjects)
@@ -84,7 +127,7 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
     if part.scheme == "manual":
         cut = read_mapping(str(part.file), part.sha256, count, free)
         check_smallest(cut, part.min_samples)
-        return cut[: data.clients]
+        return cut
     classes = classes_for(
         part,
         labels[free],
@@ -94,9 +137,9 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
     )
     scheme = Scheme(
         part.scheme, part.alpha, part.min_samples, part.per_class, part.classes, part.labels, part.overlap,
-        None if subjects is None else subjects[free],
+        part.rounding or "largest-remainder", None if subjects is None else subjects[free],
     )  # fmt: skip
-    return [free[index] for index in partition_by(scheme, classes, count, seed)[: data.clients]]
+    return (free[index] for index in partition_by(scheme, classes, count, seed))
 
 
 def _check_mixed(scheme: str, subjects: SampleIndices | None) -> None:
@@ -158,12 +201,14 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm) -> float:
     Raises:
         ExperimentError: the algorithm cannot be evaluated with this ``data.holdout`` or ``data.mixed``.
     """
-    data, declared = experiment.data, declaration_of(algorithm)
-    chosen = data.holdout if data.holdout is not None else (declared.holdout or 0.0)
-    if chosen and declared.holdout is None:
+    data, declared, own_labels = experiment.data, declaration_of(algorithm), experiment.data.local_test == "own-labels"
+    usual = 0.0 if own_labels else declared.holdout or 0.0
+    chosen = data.holdout if data.holdout is not None else usual
+    if (chosen or own_labels) and declared.holdout is None:
+        key = f"data.holdout = {chosen}" if chosen else "data.local_test = own-labels"
         raise ExperimentError(
-            f"data.holdout = {chosen}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data "
-            "set's test split; remove this key"
+            f"{key}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data set's test split; "
+            "remove this key"
         )
     if data.mixed and declared.coordinator_tests:
         raise ExperimentError(
@@ -184,6 +229,16 @@ def clients_evaluate(algorithm: Algorithm) -> bool:
     Clients that keep no samples for testing use the official test samples.
     """
     return declaration_of(algorithm).own_models
+
+
+def select_own_labels(official: Examples, own: Examples) -> Examples:
+    """Return the official test samples of the classes that a client has: ``data.local_test: own-labels``.
+
+    Args:
+        official: all official test samples, with classes of shape (n,).
+        own: the client's training samples.
+    """
+    return official.take(np.flatnonzero(np.isin(official.y, np.unique(own.y))))
 
 
 def take_samples(dataset: Dataset, index: SampleIndices) -> Examples:

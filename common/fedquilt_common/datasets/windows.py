@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Final, TypeVar
@@ -35,6 +36,60 @@ def cut_windows(rows: NDArray[np.float32], length: int, stride: int) -> NDArray[
         return np.empty((0, rows.shape[1], length), dtype=rows.dtype)
     windows: NDArray[np.float32] = np.lib.stride_tricks.sliding_window_view(rows, length, axis=0)[::stride].copy()
     return windows
+
+
+def split_at_gaps(times: NDArray[np.float64], rows: NDArray[np.float32], gap: float) -> list[NDArray[np.float32]]:
+    """Split a time series wherever two readings lie further apart than ``gap``.
+
+    Args:
+        times: of the readings, ascending, shape (n,); in the unit of ``gap``.
+        rows: of shape (n, channels).
+        gap: the largest time between neighbours.
+    """
+    return np.split(rows, np.flatnonzero(np.diff(times) > gap) + 1)
+
+
+def resample(
+    times: NDArray[np.float64], rows: NDArray[np.float64], period: float, gap: float
+) -> list[NDArray[np.float32]]:
+    """Interpolate a time series at equal distances, without crossing gaps.
+
+    Args:
+        times: of the readings, in any order, shape (n,); the first reading of each time counts.
+        rows: of shape (n, channels).
+        period: time between two rows of the result, in the unit of ``times``.
+        gap: readings that lie further apart are in different parts.
+
+    Returns:
+        For each part between gaps its rows, of shape (m, channels), from its first reading on.
+    """
+    order, first = np.unique(times, return_index=True)
+    known = rows[first]
+    bounds = [0, *(np.flatnonzero(np.diff(order) > gap) + 1).tolist(), len(order)]
+    parts = []
+    for start, end in itertools.pairwise(bounds):
+        own = order[start:end]
+        grid = own[0] + period * np.arange(int((own[-1] - own[0]) / period + 1e-6) + 1)
+        columns = [np.interp(grid, own, known[start:end, channel]) for channel in range(rows.shape[1])]
+        parts.append(np.column_stack(columns).astype(np.float32))
+    return parts
+
+
+def scale_channels(train: NDArray[np.float32], test: NDArray[np.float32]) -> None:
+    """Scale each channel of the training windows to 0 to 1, in place; scale the test windows alike.
+
+    The training windows alone determine the least and the greatest value, so test windows can lie outside. A constant
+    channel becomes 0 in the training windows.
+
+    Args:
+        train: of shape (n, channels, ...).
+        test: of shape (m, channels, ...).
+    """
+    for channel in range(train.shape[1]):
+        low, high = train[:, channel].min(), train[:, channel].max()
+        for part in (train, test):
+            part[:, channel] -= low
+            part[:, channel] /= high - low if high > low else np.float32(1)
 
 
 def standardise_channels(train: NDArray[np.float32], test: NDArray[np.float32]) -> None:

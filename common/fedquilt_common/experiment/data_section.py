@@ -19,7 +19,7 @@ _PSEUDO_CLASSES = frozenset({"bins", "clusters", "features"})
 _SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
     "uniform": frozenset(), "natural": frozenset(), "subject": frozenset(), "manual": frozenset({"file", "sha256"}),
     "dirichlet": frozenset({"alpha"}) | _PSEUDO_CLASSES,
-    "dirichlet-per-class": frozenset({"alpha"}) | _PSEUDO_CLASSES,
+    "dirichlet-per-class": frozenset({"alpha", "rounding"}) | _PSEUDO_CLASSES,
     "labels-per-client": frozenset({"labels"}) | _PSEUDO_CLASSES,
     "per-class": frozenset({"per_class", "classes", "overlap"}) | _PSEUDO_CLASSES,
 }  # fmt: skip
@@ -33,6 +33,9 @@ class Partition(Section):
         scheme: the rule by which each client gets its share.
         alpha: how even the shares of the Dirichlet schemes are; smaller is more uneven. Required for these schemes,
             forbidden otherwise.
+        rounding: how the clients' parts of a class become whole numbers of samples; `dirichlet-per-class` only.
+            `largest-remainder`: the clients with the largest remainders get one more. `cumulative-floor`: each class is
+            cut at the floors of the cumulative parts, as in PFLlib. null: `largest-remainder`.
         labels: classes of a client. Required for `labels-per-client`, forbidden otherwise.
         per_class: samples of each class that a client has. Required for `per-class`, forbidden otherwise (FedAKD
             thesis, section 3.7.3).
@@ -59,6 +62,7 @@ class Partition(Section):
         "dirichlet", "dirichlet-per-class", "uniform", "labels-per-client", "per-class", "natural", "subject", "manual"
     ] = "uniform"
     alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    rounding: Literal["largest-remainder", "cumulative-floor"] | None = None
     labels: Positive | None = None
     per_class: Positive | None = None
     classes: Annotated[tuple[Positive, Positive], Field(strict=False)] | None = None
@@ -239,6 +243,8 @@ class Data(Section):
         partition: how the samples are divided among the clients.
         holdout: part of its samples that each client keeps for testing; then the clients evaluate. 0: the coordinator
             evaluates on the data set's test split. null: 0.25 for algorithms with personal models, else 0.
+        local_test: what a client tests on. `holdout`: the samples that it keeps. `own-labels`: the official test
+            samples of the classes that it has, as in FedRolex's code; then it keeps none. Needs classes.
         mixed: divide the official test samples among the clients, too; needs a `holdout` (FedReb thesis, section 5.3).
         public: the public set, for algorithms that exchange soft labels: `samples`; or `set` or `file`, each with or
             without `samples`.
@@ -253,9 +259,10 @@ class Data(Section):
     """
 
     set: Annotated[str, Field(min_length=1, max_length=200)] = OWN
-    clients: Annotated[int, Field(ge=1, le=100_000)]
+    clients: Annotated[int, Field(ge=1, le=400_000)]
     partition: Partition = Partition()
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    local_test: Literal["holdout", "own-labels"] = "holdout"
     mixed: bool = False
     public: Public | None = None
     normalise: Normalise | None = None
@@ -267,7 +274,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _check_delivery(self) -> Data:
-        problems = [*self._find_misplaced(), *self._find_missing()]
+        problems = [*self._find_misplaced(), *self._find_missing(), *self._find_test_problems()]
         if problems:
             raise validation_error(problems)
         return self
@@ -280,6 +287,15 @@ class Data(Section):
                 yield Problem(key, None, f"the delivery '{self.delivery}' does not use it; remove it")
         if self.form is not None and self.set != OWN:
             yield Problem("set", self.set, "the form replaces it; remove one of the two")
+
+    def _find_test_problems(self) -> Iterator[Problem]:
+        """List the keys that contradict ``local_test``."""
+        if self.local_test == "holdout":
+            return
+        why = "data.local_test is own-labels: clients test on official test samples; remove one of the two"
+        for key in ("holdout", "mixed", "label_noise"):
+            if getattr(self, key):
+                yield Problem(key, getattr(self, key) if key != "label_noise" else None, why)
 
     def _find_missing(self) -> Iterator[Problem]:
         """List the keys that the delivery lacks."""

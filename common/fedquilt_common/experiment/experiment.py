@@ -28,8 +28,8 @@ from fedquilt_common.experiment.sections import (
     clients_of_ratio,
 )
 from fedquilt_common.files.yaml_text import dump_yaml
+from fedquilt_common.wire.link import BOUNDS, Link
 from fedquilt_common.wire.message_base import Name
-from fedquilt_common.wire.slow_link import BOUNDS, Link
 
 
 class Experiment(Section):
@@ -145,6 +145,17 @@ class Experiment(Section):
                 return line, client - first
             first += line.clients
         return None
+
+    def private_clients(self) -> Iterator[tuple[int, Privacy]]:
+        """Yield each client that trains with local differential privacy, with its privacy, in client order."""
+        first = 0
+        for line in self.fleet:
+            sections = [variant.privacy for variant in self._variants_of(line)]
+            for client in range(line.clients if any(sections) else 0):
+                section = sections[client % len(sections)]
+                if section is not None:
+                    yield first + client, section
+            first += line.clients
 
     @property
     def variants(self) -> list[Variant]:
@@ -266,7 +277,15 @@ def _complete_variant(variant: Any, raw: Mapping[str, Any], line: Mapping[str, A
         return variant
     if own.get("optimiser", "sgd") != "sgd":
         usual = {key: value for key, value in usual.items() if key != "momentum"}  # which only sgd has
-    return {"model": raw.get("model"), **variant, "training": {**usual, **own}}
+    return {**variant, "model": _complete_model(variant, raw), "training": {**usual, **own}}
+
+
+def _complete_model(variant: Mapping[str, Any], raw: Mapping[str, Any]) -> Any:
+    """Return the variant's model with the initialisation of the experiment's, or the experiment's model."""
+    own, usual = variant.get("model", raw.get("model")), raw.get("model")
+    if not isinstance(own, Mapping) or not isinstance(usual, Mapping) or "initialisation" not in usual:
+        return own
+    return {"initialisation": usual["initialisation"], **own}
 
 
 def _find_privacy_problems(experiment: Experiment) -> Iterator[Problem]:

@@ -16,9 +16,10 @@ from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, Js
 
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.experiment.section import KIB, MIB, Positive, Problem, Section, Size, validation_error
-from fedquilt_common.types import Precision
+from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
-from fedquilt_common.wire.slow_link import BOUNDS, Link
+from fedquilt_common.wire.link import BOUNDS, Link, open_problem
+from fedquilt_common.wire.windowed_transfer import TIMEOUT
 
 
 class _NamedChoice(BaseModel):
@@ -37,11 +38,15 @@ class Model(_NamedChoice):
 
     Args:
         name: name of the model, or `package:factory` for your own.
+        initialisation: the first numbers of a model's layers. `torch`: torch's defaults. `keras`: those of Keras, such
+            as Glorot uniform weights and zero biases.
     """
+
+    initialisation: Literal["torch", "keras"] = "torch"
 
     @property
     def params(self) -> dict[str, Any]:
-        """All keys but the name."""
+        """All keys but the name and the initialisation."""
         return self._parameters()
 
 
@@ -173,13 +178,32 @@ class Schedule(Section):
         return done, length
 
 
+class BatchAugment(Section):
+    """Random changes of the images that a client trains on, drawn again for each batch. Evaluation has none.
+
+    Args:
+        crop: greatest shift in pixels: each image is padded with black by so many on each side and cropped to its size.
+        flip: mirror each image left to right with probability 0.5.
+    """
+
+    crop: Annotated[int, Field(ge=0, le=1000)] = 0
+    flip: bool = False
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> BatchAugment:
+        if not self.crop and not self.flip:
+            raise validation_error([Problem("crop", 0, "nothing would change; set crop, such as 4, or flip: true")])
+        return self
+
+
 class Training(Section):
     """A client's training in a task: gradient descent in batches.
 
     Args:
         epochs: passes over the client's samples in a task.
         batch: samples in a step.
-        optimiser: torch's optimiser with its defaults.
+        optimiser: torch's optimiser with its defaults. `rmsprop-keras` and `adam-keras` have Keras's defaults: rho 0.9
+            instead of 0.99 for RMSprop, and an epsilon of 1e-7 for both.
         keep_optimiser: a client's optimisers last from task to task in its private memory, and momentum with them. By
             default each task starts with a new optimiser.
         lr: learning rate of the first round.
@@ -187,6 +211,7 @@ class Training(Section):
         schedule: other changes of the learning rate from round to round; null: `lr_decay` alone. Give one of the two.
         sampling: samples of an epoch. `shuffled`: each sample once. `balanced`: as many draws with replacement, where
             each class that the client has is equally likely; needs a data set with classes.
+        augment: random crops and flips of the images of a batch, as for CIFAR-10: `{crop: 4, flip: true}`; null: none.
         mosaic: probability that an image of a batch becomes a mosaic of four of the client's images; for detection.
         momentum: momentum of `sgd`; the other optimisers do not have it.
         weight_decay: weight decay, as torch's optimiser applies it.
@@ -198,12 +223,13 @@ class Training(Section):
 
     epochs: Positive = 1
     batch: Positive = 32
-    optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
+    optimiser: OptimiserName = "sgd"
     keep_optimiser: bool = False
     lr: Annotated[float, Field(gt=0)] = 0.05
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     schedule: Schedule | None = None
     sampling: Literal["shuffled", "balanced"] = "shuffled"
+    augment: BatchAugment | None = None
     mosaic: Annotated[float, Field(ge=0, le=1)] = 0.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -267,6 +293,9 @@ def _bounded(least: float, most: float) -> Any:
     return Field(ge=least, le=most)
 
 
+_OpenTime = Annotated[tuple[float, float], Field(strict=False)]
+
+
 class LinkSpec(Section):
     """How narrow and lossy the link to a board is.
 
@@ -275,16 +304,36 @@ class LinkSpec(Section):
         latency: seconds that each packet takes.
         loss: part of the packets that are lost.
         mtu: largest packet in bytes; null: no limit.
+        window: packets that are sent before their acknowledgements are awaited (FedAKD thesis, Table 4.4: 3); then no
+            chunk is lost. null: nothing is acknowledged, and the protocol repairs lost chunks.
+        timeout: seconds after which packets of a window without an acknowledgement are sent again.
+        open: the times in which the link is open, such as `[[0, 30], [90, 120]]`, in seconds of each period; null:
+            always. `fedquilt bench route` computes them for a drone.
+        period: seconds after which the open times repeat; required with `open`. Periods are counted from the start of
+            1970, for all boards alike.
     """
 
     rate: Annotated[float, _bounded(*BOUNDS["rate"])] | None = None
     latency: Annotated[float, _bounded(*BOUNDS["latency"])] = 0.0
     loss: Annotated[float, _bounded(*BOUNDS["loss"])] = 0.0
     mtu: Annotated[int, _bounded(*BOUNDS["mtu"])] | None = None
+    window: Annotated[int, _bounded(*BOUNDS["window"])] | None = None
+    timeout: Annotated[float, _bounded(*BOUNDS["timeout"])] = TIMEOUT
+    open: Annotated[tuple[_OpenTime, ...], Field(strict=False, min_length=1, max_length=1000)] | None = None
+    period: Annotated[float, _bounded(*BOUNDS["period"])] | None = None
+
+    @model_validator(mode="after")
+    def _check_open(self) -> LinkSpec:
+        if problem := open_problem(self.open or (), self.period):
+            raise validation_error([Problem("open", [list(pair) for pair in self.open or ()], problem)])
+        return self
 
     def to_link(self, speedup: float) -> Link:
         """Return the link to imitate; ``speedup`` seconds pass on it for each second at the desk."""
-        return Link(self.rate, self.latency, self.loss, self.mtu, speedup)
+        return Link(
+            self.rate, self.latency, self.loss, self.mtu, speedup, self.window, self.timeout, self.open or (),
+            self.period,
+        )  # fmt: skip
 
 
 Budgeted = Annotated[Size, Field(ge=KIB)]

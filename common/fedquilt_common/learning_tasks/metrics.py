@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 LARGEST: Final = 1e300
@@ -75,3 +75,24 @@ MAIN_METRICS: Final = (ACCURACY, R2, MAP50)
 """The main metric of each learning task. A run is compared by the first of them that it has; more is better."""
 SECOND_METRICS: Final = (PERPLEXITY, MAE, MAP50_95)
 """Metrics that programs show beside the main one; those of classes are in tables and reports only."""
+
+
+def _derive(metric: Metric, prefix: str, meaning: str) -> Metric:
+    """Return a metric measured in another way: ``prefix`` comes before its name and its label."""
+    label = f"{prefix} {metric.label}"
+    return replace(
+        metric, name=f"{prefix} {metric.name}".replace(" ", "_"), label=label,
+        title=f"{prefix.capitalize()} {metric.title_inside}", meaning=meaning.format(metric.label),
+    )  # fmt: skip
+
+
+LOCAL_METRICS: Final = tuple(
+    _derive(metric, "local", "{} of the global model on the clients' own test samples, each sample counting equally")
+    for metric in MAIN_METRICS
+)
+"""The main metrics on the clients' samples, where the coordinator evaluates, too; shown beside the main one."""
+MEAN_LOCAL_METRICS: Final = tuple(
+    _derive(metric, "mean local", "mean over the clients of the {} of the global model on their own test samples")
+    for metric in MAIN_METRICS
+)
+"""The same with each client counting equally; in tables and reports only."""

@@ -43,6 +43,7 @@ def build_model(
     input_shape: tuple[int, ...],
     classes: int,
     allowed: Collection[str] = (),
+    initialisation: str = "torch",
 ) -> Callable[[], nn.Module]:
     """Return a function that builds the model, a new one each time.
 
@@ -53,6 +54,7 @@ def build_model(
         input_shape: shape of one sample.
         classes: number of classes; 0 for regression.
         allowed: packages from which a user's own factory may come.
+        initialisation: of the layers' numbers: ``torch`` leaves those of the factory, ``keras`` draws Keras's.
 
     Returns:
         The function; it raises ExperimentError if the model cannot be built with these values.
@@ -66,7 +68,8 @@ def build_model(
     _check_params(name, factory, params)
 
     def make() -> nn.Module:
-        return _build(name, factory, {**params, "input_shape": input_shape, "classes": classes})
+        module = _build(name, factory, {**params, "input_shape": input_shape, "classes": classes})
+        return _initialise_as_keras(module) if initialisation == "keras" else module
 
     return make
 
@@ -125,6 +128,12 @@ def _check_required(
     for key in known:
         if accepted[key].default is inspect.Parameter.empty and key not in params:
             raise ExperimentError(f"model.{key}: the model '{name}' needs this parameter; add it")
+
+
+def _initialise_as_keras(module: nn.Module) -> nn.Module:
+    from fedquilt_common.models.keras_initialisation import initialise_as_keras
+
+    return initialise_as_keras(module)
 
 
 def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:

@@ -40,6 +40,8 @@ def _find_shared_problems(experiment: Experiment, holdout: float) -> Iterator[st
             f"data.holdout = {holdout:g}: scores on a client's own samples would tell of them; set it to 0, so that "
             "models are tested on the official test samples"
         )
+    if experiment.data.local_test == "own-labels":
+        yield "data.local_test = 'own-labels': scores would tell which classes a client has; remove the key"
     if experiment.data.sensor_noise is not None and experiment.is_private:
         yield "data.sensor_noise: its size depends on all samples of a client; remove the key"
 

@@ -121,7 +121,8 @@ def memory_to_train(blueprint: Blueprint, part: Slice, training: Training, *, pr
 
 def _kept_averages(training: Training) -> int:
     """Numbers that the optimiser keeps for each parameter."""
-    return {"sgd": int(training.momentum > 0), "rmsprop": 1, "adam": 2}[training.optimiser]
+    kind = training.optimiser.removesuffix("-keras")
+    return {"sgd": int(training.momentum > 0), "rmsprop": 1, "adam": 2}[kind]
 
 
 @dataclass(frozen=True)

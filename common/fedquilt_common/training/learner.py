@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +18,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedquilt_common.algorithm_api import Loss, OutputViews, Penalty, TrainingPhase, TrainingResult, deepest_exit
+from fedquilt_common.algorithm_api import BatchLoss, Loss, OutputViews, Penalty, TrainingPhase, TrainingResult
+from fedquilt_common.algorithm_api.learner import deepest_exit
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.heads import Head, TwoHeads, head_names
 from fedquilt_common.tracing.heads import FoundHead, TwoHeaded, find_heads, head_module, list_heads, watch_features
-from fedquilt_common.tracing.outputs import OutputForm, example_batch, form_of
+from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
-from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout, is_known, probe
-from fedquilt_common.training.module_arrays import digest_arrays, load_arrays, to_arrays
+from fedquilt_common.training.memory_layout import choose_layout, evaluated_form
+from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
+from fedquilt_common.training.private_phases import charge_phases, make_module_private
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
 from fedquilt_common.types import Arrays, Examples, Progress
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import Part
     from fedquilt_common.algorithm_api.learner import Outputs
     from fedquilt_common.experiment.sections import Training
-    from fedquilt_common.privacy.meter import PrivacyMeter, PrivateSteps
+    from fedquilt_common.privacy.meter import PrivacyMeter
     from fedquilt_common.submodels.slices import Slice
     from fedquilt_common.tracing.trace import Blueprint
 
@@ -81,6 +83,7 @@ class TorchLearner:
         lasting: optimisers that outlive a training. None: each training starts with new ones.
         meter: charges training on samples that are not public, and makes it private; None: training is not private.
         threads: batches of an evaluation that a processor computes at a time; no result depends on it.
+        black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1).
         samples: returns samples in the shape and dtype of the model's, of which the numbers do not matter. With it, a
             model of which only the head can be traced has a head.
     """
@@ -93,6 +96,7 @@ class TorchLearner:
     lasting: LastingOptimisers | None = None
     meter: PrivacyMeter | None = None
     threads: int = 1
+    black: NDArray[Any] = field(default_factory=lambda: np.zeros(1, np.float32))
     samples: Callable[[], NDArray[Any]] | None = None
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
@@ -112,6 +116,26 @@ class TorchLearner:
     def epochs(self) -> int:
         """Passes over a client's samples in a round: the experiment's ``training.epochs``."""
         return self.training.epochs
+
+    @property
+    def lr(self) -> float:
+        """Learning rate: ``training.lr`` of this round."""
+        return self.training.lr
+
+    @property
+    def momentum(self) -> float:
+        """Momentum of SGD, in [0, 1); 0 for other optimisers."""
+        return self.training.momentum
+
+    @property
+    def optimiser(self) -> str:
+        """Name of the optimiser: ``sgd``, ``adam`` or ``rmsprop``."""
+        return self.training.optimiser
+
+    @property
+    def keeps_optimiser(self) -> bool:
+        """Whether optimisers last from round to round."""
+        return self.training.keep_optimiser
 
     def head(self, layers: int) -> Sequence[str]:
         """Return the names of the arrays of the last ``layers`` linear layers, in the model's order.
@@ -138,6 +162,7 @@ class TorchLearner:
         only: Collection[str] | None = None,
         epochs: int | None = None,
         public: bool = False,
+        batch_loss: BatchLoss | None = None,
     ) -> TrainingResult:
         """Train one phase with ``train_in_turn``, which documents result and errors.
 
@@ -151,8 +176,9 @@ class TorchLearner:
             only: names of the parameters to train; None: all.
             epochs: passes over ``data``; None: ``training.epochs``.
             public: whether ``data`` tells nothing of a client's own samples, so that training on it spends no privacy.
+            batch_loss: minimised instead of ``loss``, which it receives.
         """
-        phase = TrainingPhase(data, loss, only, penalty, public=public)
+        phase = TrainingPhase(data, loss, only, penalty, public=public, batch_loss=batch_loss)
         return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
 
     @keep_kernels()
@@ -193,15 +219,16 @@ class TorchLearner:
             self._check_samples(phase.data)
         optimisers = self.lasting.begin(part) if self.lasting is not None else None
         arithmetic = choose_arithmetic(self.training)
-        plans = self._charge(phases, schedule, arrays)
+        plans = charge_phases(self.meter, self.training, phases, schedule, arrays)
         module = self._load(arrays, seed, part, training=True)
-        form = self._evaluated_form(module, phases[0].data.x)
-        module, layout = _make_private(module) if plans else (module, choose_layout(module, phases[0].data.x))
+        form = evaluated_form(module, phases[0].data.x)
+        module, layout = make_module_private(module) if plans else (module, choose_layout(module, phases[0].data.x))
+        features = self._watch_head(module, part) if any(phase.batch_loss for phase in phases) else []
         module = arithmetic.place(module)
         layout.order_weights(module)
         loop = SgdLoop(
             module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
-            optimisers, plans, layout, form,
+            optimisers, plans, layout, features, self.black, form,
         )  # fmt: skip
         with _use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
@@ -212,19 +239,12 @@ class TorchLearner:
         trained = to_arrays(module)
         return TrainingResult({name: trained[name] for name in arrays}, mean_loss, time.perf_counter() - started, steps)
 
-    def _charge(
-        self, phases: Sequence[TrainingPhase], schedule: Sequence[int], arrays: Arrays
-    ) -> dict[int, PrivateSteps]:
-        """Charge the phases on samples that are not public; returns how each is made private, by its position."""
-        plans: dict[int, PrivateSteps] = {}
-        for number, phase in enumerate(phases):
-            if self.meter is not None and not phase.public:
-                start, samples = digest_arrays(arrays), digest_arrays({"x": phase.data.x, "y": phase.data.y})
-                only = None if phase.only is None else sorted(phase.only)
-                facts = [start, samples, list(schedule), self.training.model_dump_json(), only]
-                epochs = schedule.count(number)
-                plans[number] = self.meter.charge(len(phase.data), self.training.batch, epochs, facts)
-        return plans
+    def _watch_head(self, module: nn.Module, part: Part | None) -> list[Tensor]:
+        """Return a list to which each forward pass of a module appends the input of its last linear layer."""
+        if isinstance(part, Head | TwoHeads):
+            raise ValueError("batch_loss needs the features of the whole model: train it, or a sub-model")
+        self.head(1)  # raises ExperimentError if there is none
+        return watch_features(module, self._find_heads(module)[0])
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
         """Score the model on labelled samples, in fp32, at its deepest exit.
@@ -241,8 +261,7 @@ class TorchLearner:
             PayloadError: the arrays are not those of the model or of ``part``.
             DataUnavailableError: there are no samples, or they do not fit the model.
         """
-        (counts,) = self.count(arrays, data, part)
-        return self.task.scores(counts)
+        return self.task.scores(*self.count(arrays, data, part))
 
     def count(
         self, arrays: Arrays, data: Examples, part: Part | None = None, views: OutputViews = deepest_exit
@@ -357,12 +376,6 @@ class TorchLearner:
         own: Loss | None = getattr(module, "training_loss", None)
         return own if own is not None else lambda outputs, targets: self.task.loss(_deepest(outputs), targets)
 
-    def _evaluated_form(self, module: nn.Module, x: NDArray[Any]) -> OutputForm | None:
-        """Return the form of the outputs in evaluation; None if training may have another, or cannot."""
-        if is_known(module) or hasattr(module, "training_loss"):
-            return None
-        return probe(module, CONTIGUOUS, x, form_of)
-
     def _to_targets(self, y: NDArray[Any]) -> Tensor:
         return torch.from_numpy(self.task.targets(y))
 
@@ -378,21 +391,6 @@ class TorchLearner:
         self.task.check(data.y)
 
 
-def _make_private(module: nn.Module) -> tuple[nn.Module, MemoryLayout]:
-    """Return a module that Opacus can differentiate, and the order of numbers in memory that it needs.
-
-    Opacus 1.6 computes wrong gradients for convolutions of tensors that have their channels last.
-    """
-    from fedquilt_common.training.private_gradients import make_private  # loads Opacus
-
-    if hasattr(module, "training_loss"):
-        raise ExperimentError(
-            "with `privacy`, a model cannot have a loss of its own, which may mix samples; choose another"
-        )
-    return make_private(module), CONTIGUOUS
-
-
 def _deepest(outputs: Any) -> Tensor:
     """The output of the deepest exit, or the only output."""
-    deepest: Tensor = outputs[-1] if isinstance(outputs, list | tuple) else outputs
-    return deepest
+    return outputs[-1] if isinstance(outputs, list | tuple) else outputs  # type: ignore[no-any-return]

@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import ClientContext, Loss
+from fedquilt_common.algorithm_api import Batch, BatchLoss, ClientContext, Loss
+from fedquilt_common.types import Examples
 
 
 def cross_entropy(outputs: Any, targets: Any) -> Any:
@@ -53,23 +54,118 @@ def mean_absolute(outputs: Any, targets: Any) -> Any:
     return (outputs - targets).abs().mean()
 
 
-def divergence(outputs: Any, targets: Any) -> Any:
-    """Kullback-Leibler divergence of the outputs' softmax from the targets', mean over the samples, no temperature.
+def divergence(outputs: Any, targets: Any, temperature: float = 1.0) -> Any:
+    """Kullback-Leibler divergence of the outputs' softmax from the targets', mean over the samples.
 
     Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020.
 
     Args:
         outputs: the student's logits, float of shape (n, classes).
         targets: soft labels, which are logits too, in the same shape.
+        temperature: divides both logits, above 0; higher is smoother. The result is multiplied by its square, which
+            keeps the size of the gradient (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015).
     """
     from torch.nn import functional
 
+    if temperature != 1:
+        return temperature**2 * divergence(outputs / temperature, targets / temperature)
     soft = functional.log_softmax(targets, dim=1)
     return functional.kl_div(functional.log_softmax(outputs, dim=1), soft, reduction="batchmean", log_target=True)
 
 
 DISTILLATION: Final[dict[str, Loss]] = {"mse": mean_squared, "mae": mean_absolute, "kl": divergence}
 """Distillation losses by name: between a student's logits and soft labels, which are logits too."""
+
+
+def model_contrast(near: NDArray[np.float32], far: NDArray[np.float32], weight: float, temperature: float) -> BatchLoss:
+    """Add MOON's contrastive loss: features shall be like ``near`` rather than ``far``, by their cosine similarity.
+
+    Li et al., "Model-Contrastive Federated Learning", CVPR 2021, equation 3.
+
+    Args:
+        near: features of each of the phase's samples by the global model, shape (n, inputs).
+        far: those by the client's previous model.
+        weight: factor of the contrastive loss, mu.
+        temperature: divides the similarities.
+    """
+
+    def loss(batch: Batch) -> Any:
+        import torch
+        from torch.nn import functional
+
+        places = batch.positions.cpu().numpy()
+        similar = [
+            functional.cosine_similarity(batch.features, torch.from_numpy(x[places]).to(batch.features.device), dim=-1)
+            for x in (near, far)
+        ]
+        logits = torch.stack(similar, dim=-1) / temperature
+        return batch.loss - weight * functional.log_softmax(logits, dim=-1)[..., 0].mean()
+
+    return loss
+
+
+def prototype_distance(prototypes: NDArray[np.float32], known: NDArray[np.bool_], weight: float) -> BatchLoss:
+    """Add the mean squared distance between features and the prototypes of their classes (FedProto, equation 7).
+
+    Args:
+        prototypes: shape (classes, inputs).
+        known: which classes have a prototype, shape (classes,); samples of the others have no distance.
+        weight: factor of the distance, lambda.
+    """
+
+    def loss(batch: Batch) -> Any:
+        import torch
+
+        labels, device = batch.targets.cpu().numpy(), batch.features.device
+        wanted, counts = (torch.from_numpy(x[labels]).to(device) for x in (prototypes, known))
+        return batch.loss + weight * (((batch.features - wanted) ** 2).mean(dim=1) * counts).mean()
+
+    return loss
+
+
+def mix_samples(own: Examples, public: Examples) -> Examples:
+    """Put a client's own samples and public ones into one set, for ``mixed_distillation``.
+
+    Args:
+        own: n samples with classes, integers of shape (n,).
+        public: m samples of the same shape with soft labels, float32 of shape (m, classes).
+
+    Returns:
+        n + m samples, with labels of shape (n + m, classes + 1): the soft label, or the own class one-hot; and last 1
+        for an own sample, 0 for a public one.
+    """
+    classes = public.y.shape[1]
+    labels = np.zeros((len(own) + len(public), classes + 1), np.float32)
+    labels[np.arange(len(own)), own.y.astype(np.int64)] = 1
+    labels[: len(own), classes] = 1
+    labels[len(own) :, :classes] = public.y
+    return Examples(np.concatenate([own.x, public.x]), labels)
+
+
+def mixed_distillation(kd: Loss, gamma: float, own: int, public: int) -> Loss:
+    """Return the mixed loss of distillation, for batches of ``mix_samples`` (FedAKD thesis, equation 3.10).
+
+    Over an epoch, its mean is (1 - gamma) times the own samples' mean cross entropy plus gamma times the public
+    samples' mean ``kd``.
+
+    Args:
+        kd: loss between logits and soft labels.
+        gamma: weight of ``kd``, in [0, 1].
+        own: number of the client's own samples in the set, at least 1.
+        public: number of public samples in the set, at least 1.
+    """
+    shares = ((1 - gamma) * (own + public) / own, gamma * (own + public) / public)
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        labels, is_own = targets[:, :-1], targets[:, -1] > 0
+        parts = ((is_own, shares[0], cross_entropy), (~is_own, shares[1], kd))
+        return sum(
+            weight * place.to(outputs.dtype).mean() * measure(outputs[place], labels[place])
+            for place, weight, measure in parts
+            if place.any()
+        )
+
+    return loss
 
 
 def class_counts(ctx: ClientContext) -> NDArray[np.int64]:

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedquilt_common.tracing.outputs import OutputForm, form_of
+
 Probed = TypeVar("Probed")
 
 _SERIES: Final = 3
@@ -98,6 +100,21 @@ def is_known(module: nn.Module) -> bool:
 
 def _takes(module: nn.Module, layout: MemoryLayout, x: NDArray[Any]) -> bool:
     return probe(module, layout, x, lambda _: True) or False
+
+
+def evaluated_form(module: nn.Module, x: NDArray[Any]) -> OutputForm | None:
+    """Return the form of a model's outputs in evaluation, which those in training must have.
+
+    Args:
+        module: on the processor, in fp32.
+        x: samples of shape (n, *input_shape).
+
+    Returns:
+        The form; None if training may have another one, or cannot, because its code is known.
+    """
+    if is_known(module) or hasattr(module, "training_loss"):
+        return None
+    return probe(module, CONTIGUOUS, x, form_of)
 
 
 def probe(module: nn.Module, layout: MemoryLayout, x: NDArray[Any], take: Callable[[Any], Probed]) -> Probed | None:

@@ -1,4 +1,4 @@
-"""Optimisers: SGD, Adam and RMSprop, step for step those of ``torch.optim`` with its defaults.
+"""Optimisers: SGD, Adam and RMSprop, step for step those of ``torch.optim`` with its defaults; and Keras's last two.
 
 They are written out because importing ``torch.optim`` also imports torch's compiler. That costs 70 MB and most of a
 second in each process of a board. ``tests/unit/common/training/test_learner.py`` compares each with torch's own, bit
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _BETAS: Final = (0.9, 0.999)
 _ALPHA: Final = 0.99
 _EPS: Final = 1e-8
+_KERAS_RHO: Final = 0.9
+_KERAS_EPS: Final = 1e-7
 _STEPS: Final = "steps"
 
 
@@ -140,7 +142,30 @@ class Optimiser:
         square.mul_(_ALPHA).addcmul_(gradient, gradient, value=1 - _ALPHA)
         parameter.addcdiv_(gradient, square.sqrt().add_(_EPS), value=-self.rate)
 
+    def adam_keras(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Take one step of Adam as Keras does; ``gradient`` has the parameter's shape.
+
+        Epsilon, 1e-7, is added before the correction of the second average: Kingma and Ba, end of section 2.
+        """
+        first, second = self.averages(index, parameter, 2)
+        first.lerp_(gradient, 1 - _BETAS[0])
+        second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        corrections = [1 - beta**self._steps for beta in _BETAS]
+        rate = self.rate * corrections[1] ** 0.5 / corrections[0]
+        parameter.addcdiv_(first, second.sqrt().add_(_KERAS_EPS), value=-rate)
+
+    def rmsprop_keras(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Take one step of RMSprop as Keras does; ``gradient`` has the parameter's shape.
+
+        rho is 0.9 instead of torch's alpha of 0.99. Epsilon, 1e-7, is below the square root, so gradients far below
+        3e-4 make small steps. That is Keras's rule since TensorFlow 2.11; older versions add epsilon to the root.
+        """
+        (square,) = self.averages(index, parameter, 1)
+        square.mul_(_KERAS_RHO).addcmul_(gradient, gradient, value=1 - _KERAS_RHO)
+        parameter.addcdiv_(gradient, square.add(_KERAS_EPS).sqrt_(), value=-self.rate)
+
 
 _UPDATES: Final[dict[str, Callable[[Optimiser, int, nn.Parameter, Tensor], None]]] = {
     "sgd": Optimiser.sgd, "adam": Optimiser.adam, "rmsprop": Optimiser.rmsprop,
+    "adam-keras": Optimiser.adam_keras, "rmsprop-keras": Optimiser.rmsprop_keras,
 }  # fmt: skip

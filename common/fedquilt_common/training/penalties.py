@@ -26,6 +26,15 @@ def proximal_penalty(anchor: Arrays, weight: float) -> Penalty:
     return penalty
 
 
+def pull_to_start(weight: float) -> Penalty:
+    """Pull parameters towards those with which training started: weight / 2 * ||w - w_start||^2.
+
+    Args:
+        weight: factor of the penalty.
+    """
+    return lambda now, start: weight / 2 * sum(((now[name] - start[name]) ** 2).sum() for name in now)
+
+
 def linear_penalty(slope: Arrays) -> Penalty:
     """Add the inner product <slope, w>.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedquilt_common.algorithm_api import Loss, TrainingPhase
+from fedquilt_common.algorithm_api import Batch, Loss, TrainingPhase
 from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.tracing.outputs import OutputForm, check_same_form, form_of
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from fedquilt_common.training.private_gradients import PrivateGradients
 
 SEED_LIMIT = 1 << 63
+_IMAGES = 4
+"""Dimensions of a batch of images; the features of a head that is trained alone have two."""
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
 
 
@@ -50,6 +52,10 @@ class SgdLoop:
         lasting: states of optimisers that outlive the training, by the number of the phase: a phase continues from its
             state, and replaces it at the end. None: each phase starts with a new optimiser.
         layout: the order of the samples' numbers in memory, which suits the module.
+        features: where each forward pass of the module leaves the input of its last linear layer, shape (n, inputs);
+            phases with a ``batch_loss`` need it, with others it stays empty.
+        black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1); ``training.augment`` pads
+            with it.
         form: of the module's outputs in evaluation, which training must have too; None: not compared.
     """
 
@@ -62,6 +68,8 @@ class SgdLoop:
     lasting: MutableMapping[int, OptimiserState] | None = None
     plans: Mapping[int, PrivateSteps] = field(default_factory=dict)
     layout: MemoryLayout = CONTIGUOUS
+    features: list[Tensor] = field(default_factory=list)
+    black: NDArray[Any] = field(default_factory=lambda: np.zeros(1, np.float32))
     form: OutputForm | None = None
 
     def run(self, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int) -> tuple[float, int]:
@@ -205,7 +213,7 @@ class _RunningPhase:
                 if self.private is not None:
                     yield self._step_privately(self.private, batch), len(index)
                 else:
-                    yield self._step(batch, step + 1, tried=not first or step > 0), len(index)
+                    yield self._step(batch, index, step + 1, tried=not first or step > 0), len(index)
 
     def _set_rate(self) -> None:
         if self.phase.anneal:
@@ -213,9 +221,16 @@ class _RunningPhase:
             self.optimiser.rate = self.loop.training.lr * (1 + math.cos(math.pi * part_done)) / 2
         self.steps_done += 1
 
-    def _step(self, batch: Examples, step: int, *, tried: bool) -> float:
-        """Take a step, the epoch's number ``step``, and return the loss on the batch, without the penalty."""
-        arithmetic, compute_loss = self.loop.arithmetic, functools.partial(self._compute_loss, batch)
+    def _step(self, batch: Examples, index: NDArray[np.int64], step: int, *, tried: bool) -> float:
+        """Take a step, the epoch's number ``step``, and return the loss on the batch, without the penalty.
+
+        Args:
+            batch: the samples.
+            index: their positions in the data, shape (n,).
+            step: the number of the step in the epoch, from 1.
+            tried: an error cannot come from the precision.
+        """
+        arithmetic, compute_loss = self.loop.arithmetic, functools.partial(self._compute_loss, batch, index)
         with contextlib.nullcontext() if tried else explain_unsupported(self.loop.module, arithmetic, compute_loss):
             loss, total = compute_loss(arithmetic)
             _check_finite(total, step, arithmetic)
@@ -241,26 +256,40 @@ class _RunningPhase:
         return mean
 
     def _read_batch(self, index: NDArray[np.int64]) -> Examples:
-        data, mosaic = self.phase.data, self.loop.training.mosaic
-        if not mosaic:
-            return Examples(data.x[index], data.y[index])
-        from fedquilt_common.augment.mosaic import read_with_mosaics
+        data, training, augment = self.phase.data, self.loop.training, self.loop.training.augment
+        if training.mosaic:
+            from fedquilt_common.augment.mosaic import read_with_mosaics
 
-        seed = int(torch.randint(1 << 62, (), generator=self.shuffler))
-        return read_with_mosaics(data, index, mosaic, seed)
+            return read_with_mosaics(data, index, training.mosaic, self._draw_seed())
+        batch = Examples(data.x[index], data.y[index])
+        if augment is None or self.phase.public or data.x.ndim != _IMAGES:
+            return batch
+        from fedquilt_common.augment.batches import augment_batch
 
-    def _compute_loss(self, batch: Examples, arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
+        x = augment_batch(batch.x, augment.crop, augment.flip, self.loop.black, self._draw_seed())
+        return Examples(x, batch.y)
+
+    def _draw_seed(self) -> int:
+        return int(torch.randint(1 << 62, (), generator=self.shuffler))
+
+    def _compute_loss(self, batch: Examples, index: NDArray[np.int64], arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
         """Loss of a batch, and the same with the penalty; both scalars."""
-        penalty, value = self.phase.penalty, self._data_loss(batch, arithmetic)
+        penalty, value = self.phase.penalty, self._data_loss(batch, arithmetic, index)
         return value, value if penalty is None else value + penalty(self.now, self.start)
 
-    def _data_loss(self, batch: Examples, arithmetic: Arithmetic) -> Tensor:
+    def _data_loss(self, batch: Examples, arithmetic: Arithmetic, index: NDArray[np.int64] | None = None) -> Tensor:
+        samples = arithmetic.inputs(self.loop.layout.to_tensor(batch.x))
         with arithmetic.autocast():
-            output = self.loop.module(arithmetic.inputs(self.loop.layout.to_tensor(batch.x)))
+            output = self.loop.module(samples)
         if self.loop.form is not None:
             check_same_form(form_of(output), self.loop.form)
-        loss = self.phase.loss or self.loop.loss
-        value: Tensor = loss(_outputs(output), self.loop.targets(batch.y).to(arithmetic.device))
+        outputs, targets = _outputs(output), self.loop.targets(batch.y).to(arithmetic.device)
+        value: Tensor = (self.phase.loss or self.loop.loss)(outputs, targets)
+        features = self.loop.features[-1:]
+        self.loop.features.clear()
+        if self.phase.batch_loss is not None and index is not None:
+            positions = torch.from_numpy(index).to(arithmetic.device)
+            value = self.phase.batch_loss(Batch(value, outputs, targets, widen_halves(features[0]), samples, positions))
         return value
 
 

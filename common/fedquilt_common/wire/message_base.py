@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
 from fedquilt_common.wire.topics import NAME_PATTERN
 
 PROTOCOL: Final = 1
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
-MAX_CLIENTS: Final = 100_000
+MAX_CLIENTS: Final = 400_000
 """Most clients of one agent."""
 Client = Annotated[int, Field(ge=0, lt=1_000_000)]
 """A client's number."""
+
+
+def _unpack(packed: Any) -> Any:
+    return unpack_numbers(packed, MAX_CLIENTS) if isinstance(packed, list | tuple) else packed
+
+
+Clients = Annotated[list[Client], BeforeValidator(_unpack), PlainSerializer(pack_numbers, when_used="json")]
+"""Numbers of clients; in JSON, a pair [first, last] stands for many consecutive ones."""
 Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
 Big = Annotated[int, Field(ge=0, lt=2**63)]
 Text = Annotated[str, Field(max_length=500)]

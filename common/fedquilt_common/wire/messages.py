@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from fedquilt_common.types import ExchangeId, Scalar
 from fedquilt_common.wire.data_messages import DataMessage
 from fedquilt_common.wire.message_base import (
-    MAX_CLIENTS,
     Amount,
     Big,
     Client,
     ClientKey,
+    Clients,
     Digest,
     MessagePart,
     Name,
@@ -207,7 +207,7 @@ class AgentPresence(WireMessage):
     agent: Name
     online: bool
     boot: Big
-    clients: list[Client] = Field(default_factory=list, max_length=MAX_CLIENTS)
+    clients: Clients = Field(default_factory=list)
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
     profile: ProfileMessage = Field(default_factory=ProfileMessage)
     version: Text = ""

@@ -3,104 +3,47 @@
 Each direction carries one message at a time, at ``rate`` bytes a second, topic and properties included. Each message
 arrives ``latency`` later. A message larger than ``mtu`` goes in several packets. A chunk that loses a packet is lost,
 and the protocol repairs it. Any other message is sent until all its packets arrive, as a broker's acknowledgements
-ensure on a real link, and each try takes time.
+ensure on a real link, and each try takes time. On a link with a ``window`` the packets of all messages are acknowledged
+and repeated, so nothing is lost. A link with ``open`` times carries messages in these only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedquilt_common.errors import ExperimentError, FedquiltError
+from fedquilt_common.errors import FedquiltError
+from fedquilt_common.wire.link import Link
 from fedquilt_common.wire.transport import Deliver, Incoming, MakeTransport, MqttMessage, Will
 from fedquilt_common.wire.window import QUEUED_BYTES
+from fedquilt_common.wire.windowed_transfer import draw_transfer
 
-BOUNDS: Final = {
-    "rate": (0.1, 1e12), "latency": (0.0, 86_400.0), "loss": (0.0, 0.9), "mtu": (8.0, 1e9), "speedup": (1e-3, 1e6),
-}  # fmt: skip
-"""Least and most that each number of a link may be."""
-CHUNK_OVERHEAD: Final = 128
-"""Bytes of a packet reserved for a chunk's topic and header, which rarely take more."""
-SMALLEST_PAYLOAD: Final = 16
-"""Bytes of a chunk, at least, on a link with very small packets."""
 FRAMING: Final = 8
 """Bytes of a message besides topic, properties and payload."""
 _MOST_TRIES: Final = 1000
 _PAUSE: Final = 0.005
-_FORM: Final = "rate=50,latency=1.5,loss=0.2,mtu=222,speedup=100"
 
 
 @dataclass(frozen=True)
-class Link:
-    """The properties of a link.
+class _Passage:
+    """A message on a link.
 
     Attributes:
-        rate: bytes a second in each direction; None: unlimited.
-        latency: seconds from sending to arrival.
-        loss: fraction of the packets that do not arrive, 0 to 0.9.
-        mtu: bytes of the largest packet; None: unlimited.
-        speedup: seconds on the link for each second at the desk.
+        size: its bytes.
+        seconds: for which it occupies the link, at the desk.
+        delay: seconds from then until it arrives, at the desk.
+        arrives: False for a chunk that is lost.
     """
 
-    rate: float | None = None
-    latency: float = 0.0
-    loss: float = 0.0
-    mtu: int | None = None
-    speedup: float = 1.0
-
-    def packets(self, size: int) -> int:
-        """Number of packets of a message of ``size`` bytes."""
-        return max(1, -(-size // self.mtu)) if self.mtu else 1
-
-    def seconds(self, size: int) -> float:
-        """Seconds at the desk for which a message of ``size`` bytes occupies the link."""
-        return size / self.rate / self.speedup if self.rate else 0.0
-
-    @property
-    def payload(self) -> int | None:
-        """Bytes of a chunk that fits a packet; None: unlimited."""
-        return None if self.mtu is None else max(SMALLEST_PAYLOAD, self.mtu - CHUNK_OVERHEAD)
-
-    def encode(self) -> str:
-        """Encode as text for ``parse_link``."""
-        fields = {
-            "rate": self.rate,
-            "latency": self.latency,
-            "loss": self.loss,
-            "mtu": self.mtu,
-            "speedup": self.speedup,
-        }
-        return ",".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
-
-
-def parse_link(text: str) -> Link:
-    """Parse a link such as ``rate=50,latency=1.5,loss=0.2,mtu=222,speedup=100``.
-
-    A number that ``text`` leaves out has the default of ``Link``.
-
-    Raises:
-        ExperimentError: ``text`` has another form, or a number is out of bounds.
-    """
-    numbers: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, value = part.strip().partition("=")
-        if not equals or name not in BOUNDS or name in numbers:
-            raise ExperimentError(f"link {text!r}: write it as {_FORM}")
-        with contextlib.suppress(ValueError):
-            numbers[name] = float(value)
-        least, most = BOUNDS[name]
-        if not least <= numbers.get(name, float("nan")) <= most:
-            raise ExperimentError(f"link {text!r}: {name} must be a number from {least:g} to {most:g}")
-    mtu = numbers.pop("mtu", None)
-    if mtu is not None and mtu != int(mtu):
-        raise ExperimentError(f"link {text!r}: mtu must be a whole number of bytes")
-    return Link(**numbers, mtu=None if mtu is None else int(mtu))
+    size: int
+    seconds: float = 0.0
+    delay: float = 0.0
+    arrives: bool = True
 
 
 class _Direction(threading.Thread):
@@ -117,14 +60,22 @@ class _Direction(threading.Thread):
         self._under_way = 0
         self._lock = threading.Lock()
 
-    def carry(self, size: int, tries: int, then: Callable[[], None]) -> None:
-        """Call ``then`` once ``size`` bytes have been carried ``tries`` times; 0 bytes take no time."""
+    def carry(self, transfer: _Passage, then: Callable[[], None]) -> None:
+        """Call ``then`` once the message has been carried; 0 bytes take no time, also on a closed link."""
         with self._lock:
-            self._bytes += size
-            self._free_at = max(self._free_at, time.monotonic()) + self.link.seconds(size) * tries
+            self._bytes += transfer.size
+            start = max(self._free_at, time.monotonic())
+            self._free_at = self._end_of(start, transfer.seconds) if transfer.size else start
             self._under_way += 1
-            delay = self.link.latency / self.link.speedup * tries if size else 0.0
-            self._waiting.put((self._free_at + delay, size, then))
+            self._waiting.put((self._free_at + transfer.delay, transfer.size, then))
+
+    def _end_of(self, start: float, seconds: float) -> float:
+        """Return when a transfer that can begin at ``start`` ends, both by the monotonic clock.
+
+        The open times of all boards count from the same instant of Unix time, so that a drone serves one after another.
+        """
+        since = time.time() - time.monotonic()
+        return self.link.end_of(start + since, seconds) - since
 
     def wait_for_room(self) -> None:
         """Wait until no more is queued than a transport may hold, so that memory does not grow with what is sent."""
@@ -203,9 +154,8 @@ class SlowLinkTransport:
             return False
         self._up.wait_for_room()
         self._raise_error()
-        size, tries = self._simulate_loss(topic, payload, header)
-        send = _drop if tries == 0 else lambda: self._send(topic, payload, header, retain)
-        self._up.carry(size, max(1, tries), send)
+        transfer = self._draw_transfer(topic, payload, header)
+        self._up.carry(transfer, (lambda: self._send(topic, payload, header, retain)) if transfer.arrives else _drop)
         return True
 
     def _send(self, topic: str, payload: bytes, header: bytes, retain: bool) -> None:
@@ -214,24 +164,27 @@ class SlowLinkTransport:
 
     def _incoming(self, incoming: Incoming) -> None:
         if not isinstance(incoming, MqttMessage):
-            self._down.carry(0, 1, lambda: self._deliver(incoming))
+            self._down.carry(_Passage(0), lambda: self._deliver(incoming))
             return
         self._change_link(self._find_link(incoming))
-        size, tries = self._simulate_loss(incoming.topic, incoming.payload, incoming.header)
-        self._down.carry(size, max(1, tries), incoming.ack if tries == 0 else lambda: self._deliver(incoming))
+        transfer = self._draw_transfer(incoming.topic, incoming.payload, incoming.header)
+        self._down.carry(transfer, (lambda: self._deliver(incoming)) if transfer.arrives else incoming.ack)
 
     def _change_link(self, link: Link | None) -> None:
         if link is not None:
             self._link = self._up.link = self._down.link = link
 
-    def _simulate_loss(self, topic: str, payload: bytes, header: bytes) -> tuple[int, int]:
-        """Bytes on the link, and how often they are sent until they arrive; 0 for a chunk that is lost."""
-        size = len(topic) + len(payload) + len(header) + FRAMING
-        packets = self._link.packets(size)
+    def _draw_transfer(self, topic: str, payload: bytes, header: bytes) -> _Passage:
+        """Draw how often a message, or its packets, are sent until they arrive."""
+        link, size = self._link, len(topic) + len(payload) + len(header) + FRAMING
+        packets, once, delay = link.packets(size), link.seconds(size), link.latency / link.speedup
+        if link.window is not None:
+            sent, timeouts = draw_transfer(packets, link.loss, link.window, self._random)
+            return _Passage(size, once * sent / packets + timeouts * link.timeout / link.speedup, delay)
         if header:
-            return size, int(all(self._random.random() >= self._link.loss for _ in range(packets)))
-        tries = sum(self._count_tries() for _ in range(packets))
-        return size, max(1, round(tries / packets))
+            return _Passage(size, once, delay, all(self._random.random() >= link.loss for _ in range(packets)))
+        tries = max(1, round(sum(self._count_tries() for _ in range(packets)) / packets))
+        return _Passage(size, once * tries, delay * tries)
 
     def _count_tries(self) -> int:
         """How often one packet is sent until it arrives."""
@@ -254,12 +207,17 @@ class SlowLinkTransport:
     def subscribe(self, filters: Iterable[str]) -> None:
         names = list(filters)
         if names:
-            self._up.carry(sum(map(len, names)) + FRAMING, 1, lambda: self._inner.subscribe(names))
+            self._up.carry(self._whole(names), lambda: self._inner.subscribe(names))
 
     def unsubscribe(self, filters: Iterable[str]) -> None:
         names = list(filters)
         if names:
-            self._up.carry(sum(map(len, names)) + FRAMING, 1, lambda: self._inner.unsubscribe(names))
+            self._up.carry(self._whole(names), lambda: self._inner.unsubscribe(names))
+
+    def _whole(self, names: Sequence[str]) -> _Passage:
+        """Return the transfer of a request about topic filters, which no link loses."""
+        size = sum(map(len, names)) + FRAMING
+        return _Passage(size, self._link.seconds(size), self._link.latency / self._link.speedup)
 
     def ignore(self, ignores: Callable[[str], bool]) -> None:
         self._inner.ignore(ignores)

@@ -57,7 +57,7 @@ from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.control import ControlRequest
 from fedquilt_server.status.snapshot import StatusStore
-from fedquilt_server.status.stall import StallDetector
+from fedquilt_server.status.stall import StallDetector, stall_advice
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +69,6 @@ REPLIES_TOGETHER: Final = 64
 """Most replies that become durable together; the transport holds no more messages than that."""
 STALL_SECONDS: Final = 60.0
 """A run whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
-_STALL_ADVICE: Final = (
-    "Repair the cause on their boards, and run the same command again (`fedquilt coordinator` with --resume). "
-    "To change the experiment, choose another --out"
-)
 
 
 class Coordinator:
@@ -110,7 +106,7 @@ class Coordinator:
         self._transport = make_transport(self._deliver, Will(self._topics.coordinator, self._farewell))
         self._agents = AgentList()
         self._display = StatusUpdater(store, self._agents)
-        self._stall = StallDetector(run.experiment.participation, patience or STALL_SECONDS, _STALL_ADVICE)
+        self._stall = StallDetector(run.experiment.participation, patience or STALL_SECONDS, stall_advice(folder.path))
         self._handled: list[Callable[[], None]] = []
         self._connected = self._working = False
         self._health_at = 0.0

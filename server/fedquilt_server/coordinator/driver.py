@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from typing import Final
 
 from fedquilt_common.errors import PayloadError, RunFailedError
@@ -95,7 +96,7 @@ class Driver:
         """Handle the journal's events since the last checkpoint again, then reopen an open exchange."""
         commands = self._run.restore()
         self._display.show_restored(self._machine, clock.now())
-        self._replay(0, self._count_sends(commands))
+        self._replay(self._run.checkpoints.last.seq, self._count_sends(commands))
         damage = self._replay_events()
         if damage is not None:
             self._restart_round(damage, replaying=True)
@@ -166,10 +167,14 @@ class Driver:
 
     def _replay(self, seq: int, commands: list[Command]) -> None:
         """Execute commands that a crash may have prevented: checkpoints and the end. Messages are sent again later."""
-        self._carry_out(seq, [c for c in commands if isinstance(c, Checkpoint | Finish)], replaying=True)
+        self._carry_out(seq, commands, replaying=True)
 
     def _carry_out(self, seq: int, commands: list[Command], *, replaying: bool = False) -> None:
-        for command in commands:
+        waiting = deque(commands)
+        while waiting:  # not by recursion: many rounds may ask nobody, and each leads to the next one
+            command = waiting.popleft()
+            if replaying and not isinstance(command, Checkpoint | Finish):
+                continue
             if not isinstance(command, Receipt):
                 self._receipts.flush()
             match command:
@@ -180,8 +185,7 @@ class Driver:
                 case Stop():
                     self._receipts.send_stops(command, self._machine.host_of)
                 case Checkpoint():
-                    next_commands = self._checkpoint(seq, command)
-                    (self._replay if replaying else self._carry_out)(seq, next_commands)
+                    waiting.extendleft(reversed(self._checkpoint(seq, command)))
                 case Finish():
                     self._display.judge_boards(clock.now())
                     self._run.finish(self._display.boards)

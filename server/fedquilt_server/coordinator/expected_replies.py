@@ -7,8 +7,9 @@ metrics are within bounds, and every number is finite.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId, ExchangeId, Precision, Shapes
+from fedquilt_common.wire.chunks import ChunkHeader, check_size
 from fedquilt_common.wire.codec import BLOCK, PackedArrays, wire_dtype
-from fedquilt_common.wire.container_header import DTYPES
+from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, header_size, read_header
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
@@ -25,6 +27,8 @@ from fedquilt_server.coordinator.flood_guard import chunk_units
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Array name -> (wire dtype, shape)."""
+_NAMED: Final = 3
+"""Arrays that an error names; it counts the others."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,35 @@ def _content_size(layout: Layout) -> int:
     return sum(DTYPES[dtype].itemsize * math.prod(shape) for dtype, shape in layout.values())
 
 
+def check_announced(header: ChunkHeader, payload: bytes, expected: ExpectedReply) -> None:
+    """Check the size of a reply when one of its chunks arrives, before memory or disk is taken for it.
+
+    Args:
+        header: of the chunk.
+        payload: the chunk; the first one names the arrays of the reply.
+        expected: what the reply must be.
+
+    Raises:
+        ProtocolError: the reply is too large; the text names the arrays that are not expected if the first chunk does.
+    """
+    try:
+        check_size(header, expected.limit)
+    except PayloadError as error:
+        found = _announced(header, payload)
+        raise PayloadError(f"{error}: {_difference(found, expected.layouts[0])}" if found else str(error)) from None
+
+
+def _announced(header: ChunkHeader, payload: bytes) -> Layout:
+    """Return the arrays that the first chunk of a reply announces; none if it is no whole head of a container."""
+    begin, size = header.head + payload, header.size + len(header.head)
+    try:
+        end = LENGTH_BYTES + header_size(begin[:LENGTH_BYTES], size)
+        places = read_header(begin[LENGTH_BYTES:end], size)[1] if header.index == 0 else {}
+    except PayloadError:
+        return {}
+    return {name: (place.dtype, place.shape) for name, place in places.items()}
+
+
 def check_reply(run: str, client: ClientId, expected: ExpectedReply, arrays: PackedArrays) -> ReplyHeader:
     """Check a complete reply against the expected one; returns its header.
 
@@ -169,10 +202,13 @@ def _check_layout(arrays: PackedArrays, layouts: Sequence[Layout]) -> None:
 
 
 def _difference(found: Layout, layout: Layout) -> str:
-    if set(found) != set(layout):
-        odd = sorted(set(found) ^ set(layout))[0]
-        return f"the reply has other arrays than expected, such as {odd[:80]!r}"
-    name = next(name for name in layout if found[name] != layout[name])
+    if extra := found.keys() - layout.keys():
+        return f"the reply has arrays that its task does not expect: {_name(extra)}; list them in Task.expect"
+    if missing := layout.keys() - found.keys():
+        return f"the reply lacks arrays that its task expects: {_name(missing)}; list those that it has in Task.expect"
+    name = next((name for name in layout if found[name] != layout[name]), None)
+    if name is None:
+        return "its arrays are those that are expected, so its header is too long"
     (dtype, shape), (expected_dtype, expected_shape) = found[name], layout[name]
     if shape != expected_shape:
         return f"array {name!r} has shape {shape} instead of {expected_shape}"[:300]
@@ -183,6 +219,12 @@ def _check_public(found: str | None, expected: str | None) -> None:
     if expected is not None and found != expected:
         labels = "do not name their public set" if found is None else f"are of public set {found[:12]}"
         raise PayloadError(f"the soft labels {labels}; the coordinator's is {expected[:12]}")
+
+
+def _name(arrays: Iterable[str]) -> str:
+    names = sorted(arrays)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(repr(name[:60]) for name in names[:_NAMED]) + more
 
 
 def _check_metrics(found: Mapping[str, float], bounds: Mapping[str, tuple[float, float]]) -> None:

@@ -15,12 +15,12 @@ from typing import Final
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size, read_whole
+from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, read_whole
 from fedquilt_common.wire.codec import BytesArrays, FileArrays, PackedArrays
 from fedquilt_common.wire.messages import Outcome, ReplyHeader
 from fedquilt_common.wire.topics import Address
 from fedquilt_common.wire.transport import MqttMessage
-from fedquilt_server.coordinator.expected_replies import ExpectedReply, check_reply
+from fedquilt_server.coordinator.expected_replies import ExpectedReply, check_announced, check_reply
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.round.events import Receipt, Replied
@@ -145,7 +145,7 @@ class Uplink:
         if key not in self._refused:
             if header.index != address.chunk:
                 raise DamagedTransferError(f"chunk {header.index} arrived on the topic of chunk {address.chunk}")
-            check_size(header, expected.limit)  # one that is too large belongs to no reply, so it does not count
+            check_announced(header, payload, expected)  # one that is too large does not count
             self._payload_bytes[address.client] += len(payload)
             self._began.setdefault(address.client, now)
             with report_disk_errors(self._blobs.partial):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.types import ClientId
 from fedquilt_server.round.events import Event, Joined, Rejected, Replied
 from fedquilt_server.status.results import PrivacySpent
@@ -36,12 +37,12 @@ class PrivacyBook:
 
 def privacy_rows(experiment: Experiment, book: PrivacyBook) -> list[PrivacySpent]:
     """Return a row for each client that trains with local differential privacy or declines, in client order."""
-    rows = (_privacy_row(client, experiment, book) for client in range(experiment.data.clients))
-    return [row for row in rows if row.budget is not None or row.declined]
+    sections = dict(experiment.private_clients())
+    shown = sorted(sections.keys() | book.declined.keys())
+    return [_privacy_row(client, sections.get(client), book) for client in shown]
 
 
-def _privacy_row(client: ClientId, experiment: Experiment, book: PrivacyBook) -> PrivacySpent:
-    section = experiment.variant(client).privacy
+def _privacy_row(client: ClientId, section: Privacy | None, book: PrivacyBook) -> PrivacySpent:
     return PrivacySpent(
         client=client,
         epsilon=book.spent.get(client),

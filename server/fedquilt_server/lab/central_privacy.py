@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.noisy_mean import clip_factors, next_clip, noisy_mean, split_noise, update_norm
-from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task, advance_round
 from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.errors import PrivacyBudgetError, RunFailedError
 from fedquilt_common.experiment.privacy_section import Privacy
@@ -59,18 +59,19 @@ class CentralPrivacy(AlgorithmWrapper):
         own = open_secret(self.key, [self.experiment, "selection", ctx.round, sorted(ctx.fleet)])[1]
         assert isinstance(ctx, RoundContext)  # noqa: S101 - the coordinator makes no other
         inner = self.inner.round(_without_account(state), replace(ctx, seed=int(own.integers(1 << 62))))
-        tasks = next(inner)
+        tasks = advance_round(inner, None)
+        if isinstance(tasks, State):  # nobody was asked, so nothing is spent
+            return _keep_account(tasks, state)
         noise = self._noise(account, len(tasks), ctx)  # a budget that does not last is noticed before anybody trains
         replies = yield tasks
         clip = float(account[-1, 3]) if len(account) else self.privacy.clip
         mean, clip_after = self._add_noise(tasks, replies, ctx.round, clip, noise)
-        try:
-            inner.send(dict.fromkeys(tasks, Reply(mean)))
-        except StopIteration as done:
-            spent = np.vstack([account, [noise, len(tasks), len(ctx.fleet), clip_after]])
-            asked = np.vstack([_read_asked(state, ctx.clients), np.isin(np.arange(ctx.clients), sorted(tasks))])
-            return self._with_account(done.value, spent, asked.astype(np.uint8), clip)
-        raise RunFailedError("privacy.mode = central: the algorithm asks the clients again; choose another one")
+        done = advance_round(inner, dict.fromkeys(tasks, Reply(mean)))
+        if not isinstance(done, State):
+            raise RunFailedError("privacy.mode = central: the algorithm asks the clients again; choose another one")
+        spent = np.vstack([account, [noise, len(tasks), len(ctx.fleet), clip_after]])
+        asked = np.vstack([_read_asked(state, ctx.clients), np.isin(np.arange(ctx.clients), sorted(tasks))])
+        return self._with_account(done, spent, asked.astype(np.uint8), clip)
 
     def _noise(self, account: NDArray[np.float64], asked: int, ctx: ServerContext) -> float:
         """Return the noise of this round: that of the last one, unless the budget then pays for fewer rounds."""
@@ -140,6 +141,12 @@ def _read_account(state: State) -> NDArray[np.float64]:
 def _read_asked(state: State, clients: int) -> NDArray[np.uint8]:
     """Return 1 for each client that a round asked, shape (rounds, clients)."""
     return np.asarray(state.extra[_ASKED]) if _ASKED in state.extra else np.zeros((0, clients), np.uint8)
+
+
+def _keep_account(state: State, before: State) -> State:
+    """Return a state with the account of the one before."""
+    kept = {name: before.extra[name] for name in before.extra if name in (_ACCOUNT, _ASKED)}
+    return replace(state, extra={**state.extra, **kept})
 
 
 def _without_account(state: State) -> State:

@@ -14,7 +14,7 @@ from fedquilt_common.algorithm_api import Learner, ServerTools
 from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
-from fedquilt_common.types import Arrays, ClientId, Profile
+from fedquilt_common.types import Arrays, ClientId, Examples, Profile
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,11 @@ class RoundContext:
     def prototypes(self) -> Sequence[Learner]:
         """A learner for each different model that clients have, in the order of the clients."""
         return self.tools.prototypes
+
+    @property
+    def spare_test(self) -> Examples:
+        """Samples for testing of the shares that no client has; there may be none."""
+        return self.tools.spare_test
 
     def prototype_of(self, client: ClientId) -> int:
         """Return the position in ``prototypes`` of a client's model."""

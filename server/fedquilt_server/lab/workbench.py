@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedquilt_common.algorithm_api import Learner, State, declaration_of, find_level, pooling_problem
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.sensor_noise import check_inputs
-from fedquilt_common.datasets.shares import clients_evaluate
+from fedquilt_common.datasets.shares import take_samples
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
-from fedquilt_common.experiment.sections import Model
+from fedquilt_common.experiment.sections import BatchAugment, Model
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.models import advise_against_batch_norm
 from fedquilt_common.privacy.central_accountant import NoisyRounds, solve_central_noise
@@ -21,7 +23,7 @@ from fedquilt_common.process.cores import available_cores
 from fedquilt_common.process.malloc import reuse_freed_memory
 from fedquilt_common.secure_aggregation.packages import check_packages
 from fedquilt_common.submodels.slices import Slice
-from fedquilt_common.types import Arrays, ClientId
+from fedquilt_common.types import Arrays, ClientId, Examples
 
 if TYPE_CHECKING:
     from fedquilt_common.tracing.cost import Cost
@@ -133,7 +135,15 @@ class Workbench(ExperimentTools):
     @cached_property
     def clients_evaluate(self) -> bool:
         """Whether the clients evaluate on their boards, on their own samples or with their own models."""
-        return self.learns and (self.holdout > 0 or clients_evaluate(self.algorithm()))
+        return self.learns and (self.holdout > 0 or self.tests_on_official_samples)
+
+    @cached_property
+    def spare_test(self) -> Examples:
+        """Samples for testing of the shares that no client has (``data.partition.shares``); there may be none."""
+        index = np.zeros(0, np.int64)
+        if self.holdout and self.experiment.data.delivery != "own":
+            index = np.concatenate([index, *(share.test for share in self.all_shares[len(self.shares) :])])
+        return take_samples(self.dataset, np.sort(index))
 
     def check(self) -> None:
         """Check learning task, noise, sampling, mosaics, privacy, and that the models can be used.
@@ -201,10 +211,21 @@ class Workbench(ExperimentTools):
             self.check_private_model(model, self._key_of(model))
 
     def _check_test_samples(self) -> None:
+        coordinator_tests = declaration_of(self.algorithm()).coordinator_tests
+        if self.experiment.data.form is not None and coordinator_tests:
+            raise ExperimentError(
+                f"data.delivery = own: '{self.experiment.algorithm.name}' has a global model, which the coordinator "
+                "tests, but it has no test samples; give data.set instead of data.form, or choose another algorithm"
+            )
         if self.experiment.data.form is not None and not self.clients_evaluate:
             raise ExperimentError(
                 "data.delivery = own: the coordinator has no test samples, so the clients must evaluate; set "
                 "data.holdout, such as 0.25"
+            )
+        if self.experiment.data.local_test == "own-labels" and self.learning_task.name != "classification":
+            raise ExperimentError(
+                f"data.local_test = 'own-labels': the data set '{self.dataset.name}' has no class for each sample; "
+                "remove the key"
             )
 
     def _check_central_privacy(self) -> None:
@@ -241,11 +262,27 @@ class Workbench(ExperimentTools):
                 f"training.mosaic: the data set '{self.dataset.name}' has no boxes, so its images cannot become "
                 "mosaics; remove it, or choose a data set for detection, such as visdrone"
             )
+        for augment in (training.augment for training in trainings if training.augment is not None):
+            self._check_augment(augment)
         has_classes = self.learning_task.name == "classification"
         if not has_classes and any(training.sampling == "balanced" for training in trainings):
             raise ExperimentError(
                 f"training.sampling = 'balanced': the data set '{self.dataset.name}' has no class for each sample, so "
                 "there is nothing to balance; remove it, or choose a data set for classification"
+            )
+
+    def _check_augment(self, augment: BatchAugment) -> None:
+        shape, task = self.dataset.input_shape, self.learning_task.name
+        if len(shape) != 3 or self.dataset.train.x.dtype.kind != "f" or task == "detection":
+            reason = "has boxes, which would have to move" if task == "detection" else "has no images"
+            raise ExperimentError(
+                f"training.augment: the data set '{self.dataset.name}' {reason}; it needs images (channels, height, "
+                "width) of floating-point numbers and one label for each. Remove the key"
+            )
+        if augment.crop >= min(shape[1:]):
+            raise ExperimentError(
+                f"training.augment.crop = {augment.crop}: the images are {shape[1]} x {shape[2]}, so some crops would "
+                "be all black; choose a smaller one, such as 4"
             )
 
     def _check_task(self) -> None:

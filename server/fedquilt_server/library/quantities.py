@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fedquilt_common.learning_tasks.metrics import LARGEST, LOSS, MAIN_METRICS, METRICS, Metric
+from fedquilt_common.learning_tasks.metrics import (
+    LARGEST,
+    LOCAL_METRICS,
+    LOSS,
+    MAIN_METRICS,
+    MEAN_LOCAL_METRICS,
+    METRICS,
+    Metric,
+)
 from fedquilt_server.status.results import RoundResult
 
 Unit = Literal["share", "number", "seconds", "bytes", "joules"]
@@ -57,6 +65,7 @@ def _of_models(metric: Metric) -> Iterator[Quantity]:
                     f"{label} of the global model on the clients' own test samples")  # fmt: skip
     yield _quantity(metric, f"personal_{name}", f"personal {label} (P)",
                     f"{label} of the clients' own models on all their test samples together")  # fmt: skip
+    yield from (_quantity(other) for other in (*LOCAL_METRICS, *MEAN_LOCAL_METRICS) if other.name.endswith(f"_{name}"))
     yield _quantity(metric, f"average_{name}", f"mean {label} of the levels",
                     f"mean of the {label} of the levels' sub-models")  # fmt: skip
 

@@ -210,7 +210,7 @@ class Replay:
         for number, event in enumerate(events, 1):
             self._accept(event)
             self._carry_out(self._machine.handle(event), events[number:], part.checkpoint)
-        if part.checkpoint is not None and self._machine.done != part.round:
+        if part.checkpoint is not None and self._machine.done < part.round:  # a next one may ask nobody
             raise _DifferenceError(f"round {part.round} does not close with the event that closed it")
 
     def _finish_row(self, part: RecordedRound, seconds: float) -> None:

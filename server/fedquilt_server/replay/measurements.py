@@ -23,7 +23,7 @@ from typing import Final
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import agent_specs
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.slow_link import Link
+from fedquilt_common.wire.link import Link
 from fedquilt_server.replay.recording import RecordedRound, Recording
 from fedquilt_server.replay.round_model import transfer_seconds
 from fedquilt_server.round.events import Joined, Replied, Resumed, RoundRestarted, Ticked

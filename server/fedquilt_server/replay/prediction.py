@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.slow_link import Link
+from fedquilt_common.wire.link import Link
 from fedquilt_server.replay.measurements import CoordinatorTimes, Measurements, RecordedBoard, RecordedTask
 from fedquilt_server.replay.round_model import (
     ClosedExchange,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedquilt_common.wire.slow_link import Link
+from fedquilt_common.wire.link import Link
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def transfer_seconds(link: Link | None, size: int) -> float:
     """Return the seconds after which ``size`` bytes have crossed a link, lost packets included; 0 without a link."""
     if link is None:
         return 0.0
-    return (link.seconds(size) + link.latency / link.speedup) / (1 - link.loss)
+    return link.mean_seconds(size) + link.mean_latency
 
 
 def board_arrivals(tasks: Sequence[ModelledTask], workers: int, link: Link | None = None) -> list[float]:
@@ -75,9 +75,8 @@ def _send_in_turn(ready: Sequence[float], tasks: Sequence[ModelledTask], link: L
         return list(ready)
     arrivals, free_at = list(ready), 0.0
     for number in sorted(range(len(tasks)), key=lambda number: ready[number]):
-        busy = link.seconds(tasks[number].size) / (1 - link.loss)
-        free_at = max(free_at, ready[number]) + busy
-        arrivals[number] = free_at + link.latency / link.speedup / (1 - link.loss)
+        free_at = max(free_at, ready[number]) + link.mean_seconds(tasks[number].size)
+        arrivals[number] = free_at + link.mean_latency
     return arrivals
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.wire.slow_link import Link, parse_link
+from fedquilt_common.wire.link import Link, parse_link
 from fedquilt_server.replay.measurements import Measurements
 
 ALL_KINDS: Final = ""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
 from fedquilt_common.algorithm_api import State, Task
 from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_common.wire.messages import Outcome
+from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,18 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 def encode_event(event: Event) -> tuple[str, str]:
     """Return the event's kind and its fields as JSON."""
-    return type(event).__name__, json.dumps(asdict(event), separators=(",", ":"), allow_nan=False)
+    if isinstance(event, Joined):  # asdict would copy all clients
+        fields = asdict(replace(event, clients=())) | {"clients": pack_numbers(event.clients)}
+    else:
+        fields = asdict(event)
+    return type(event).__name__, json.dumps(fields, separators=(",", ":"), allow_nan=False)
 
 
 def decode_event(kind: str, body: str) -> Event:
     """Return the event that ``encode_event`` wrote."""
     fields = json.loads(body)
     if kind == "Joined":
-        fields["clients"] = tuple(fields["clients"])
+        fields["clients"] = tuple(unpack_numbers(fields["clients"]))
         fields["profile"] = Profile(**fields["profile"])
     if kind == "RoundRestarted":
         fields["fleet"] = {int(client): Profile(**profile) for client, profile in fields["fleet"].items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedquilt_common.algorithm_api import Algorithm, Reply, Round, State, Task
+from fedquilt_common.algorithm_api import Algorithm, Reply, Round, State, Task, advance_round
 from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_common.wire.messages import Outcome
 from fedquilt_server.round.events import (
@@ -312,7 +312,13 @@ class Machine:
         self._counts.opened_at, self._asked_fleet = opened_at, fleet
         self._since = dict(self._counted)
         self._round = self._algorithm.round(self.state, self._context_for(self.round, fleet, at))
-        return self._open_exchange(0, next(self._round), at)
+        return self._advance(0, None, at)
+
+    def _advance(self, number: int, replies: Mapping[ClientId, Reply] | None, at: float) -> list[Command]:
+        """Let the round continue: open its exchange ``number``, or finish it."""
+        assert self._round is not None  # noqa: S101 - a round is under way
+        tasks = advance_round(self._round, replies)
+        return self._finish_round(tasks, at) if isinstance(tasks, State) else self._open_exchange(number, tasks, at)
 
     def _open_exchange(self, number: int, tasks: Mapping[ClientId, Task], at: float) -> list[Command]:
         deadline = None if self.policy.deadline is None else at + self.policy.deadline
@@ -332,7 +338,6 @@ class Machine:
         return self._shortfall(exchange, at) if exchange.is_late(at) else []
 
     def _close(self, exchange: Exchange, at: float) -> list[Command]:
-        assert self._round is not None  # noqa: S101 - an exchange is open
         accepted = [event for _, event in sorted(exchange.replies.items())]
         replies = {r.client: Reply(x, r.weight, r.metrics) for r, x in zip(accepted, self._load(accepted), strict=True)}
         stop = [Stop(self.round, exchange.number, tuple(exchange.missing))] if exchange.missing else []
@@ -340,17 +345,12 @@ class Machine:
         self._since |= dict.fromkeys(replies, (self.round, exchange.number))
         if exchange.number == 0:
             self._counts.first_exchange = len(replies), len(exchange.tasks)
-        try:
-            tasks = self._round.send(replies)
-        except StopIteration as done:
-            return [*stop, *self._finish_round(done.value, at)]
-        return [*stop, *self._open_exchange(exchange.number + 1, tasks, at)]
+        return [*stop, *self._advance(exchange.number + 1, replies, at)]
 
     def _finish_round(self, state: State, at: float) -> list[Command]:
         tally = self._counts.tally(self.agents, self._counted_replies())
-        self._counted = self._since
+        self._counted, self._closed = self._since, True
         self.state, self.done, self.exchange, self._round = state, self.done + 1, None, None
-        self._closed = True
         return [Checkpoint(self.done, state, tally, self.snapshot(), at)]
 
     def _shortfall(self, exchange: Exchange, at: float) -> list[Command]:

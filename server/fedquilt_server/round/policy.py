@@ -172,9 +172,11 @@ def move_clients(
     agent: str, keep: Collection[ClientId], host_of: dict[ClientId, str], agents: Mapping[str, KnownAgent]
 ) -> None:
     """Give an agent's clients, except ``keep``, to the next agent that claims them, in the order of joining."""
-    for client in {c for c, host in host_of.items() if host == agent} - set(keep):
-        others = [name for name, other in agents.items() if name != agent and client in other.clients]
-        if others:
-            host_of[client] = others[0]
-        else:
-            del host_of[client]
+    moved = {client for client, host in host_of.items() if host == agent} - set(keep)
+    for client in moved:
+        del host_of[client]
+    for name, other in agents.items():
+        if name != agent and moved:
+            taken = moved.intersection(other.clients)
+            host_of.update(dict.fromkeys(sorted(taken), name))
+            moved -= taken

@@ -41,6 +41,7 @@ class RoundCounts:
         """Count for a round that opens at ``at``: from 0, or from ``outcomes``."""
         self.opened_at = at
         self.outcomes = Counter(outcomes)
+        self.first_exchange = 0, 0
         self.drop(())
         self.dropped.clear()
 

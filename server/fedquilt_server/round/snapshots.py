@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedquilt_common.types import ClientId, ExchangeId, Profile
+from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
 from fedquilt_server.round.policy import KnownAgent
 
 ReplyId = tuple[ClientId, int, int]
@@ -38,11 +41,10 @@ class MachineSnapshot:
     def encode(self) -> str:
         """Return the snapshot as JSON."""
         return json.dumps({
-            # not asdict, which copies the clients of every agent at each checkpoint
-            "agents": {name: vars(agent) | {"profile": vars(agent.profile)} for name, agent in self.agents.items()},
-            "hosts": list(self.host_of.items()),
-            "silent": sorted(self.silent),
-            "declined": sorted(self.declined),
+            "agents": {name: _encode_agent(agent) for name, agent in self.agents.items()},
+            "hosts": _pack_hosts(self.host_of),
+            "silent": pack_numbers(sorted(self.silent)),
+            "declined": pack_numbers(sorted(self.declined)),
             "accepted": sorted(self.accepted),
             "counted": [(client, *exchange) for client, exchange in self.counted.items()],
             "paused": self.paused,
@@ -53,15 +55,26 @@ class MachineSnapshot:
         """Return the snapshot that ``encode`` wrote."""
         saved = json.loads(text)
         agents = {
-            name: KnownAgent(a["boot"], tuple(a["clients"]), a["workers"], Profile(**a["profile"]))
+            name: KnownAgent(a["boot"], tuple(unpack_numbers(a["clients"])), a["workers"], Profile(**a["profile"]))
             for name, a in saved["agents"].items()
         }
         return cls(
             agents,
-            dict(saved["hosts"]),
-            frozenset(saved["silent"]),
-            frozenset(saved.get("declined", ())),
+            {client: agent for packed, agent in saved["hosts"] for client in unpack_numbers([packed])},
+            frozenset(unpack_numbers(saved["silent"])),
+            frozenset(unpack_numbers(saved.get("declined", ()))),
             frozenset((client, number, exchange) for client, number, exchange in saved["accepted"]),
             {client: (number, exchange) for client, number, exchange in saved.get("counted", [])},
             bool(saved.get("paused")),
         )
+
+
+def _encode_agent(agent: KnownAgent) -> dict[str, Any]:
+    # not asdict, which copies the clients of every agent at each checkpoint
+    return vars(agent) | {"clients": pack_numbers(agent.clients), "profile": vars(agent.profile)}
+
+
+def _pack_hosts(host_of: Mapping[ClientId, str]) -> list[tuple[int | list[int], str]]:
+    """Return clients, or ranges of them as [first, last], each with the agent that hosts it; the order stays."""
+    runs = itertools.groupby(host_of.items(), key=lambda item: item[1])
+    return [(packed, agent) for agent, run in runs for packed in pack_numbers([client for client, _ in run])]

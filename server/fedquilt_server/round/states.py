@@ -42,6 +42,7 @@ PROCEED: Final = "proceed"
 """The driver's call once the checkpoint of a round is durable; also ``restore``, which continues from one."""
 TRANSITIONS: Final = (
     Transition(RunState.WAITING, RunState.OPEN, _LIFE, "enough clients are connected, not paused", ("Send",)),
+    Transition(RunState.WAITING, RunState.CLOSED, (*_LIFE, "RoundRestarted"), "the round asks nobody", ("Checkpoint",)),
     Transition(RunState.OPEN, RunState.OPEN, ("Replied",), "replies are missing", ("Receipt",)),
     Transition(
         RunState.OPEN,
@@ -56,6 +57,7 @@ TRANSITIONS: Final = (
     Transition(RunState.OPEN, RunState.OPEN, ("Resumed",), "", ("Send",)),
     Transition(RunState.OPEN, RunState.OPEN, ("RoundRestarted",), "a reply on disk is damaged", ("Send",)),
     Transition(RunState.WAITING, RunState.OPEN, ("RoundRestarted",), "the same in a recovery", ("Send",)),
+    Transition(RunState.OPEN, RunState.CLOSED, ("RoundRestarted",), "the round then asks nobody", ("Checkpoint",)),
     Transition(
         RunState.OPEN, RunState.CLOSED, ("Replied", "Ticked"), "complete, the round is over", ("Stop", "Checkpoint")
     ),
@@ -79,6 +81,7 @@ TRANSITIONS: Final = (
     Transition(RunState.OPEN, RunState.FINISHED, ("Rejected",), "every client has declined", ("Finish",)),
     Transition(RunState.WAITING, RunState.FINISHED, _LIFE, "every client has declined", ("Finish",)),
     Transition(RunState.CLOSED, RunState.OPEN, (PROCEED,), "a quorum is connected, not paused", ("Send",)),
+    Transition(RunState.CLOSED, RunState.CLOSED, (PROCEED,), "the next round asks nobody", ("Checkpoint",)),
     Transition(RunState.CLOSED, RunState.WAITING, (PROCEED,), "too few clients are connected, or paused", ()),
     Transition(RunState.CLOSED, RunState.FINISHED, (PROCEED,), "no round is left", ("Finish",)),
 )

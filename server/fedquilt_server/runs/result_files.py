@@ -15,7 +15,14 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
-from fedquilt_common.learning_tasks.metrics import ACCURACY, MAIN_METRICS, METRICS, SECOND_METRICS
+from fedquilt_common.learning_tasks.metrics import (
+    ACCURACY,
+    LOCAL_METRICS,
+    MAIN_METRICS,
+    MEAN_LOCAL_METRICS,
+    METRICS,
+    SECOND_METRICS,
+)
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire.chunks import Blob, digest_file
 from fedquilt_common.wire.codec import FileArrays
@@ -29,7 +36,7 @@ from fedquilt_server.status.snapshot import BoardStatus
 RESULT: Final = "result.json"
 _WITH_BEST: Final = dict.fromkeys((
     *SCORE_COLUMNS,
-    *(metric.name for metric in (*MAIN_METRICS, *SECOND_METRICS)),
+    *(metric.name for metric in (*MAIN_METRICS, *SECOND_METRICS, *LOCAL_METRICS, *MEAN_LOCAL_METRICS)),
     *(f"{model}_{metric.name}" for metric in MAIN_METRICS for model in ("global", "personal")),
 ))  # fmt: skip
 """Scores whose best value is in ``final``."""

@@ -15,6 +15,7 @@ _MAPPINGS: Final = (
     "missing",
     "discarded",
     "trained",
+    "sub_models",
     "label_bytes",
     "client_accuracy",
     "client_scores",

@@ -87,7 +87,8 @@ class RoundResult(BaseModel):
         default_factory=dict, description="bytes of soft labels for each client: down and up"
     )
     client_accuracy: dict[str, float] = Field(
-        default_factory=dict, description="each client's own model on its test samples"
+        default_factory=dict,
+        description="each client's own model on its test samples; the global model if the coordinator evaluates, too",
     )
     client_scores: dict[str, float] = Field(
         default_factory=dict, description="the same by the task's main metric, such as `r2`, if that is not accuracy"

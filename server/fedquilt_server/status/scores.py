@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from fedquilt_common.learning_tasks.metrics import ACCURACY, MAIN_METRICS, SECOND_METRICS, Metric
+from fedquilt_common.learning_tasks.metrics import ACCURACY, LOCAL_METRICS, MAIN_METRICS, SECOND_METRICS, Metric
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.units import is_number
@@ -22,7 +22,7 @@ def choose_metric(history: Sequence[RoundResult]) -> Metric:
 
 def second_metrics(history: Sequence[RoundResult]) -> list[Metric]:
     """Return the metrics that are shown beside the main one."""
-    return [metric for metric in SECOND_METRICS if _has(history, metric)]
+    return [metric for metric in (*SECOND_METRICS, *LOCAL_METRICS) if _has(history, metric)]
 
 
 def _has(history: Sequence[RoundResult], metric: Metric) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from fedquilt_common.wire.number_ranges import PackedNumbers, pack_numbers, unpack_numbers
 from fedquilt_server.status.budget import BudgetUse
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
@@ -28,6 +29,20 @@ CLIENT_DECLINES: Final = "the client declines: "
 """Prefix of a rejection's reason if the client does no task of the run any more."""
 
 
+MOST_LISTED: Final = 1000
+"""Clients of a list that JSON names one by one; a longer list has ranges."""
+
+
+def _pack_long(clients: list[int]) -> PackedNumbers:
+    return pack_numbers(clients) if len(clients) > MOST_LISTED else [*clients]
+
+
+def _unpack(packed: Any) -> Any:
+    return unpack_numbers(packed) if isinstance(packed, list) else packed
+
+
+ClientList = Annotated[list[int], BeforeValidator(_unpack), PlainSerializer(_pack_long, when_used="json")]
+"""Numbers of clients. In JSON, a pair [first, last] stands for consecutive ones if there are more than 1,000."""
 HealthState = Literal[
     "online", "restarted", "late", "hot", "throttled", "out of memory", "silent", "offline", "dropped", "never seen"
 ]
@@ -44,7 +59,7 @@ class BoardStatus(BaseModel):
     health: HealthState = "online"
     reason: str = Field(default="", description="why the health is not online, for people")
     since: float = Field(default=0.0, description="Unix time since which the health is as it is")
-    clients: list[int] = Field(default_factory=list)
+    clients: ClientList = Field(default_factory=list)
     workers: int = Field(default=1, description="clients that it trains at the same time")
     cores: int = 0
     memory_total: int = 0
@@ -95,9 +110,10 @@ class Snapshot(BaseModel):
     exchange: int = 0
     tasks: int = Field(default=0, description="clients with a task in this exchange")
     replies: int = Field(default=0, description="replies accepted in this exchange")
-    awaited: list[int] = Field(
+    awaited: ClientList = Field(
         default_factory=list,
-        description="clients that have not replied in this exchange; before a round, those that are not connected",
+        description="clients that have not replied in this exchange; before a round, those that are not connected. "
+        "Of more than 1,000, a pair [first, last] stands for consecutive ones, here and in a board's `clients`",
     )
     failing: int = Field(
         default=0, description="clients whose last answer to this exchange was a failure or a reply refused for good"

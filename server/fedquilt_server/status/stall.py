@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.experiment.sections import Participation
@@ -24,6 +25,20 @@ def can_reach_quorum(tasks: int, failing: int, quorum: int) -> bool:
 def can_replace(connected: int, failing: int, quorum: int) -> bool:
     """Whether the round can start again without the failing clients: enough others are connected."""
     return connected - failing >= quorum
+
+
+def stall_advice(folder: Path) -> str:
+    """Return what a person can do about a run that has stalled: sentences without the last full stop.
+
+    Args:
+        folder: the run folder; that of a simulation has the agents' logs.
+    """
+    logs = folder / "logs"
+    place = f"in {logs}" if logs.is_dir() else "on its board (`journalctl -u fedquilt-agent`)"
+    return (
+        f"The log of each agent is {place}. Repair the cause, and run the same command again (`fedquilt coordinator` "
+        "with --resume). To change the experiment, choose another --out"
+    )
 
 
 def _connected(snapshot: Snapshot) -> int:

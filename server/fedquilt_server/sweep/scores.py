@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.learning_tasks.metrics import MAIN_METRICS, SECOND_METRICS
+from fedquilt_common.learning_tasks.metrics import LOCAL_METRICS, MAIN_METRICS, SECOND_METRICS
 from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.status.units import DASH
 from fedquilt_server.sweep.axes import value_text
@@ -23,7 +23,7 @@ FinalScores: TypeAlias = Mapping[str, float | int | str]
 """``final`` of a run's ``result.json``."""
 MAIN_SCORES: Final = (
     *(f"{prefix}{metric.name}" for metric in MAIN_METRICS for prefix in ("", "average_")),
-    *(metric.name for metric in SECOND_METRICS),
+    *(metric.name for metric in (*SECOND_METRICS, *LOCAL_METRICS)),
     *(f"{prefix}{metric.name}" for metric in MAIN_METRICS for prefix in ("global_", "personal_")),
 )
 """Scores that the terminal shows, as far as a run has them."""

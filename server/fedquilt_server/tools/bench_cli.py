@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,9 @@ Coding = Annotated[str, typer.Option(help="Coding rate, 4/5 to 4/8.")]
 Preamble = Annotated[int, typer.Option(min=1, max=65_535, help="Preamble in symbols.")]
 Payload = Annotated[int, typer.Option(min=1, max=251, help="Payload bytes per packet; 4 more bytes hold its number.")]
 Pause = Annotated[float, typer.Option(help="Pause after each packet in seconds.")]
-PacketLoss = Annotated[float, typer.Option(help="Share of packets that are lost and sent again, from 0 to 0.99.")]
+PacketLoss = Annotated[float, typer.Option(help="Share of packets and acknowledgements that are lost, 0 to 0.99.")]
+PacketWindow = Annotated[int, typer.Option(min=1, max=1000, help="Packets sent before missing acknowledgements count.")]
+Timeout = Annotated[float, typer.Option(help="Seconds until packets without an acknowledgement are sent again.")]
 
 
 @app.callback()
@@ -82,10 +85,12 @@ def bench_link(
     payload: Payload = 60,
     pause: Pause = 3.0,
     loss: PacketLoss = 0.0,
+    window: PacketWindow = 3,
+    timeout: Timeout = 3.0,
     json_: JsonMeasurement = False,
 ) -> None:
     """Estimate how long payloads take over LoRa, one way and for one client."""
-    radio = _make_radio(spreading, bandwidth, coding, preamble, payload, pause, loss)
+    radio = _make_radio(spreading, bandwidth, coding, preamble, payload, pause, loss, window, timeout)
     sizes = {"payload": size} if size else _payload_sizes(samples, classes, parameters)
     _print_transfers({name: radio.describe(count) for name, count in sizes.items()}, json_, "one way, one client")
 
@@ -97,12 +102,16 @@ def _payload_sizes(samples: int, classes: int, parameters: int) -> dict[str, int
 
 
 def _make_radio(
-    spreading: int, bandwidth: float, coding: str, preamble: int, payload: int, pause: float, loss: float
-) -> Lora:
+    spreading: int, bandwidth: float, coding: str, preamble: int, payload: int, pause: float, loss: float,
+    window: int, timeout: float,
+) -> Lora:  # fmt: skip
     rates = {f"4/{4 + number}": number for number in range(1, 5)}
     if coding not in rates:
         raise ExperimentError(f"--coding {coding}: must be one of {', '.join(rates)}")
-    return Lora(spreading, 1000 * bandwidth, rates[coding], preamble, payload, pause=pause, loss=loss)
+    return Lora(
+        spreading, 1000 * bandwidth, rates[coding], preamble, payload, pause=pause, loss=loss, window=window,
+        timeout=timeout,
+    )  # fmt: skip
 
 
 @bench_app.command("route")
@@ -120,33 +129,51 @@ def bench_route(
     payload: Payload = 60,
     pause: Pause = 3.0,
     loss: PacketLoss = 0.0,
+    window: PacketWindow = 3,
+    timeout: Timeout = 3.0,
+    radius: Annotated[float, typer.Option(help="Metres within which the drone reaches a node.")] = 50.0,
+    training: Annotated[float, typer.Option(help="Seconds that a board trains between two flights.")] = 0.0,
+    watts: Annotated[
+        str | None,
+        typer.Option(help="Power of a board, for its energy: idle, further in an exchange, in training: 1.4,0.4,3.7."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the route into this .svg or .png file.")] = None,
     json_: JsonMeasurement = False,
 ) -> None:
     """Plan a drone's route past all nodes and back.
 
-    On the way out, the drone collects soft labels. On the way back, it delivers the consensus.
+    On the way out, the drone collects soft labels. On the way back, it delivers the consensus. The output has a line of
+    an experiment's fleet for each node, whose link is open while the drone is near.
     """
-    from fedquilt_server.tools import route
+    from fedquilt_server.tools import flight, route
 
-    if not 0.001 <= speed <= 1000:
-        raise ExperimentError(f"--speed {speed:g}: must be from 0.001 to 1000 metres per second")
-    radio = _make_radio(spreading, bandwidth, coding, preamble, payload, pause, loss)
+    radio = _make_radio(spreading, bandwidth, coding, preamble, payload, pause, loss, window, timeout)
     plan = route.plan_route(route.read_point(start), route.read_nodes(nodes))
-    total = plan.seconds(speed, radio.seconds(size))
+    trip = flight.Flight(plan, speed, radio.seconds(size), radius, training)
+    joules = trip.joules(flight.read_watts(watts)) if watts is not None else None
+    unhindered = dataclasses.replace(radio, loss=0.0)  # the link itself repeats what is lost
+    rate = round(size / unhindered.seconds(size), 2)
+    link = {"rate": rate, "loss": loss, "mtu": payload, "window": window, "timeout": timeout}
     report: dict[str, Any] = {
-        "distance": plan.distance, "seconds": total, "flight_seconds": plan.distance / speed,
-        "exchange_seconds": total - plan.distance / speed, "order": list(plan.order), "bytes": size,
+        **trip.describe(), "joules": joules, "order": list(plan.order), "bytes": size,
+        "fleet": trip.fleet_lines(link),
     }  # fmt: skip
     if plot is not None:
         route.plot(plan, plot)
-    if json_:
-        typer.echo(json.dumps(report, indent=2))
-    else:
-        flight, radio_time = report["flight_seconds"] / 60, report["exchange_seconds"] / 60
-        typer.echo(f"{plan.distance:,.0f} m out and back, {total / 60:.1f} min in total:")
-        typer.echo(f"{flight:.1f} min of flight, {radio_time:.1f} min of radio")
-        typer.echo(f"nodes in the order of the visits: {' '.join(map(str, plan.order))}")
+    typer.echo(json.dumps(report, indent=2) if json_ else _describe_flight(report))
+
+
+def _describe_flight(report: dict[str, Any]) -> str:
+    """Return the sentences and the fleet lines that ``fedquilt bench route`` prints."""
+    flown, radio, training = (report[f"{part}_seconds"] / 60 for part in ("flight", "exchange", "training"))
+    lines = [
+        f"{report['distance']:,.0f} m out and back, {report['seconds'] / 60:.1f} min in total:",
+        f"{flown:.1f} min of flight, {radio:.1f} min of radio, {training:.1f} min of training",
+        *([] if report["joules"] is None else [f"{report['joules']:,.0f} J for each board"]),
+        f"nodes in the order of the visits: {' '.join(map(str, report['order']))}",
+        "fleet:",
+    ]
+    return "\n".join([*lines, *(f"  - {json.dumps(line)}" for line in report["fleet"])])
 
 
 def _print_transfers(rows: dict[str, dict[str, float]], as_json: bool, title: str) -> None:

@@ -1,7 +1,7 @@
 """Estimate how long a payload takes over LoRa: the air time of its packets, the pauses and the retries.
 
 Air time: Semtech, "SX1272/3/6/7/8 LoRa Modem Designer's Guide", AN1200.13, 2013, sections 4 and 5. The pause after each
-packet and the retries of lost packets follow the FedAKD thesis (section 4.4, Table 4.4).
+packet, its acknowledgement, windows and timeouts follow the FedAKD thesis (section 4.4, Table 4.4).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.wire.windowed_transfer import TIMEOUT, WINDOW, expected_timeouts, expected_tries
 
 LARGEST_PACKET = 255
 """The largest packet of the radio in bytes."""
@@ -27,8 +28,11 @@ class Lora:
         preamble: in symbols.
         payload: payload bytes per packet.
         overhead: further bytes per packet, which hold its number.
-        pause: seconds after each packet.
-        loss: share of packets that are lost, from 0 to 0.99.
+        pause: seconds after each packet. Its acknowledgement arrives in them, or takes longer.
+        loss: share of packets, and of acknowledgements, that are lost; from 0 to 0.99.
+        window: packets that are sent before missing acknowledgements are noticed.
+        timeout: seconds after a window until its packets without an acknowledgement are sent again.
+        acknowledgement: bytes of an acknowledgement.
 
     Raises:
         ExperimentError: a setting is out of range.
@@ -42,6 +46,9 @@ class Lora:
     overhead: int = 4
     pause: float = 3.0
     loss: float = 0.0
+    window: int = WINDOW
+    timeout: float = TIMEOUT
+    acknowledgement: int = 4
 
     def __post_init__(self) -> None:
         checks = {
@@ -49,6 +56,8 @@ class Lora:
             "coding": (self.coding, 1, 4), "preamble": (self.preamble, 1, 65_535),
             "payload": (self.payload, 1, LARGEST_PACKET - self.overhead), "pause": (self.pause, 0, 86_400),
             "overhead": (self.overhead, 0, LARGEST_PACKET - 1), "loss": (self.loss, 0, 0.99),
+            "window": (self.window, 1, 1000), "timeout": (self.timeout, 0, 86_400),
+            "acknowledgement": (self.acknowledgement, 0, LARGEST_PACKET),
         }  # fmt: skip
         for name, (value, least, most) in checks.items():
             if not least <= value <= most:
@@ -72,14 +81,18 @@ class Lora:
         return -(-size // self.payload)
 
     def seconds(self, size: int) -> float:
-        """Return the mean time in seconds for a payload of ``size`` bytes, with pauses and retries."""
-        return self.air_seconds(size) + self.packets(size) * self.pause / (1 - self.loss)
+        """Return the mean time in seconds for a payload of ``size`` bytes, with acknowledgements and retries."""
+        wait = max(self.pause, self.air_time(self.acknowledgement))
+        tries = expected_tries(self.loss)
+        windows, rest = divmod(self.packets(size), self.window)
+        timeouts = windows * expected_timeouts(self.loss, self.window) + expected_timeouts(self.loss, rest)
+        return self.air_seconds(size) + self.packets(size) * tries * wait + timeouts * self.timeout
 
     def air_seconds(self, size: int) -> float:
-        """Return the mean air time in seconds for a payload of ``size`` bytes, with retries."""
+        """Return the mean air time in seconds of the packets of a payload of ``size`` bytes, with retries."""
         whole, rest = divmod(size, self.payload)
         last = self.air_time(rest + self.overhead) if rest else 0.0
-        return (whole * self.air_time(self.payload + self.overhead) + last) / (1 - self.loss)
+        return (whole * self.air_time(self.payload + self.overhead) + last) * expected_tries(self.loss)
 
     def describe(self, size: int) -> dict[str, float]:
         """Return what ``fedquilt bench link`` reports for a payload of ``size`` bytes."""

@@ -45,15 +45,6 @@ class Route:
         """The length of the way out and back."""
         return 2 * sum(math.dist(a, b) for a, b in zip(self.out, self.out[1:], strict=False))
 
-    def seconds(self, speed: float, exchange: float) -> float:
-        """Return the duration of the flight and of all exchanges.
-
-        Args:
-            speed: metres per second.
-            exchange: seconds per exchange. Each node has two of them; at the last node, both happen in one stop.
-        """
-        return self.distance / speed + 2 * len(self.nodes) * exchange
-
 
 def plan_route(start: Point, nodes: Sequence[Point], seed: int = 0) -> Route:
     """Plan a short route from ``start`` past all nodes (thesis, equations 4.5 to 4.8).

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fedquilt_common.learning_tasks.metrics import MAIN_METRICS, SECOND_METRICS
+from fedquilt_common.learning_tasks.metrics import LOCAL_METRICS, MAIN_METRICS, SECOND_METRICS
 from fedquilt_server.status.problems import SEVERITY, board_health
 from fedquilt_server.status.scores import measured_scores
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
@@ -63,6 +63,9 @@ def _latest_results(s: Snapshot) -> Iterator[Metric]:
         if metric in MAIN_METRICS:
             name = f"personal_{metric.name}"
             yield _latest(s, name, f"fedquilt_{name}", f"Latest {metric.label} of personal models{limits}")
+    for metric in LOCAL_METRICS:
+        text = f"Latest {metric.label}: of the global model on the clients' test samples"
+        yield _latest(s, metric.name, f"fedquilt_{metric.name}", text)
     yield _latest(s, "loss", "fedquilt_loss", "Latest loss of the global model")
     yield _latest(s, "seconds", "fedquilt_round_seconds", "Wall-clock seconds of the last round")
     yield _latest(s, "train_seconds", "fedquilt_train_seconds", "Training seconds of the last round")

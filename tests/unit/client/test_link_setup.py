@@ -8,8 +8,9 @@ from tests.support.memory_transport import MemoryBroker, MemoryTransport
 from fedquilt_client.link_setup import link_for_client, wrap_transport
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.wire.link import Link
 from fedquilt_common.wire.messages import RunMessage
-from fedquilt_common.wire.slow_link import Link, SlowLinkTransport
+from fedquilt_common.wire.slow_link import SlowLinkTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
 

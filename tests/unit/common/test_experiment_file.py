@@ -14,7 +14,7 @@ from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_s
 from fedquilt_common.experiment.sections import FleetLine
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml
-from fedquilt_common.wire.slow_link import Link, parse_link
+from fedquilt_common.wire.link import Link, parse_link
 
 FULL = """
 name: digits-fedavg
@@ -311,6 +311,12 @@ def test_links_go_to_the_agents_of_their_line() -> None:
     assert parse_link(own.options["link"]) == Link(rate=50.0, loss=0.2, speedup=10.0)
 
 
+def test_variants_start_like_the_experiments_model_unless_they_say_otherwise() -> None:
+    changes = ["model.initialisation=keras", "fleet.1.variants.1.model.initialisation=torch"]
+    made = parse_experiment(VARIED, "varied.yaml", changes)
+    assert [made.variant(client).model.initialisation for client in range(3)] == ["keras", "keras", "torch"]
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -320,6 +326,13 @@ def test_links_go_to_the_agents_of_their_line() -> None:
         ("fleet.1.variants=3", "fleet.1.variants"),
         ("fleet.1.link.loss=1", "fleet.1.link.loss = 1"),
         ("fleet.1.link.speed=1", "unknown key"),
+        ("fleet.1.link.window=0", "fleet.1.link.window = 0"),
+        ("fleet.1.link.open=[[0, 5]]", "open and period need each other"),
+        ("fleet.1.link={open: [[5, 3]], period: 9}", "an end at least 0.01 seconds later"),
+        ("fleet.1.link={open: [[0, 5], [4, 6]], period: 9}", "must not overlap"),
+        ("fleet.1.link={open: [[0, 10]], period: 9}", "after the period of 9 seconds"),
+        ("model.initialisation=lecun", "model.initialisation = 'lecun'"),
+        ("fleet.1.variants.0.training.optimiser=keras", "fleet.1.variants.0.training.optimiser = 'keras'"),
         ("data.public={set: digit}", "data.public.set = 'digit': unknown; did you mean 'digits'"),
         ("data.public={}", "set how many of the training samples"),
         ("data.partition={scheme: per-class}", "needs it; try 20"),
@@ -371,17 +384,3 @@ def test_a_variant_that_no_client_would_have_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ExperimentError, match=r"fleet\.0\.variants.*no client"):
         load_experiment(tmp_path / "e.yaml")
-
-
-@pytest.mark.parametrize(
-    ("links", "chunk"),
-    [([None], 262_144), ([{"mtu": 222}], 262_144), ([{"mtu": 222, "loss": 0.2}], 94), ([{"loss": 0.2}], 262_144),
-     ([{"mtu": 2200, "loss": 0.1}, {"mtu": 300, "loss": 0.1}], 172), ([{"mtu": 8, "loss": 0.1}], 16)],
-)  # fmt: skip
-def test_a_chunk_fits_a_packet_where_packets_are_lost(links: list[Any], chunk: int) -> None:
-    """One of 37 packets, of which one in five is lost, would get through once in 4,000 times."""
-    raw = {
-        "name": "x", "data": {"set": "digits", "clients": len(links)}, "model": {"name": "mlp"},
-        "algorithm": {"name": "fedavg"}, "fleet": [{"clients": 1, "link": link} for link in links],
-    }  # fmt: skip
-    assert Experiment.model_validate(raw).chunk == chunk

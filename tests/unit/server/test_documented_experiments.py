@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.ready import ready_experiments, ready_files, ready_sweeps
 
+from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import agent_specs
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
@@ -58,6 +59,35 @@ def test_the_sweep_of_the_privacy_figure_is_valid() -> None:
     assert sorted(map(str, budgets)) == sorted(9 * ["20.0", "5.0", "None"])
     assert {each.algorithm.name for each in experiments} == {"fedavg", "fedmd", "fedakd"}
     assert all(len(agent_specs(each.fleet)) == each.data.clients for each in experiments)  # a ledger for each client
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "algorithms"),
+    [
+        ("figures-4.5-4.6", 4 * 3 * 2 * 3, {"fedavg-weighted", "fedmd", "fedakd"}),
+        ("figures-4.7-4.8", 4 * 3 * 3, {"fedmd", "fedakd", "cfedakd"}),
+        ("figures-4.11-4.13", 4 * (1 + 2 * 5) * 3, {"fedavg-weighted", "fedmd", "fedakd"}),
+        ("table-3.5-harb", 3 * 2 * 3, {"alone", "fedmd", "fedakd"}),
+        ("suspects-hars", 5 * 14 * 3, {"alone", "fedmd", "fedakd"}),
+    ],
+)
+def test_the_sweeps_of_the_fedakd_thesis_are_valid(name: str, runs: int, algorithms: set[str]) -> None:
+    """Each algorithm accepts the fields that a run gives it."""
+    (path,) = [path for path in ready_sweeps() if path.stem == name]
+    experiments = [run.experiment for run in plan_sweep(read_source(path)).runs]
+    assert len(experiments) == runs
+    assert {type(make_algorithm(each.algorithm.name, each.algorithm.fields, ())) for each in experiments} == {
+        ALGORITHMS[name] for name in algorithms
+    }
+
+
+def test_all_clients_models_start_as_keras_would_in_the_suspect_of_that_name() -> None:
+    (path,) = [path for path in ready_sweeps() if path.stem == "suspects-hars"]
+    for run in plan_sweep(read_source(path)).runs:
+        starts = {variant.model.initialisation for variant in run.experiment.variants}
+        assert starts == {
+            "keras" if dict(run.variation.settings)["setting"] in ("keras", "keras-initialisation") else "torch"
+        }
 
 
 def test_the_ready_files_are_experiments_sweeps_or_figures() -> None:

@@ -31,7 +31,7 @@ from fedquilt_common.algorithm_api import (
     TrainingResult,
 )
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.types import Arrays, ClientId, Examples, Scalar, Shapes
+from fedquilt_common.types import Arrays, ClientId, Examples, OptimiserName, Scalar, Shapes
 
 SCORE, DIGEST = "score", "digest"
 _LEAST_WEIGHT: Final = 1e-6
@@ -49,6 +49,7 @@ class OwnModel(ABC):
         kd_epochs: passes over the public samples in a round; ``training.epochs`` counts those over a client's own.
         kd_optimiser: optimiser of these passes; None: the client's own.
         kd_lr: learning rate of these passes, above 0; None: the client's own.
+        kd_batch: samples in a step of these passes; None: the client's own ``training.batch``.
         order: ``labels-first`` as above; ``local-first`` trains on the own samples before the labelling instead.
         warm_up_epochs: passes over its own samples when a client takes part for the first time.
         weighting: clients weigh equally, or by their accuracy on the samples on which they test.
@@ -64,8 +65,9 @@ class OwnModel(ABC):
     )
 
     kd_epochs: int = 1
-    kd_optimiser: Literal["sgd", "adam", "rmsprop"] | None = None
+    kd_optimiser: OptimiserName | None = None
     kd_lr: float | None = None
+    kd_batch: int | None = None
     order: Literal["labels-first", "local-first"] = "labels-first"
     warm_up_epochs: int = 0
     weighting: Literal["uniform", "accuracy"] = "uniform"
@@ -75,6 +77,8 @@ class OwnModel(ABC):
             raise ValueError("kd_epochs must be 1 or more")
         if self.kd_lr is not None and not 0 < self.kd_lr < float("inf"):
             raise ValueError("kd_lr must be a positive number; leave it out for the client's own")
+        if self.kd_batch is not None and (type(self.kd_batch) is not int or self.kd_batch < 1):
+            raise ValueError("kd_batch must be a whole number of 1 or more; leave it out for training.batch")
         if self.warm_up_epochs < 0:
             raise ValueError("warm_up_epochs must be 0 or more")
 
@@ -112,7 +116,7 @@ class OwnModel(ABC):
         """
         return {"logits": logits}
 
-    def decode(self, arrays: Arrays) -> Logits:
+    def decode(self, arrays: Arrays, classes: int) -> Logits:
         """Return labels as ``loss`` takes them, float32 of shape (n, classes), from what ``encode`` returned."""
         return np.asarray(arrays["logits"])
 
@@ -125,8 +129,13 @@ class OwnModel(ABC):
         """The dtypes of those arrays that are not float32."""
         return {}
 
-    def aggregate_labels(self, replies: Mapping[ClientId, Reply]) -> Arrays:
-        """Return one set of encoded labels from all clients', in the shapes of ``label_shapes``."""
+    def aggregate_labels(self, replies: Mapping[ClientId, Reply], classes: int) -> Arrays:
+        """Return one set of encoded labels from all clients', in the shapes of ``label_shapes``.
+
+        Args:
+            replies: the clients' encoded labels.
+            classes: how many the labels have.
+        """
         return mean_labels(replies, self.by_accuracy)
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
@@ -157,7 +166,7 @@ class OwnModel(ABC):
             SCORE, scalars=scalars, expect=self.label_shapes(ctx), metrics=bounds, labels=True, dtypes=self.label_dtypes
         )  # fmt: skip
         replies = yield dict.fromkeys(ctx.select(), score)
-        labels = self.aggregate_labels(replies)
+        labels = self.aggregate_labels(replies, ctx.classes)
         yield dict.fromkeys(replies, Task(DIGEST, labels, scalars, expect={}, labels=True))
         return (yield from self.evaluate_clients(self.update_state(state, labels, ctx), ctx))
 
@@ -189,39 +198,47 @@ class OwnModel(ABC):
 
     def learn_labels(self, task: Task, ctx: ClientContext) -> Reply:
         """Learn from the aggregated labels; the reply has metrics only."""
-        x, labels = self.public_samples(task, ctx), self.decode(task.arrays)
-        seed = derive_seed(ctx.seed, "digest")
-        distilled = self.distil(ctx.learner, self._model(ctx), Examples(x, labels), seed)
+        labelled = Examples(self.public_samples(task, ctx), self.decode(task.arrays, ctx.classes))
+        distilled = self.learn_public(ctx, labelled, derive_seed(ctx.seed, "digest"))
         ctx.memory.update(distilled.arrays)
         metrics = self._train(ctx, self.order == "labels-first")
         metrics["train_seconds"] = metrics.get("train_seconds", 0.0) + distilled.seconds
         return Reply({}, len(ctx.data), {**metrics, "kd_loss": distilled.loss})
 
-    def distil(self, learner: Learner, model: Arrays, data: Examples, seed: int) -> TrainingResult:
-        """Train a model on soft labels with ``kd_epochs``, ``kd_optimiser`` and ``kd_lr``.
+    def learn_public(self, ctx: ClientContext, labelled: Examples, seed: int) -> TrainingResult:
+        """Train the client's own model on public samples, of shape (n, *input_shape), with labels (n, classes)."""
+        return self.distil(ctx.learner, self.own_model(ctx), labelled, seed)
+
+    def distil(
+        self, learner: Learner, model: Arrays, data: Examples, seed: int, *, loss: Loss | None = None
+    ) -> TrainingResult:
+        """Train a model on soft labels with ``kd_epochs``, ``kd_optimiser``, ``kd_lr`` and ``kd_batch``.
 
         Args:
             learner: trains the model.
             model: the numbers to start from, in the model's shapes.
             data: public samples of shape (n, *input_shape), with labels of shape (n, classes).
             seed: shuffles the batches.
+            loss: None: the algorithm's own. With another one, ``data`` may hold a client's own samples.
         """
         changes: dict[str, Any] = {}
         if self.kd_optimiser is not None:
             changes |= {"optimiser": self.kd_optimiser, "momentum": 0.0}
         if self.kd_lr is not None:
             changes["lr"] = self.kd_lr
+        if self.kd_batch is not None:
+            changes["batch"] = self.kd_batch
         student = learner.with_settings(**changes) if changes else learner
-        return student.train(model, data, seed=seed, loss=self.loss, epochs=self.kd_epochs, public=True)
+        return student.train(model, data, seed=seed, loss=loss or self.loss, epochs=self.kd_epochs, public=loss is None)
 
-    def _model(self, ctx: ClientContext) -> Arrays:
-        """Return the client's own model; its initial one until it has trained."""
+    def own_model(self, ctx: ClientContext) -> Arrays:
+        """Return the client's own model, in the model's shapes; its initial one until it has trained."""
         return ctx.memory or ctx.learner.init(derive_seed(ctx.lasting_seed, "model"))
 
     def _train(self, ctx: ClientContext, due: bool) -> dict[str, float]:
         """Train on the client's own samples the first time, and where it is ``due``; return metrics."""
         epochs = (0 if ctx.memory else self.warm_up_epochs) + (ctx.learner.epochs if due else 0)
-        arrays = self._model(ctx)
+        arrays = self.own_model(ctx)
         if not epochs:
             return {}
         trained: TrainingResult = ctx.learner.train(arrays, ctx.data, seed=ctx.seed, epochs=epochs)
@@ -229,11 +246,11 @@ class OwnModel(ABC):
         return {"loss": trained.loss, "train_seconds": trained.seconds}
 
     def _test(self, ctx: ClientContext) -> Reply:
-        (counts,) = ctx.learner.count(self._model(ctx), ctx.test)
+        (counts,) = ctx.learner.count(self.own_model(ctx), ctx.test)
         return evaluation_reply(len(ctx.test), personal_counts=counts)
 
     def _predict(self, ctx: ClientContext, data: Examples) -> Logits:
         """Return the own model's logits, float32 of shape (n, classes); n may be 0."""
         if not len(data):
             return np.zeros((0, ctx.classes), np.float32)
-        return ctx.learner.predict(self._model(ctx), data)[-1]
+        return ctx.learner.predict(self.own_model(ctx), data)[-1]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
@@ -49,7 +50,9 @@ class PartialTraining(ABC):
             Empty: all are cut.
     """
 
-    declares: ClassVar[Declaration] = Declaration(pooled=SUB_MODELS, sub_models="averaged")
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.0, coordinator_tests=True, pooled=SUB_MODELS, sub_models="averaged"
+    )
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))
     mask_absent_classes: bool = True
@@ -88,13 +91,17 @@ class PartialTraining(ABC):
         if self._collects_statistics(ctx):
             arrays = yield from self._collect_statistics(arrays, ctx)
         trained = {str(client): self._width_of(client, ctx) for client in sorted(replies)}
-        return State(arrays, state.extra, {"trained": trained}, parts={client: parts[client] for client in replies})
+        used = {client: parts[client] for client in replies}
+        merged = State(arrays, state.extra, {"trained": trained}, parts=used)
+        return (yield from evaluate_locally(merged, ctx, self))
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
         return "replies name the client's classes; set algorithm.mask_absent_classes: false" * self.mask_absent_classes
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
+        if task.kind == EVALUATE:
+            return count_locally(task, ctx)
         if task.kind == "statistics":
             return Reply(ctx.learner.statistics(task.arrays, ctx.data), len(ctx.data))
         held = ctx.learning_task.held_classes(ctx.data.y) if self.mask_absent_classes else None

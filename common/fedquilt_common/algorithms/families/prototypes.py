@@ -95,7 +95,7 @@ class Prototypes(ABC):
         """
         tuned = learner.with_settings(optimiser="adam", lr=self.kd_lr, momentum=0.0)
         seed = derive_seed(ctx.seed, "distil", ctx.round, number)
-        phase = TrainingPhase(data, loss, **settings)
+        phase = TrainingPhase(data, loss, public=True, **settings)
         return tuned.train_in_turn(arrays, [phase], [0] * self.kd_epochs, seed=seed).arrays
 
 

@@ -14,12 +14,14 @@ from fedquilt_common.aggregation.client_evaluation import (
     EVALUATE,
     NO_COUNTS,
     client_scores,
+    evaluate_locally,
     evaluate_on_clients,
     evaluation_reply,
     pool_scores,
 )
 from fedquilt_common.algorithm_api import Reply, State
 from fedquilt_common.learning_tasks import Classification, LearningTask, Regression
+from fedquilt_common.types import Examples
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 STATE = State({"w": np.ones(2, np.float32)})
@@ -100,10 +102,29 @@ def test_each_client_has_a_score_of_its_own_model() -> None:
     assert client_scores(replies, TWO) == {"0": 0.5, "3": 1.0}
 
 
+def test_g_counts_the_samples_of_shares_without_a_client_and_p_does_not() -> None:
+    """The FedReb thesis's Table 6.2: G is on the test sets of all 20 clients, P on those of the four boards."""
+    one = classified([0] * 10, [0] * 10, [0] * 10)
+    spare = TWO.count(eye([0] * 5 + [1] * 25), np.zeros(30, np.int64))
+    found = pool_scores({0: one}, TWO, spare=spare)
+    assert found["global_accuracy"] == found["accuracy"] == 15 / 40
+    assert found["personal_accuracy"] == 1.0
+    assert found["tested_samples"] == 10
+
+
+class SpareLearner:
+    """A learner whose model names class 0 everywhere."""
+
+    def count(self, arrays: Any, data: Examples) -> list[Any]:
+        return [TWO.count(eye([0] * len(data)), data.y)]
+
+
 class ServerContext:
     learning_task = TWO
     fleet = dict.fromkeys((4, 7, 9))
     measures = True
+    spare_test = Examples(np.zeros((0, 1)), np.zeros(0, np.int64))
+    learner = SpareLearner()
 
 
 def test_everybody_who_is_there_is_asked_and_nothing_but_counts_is_expected() -> None:
@@ -119,6 +140,51 @@ def test_everybody_who_is_there_is_asked_and_nothing_but_counts_is_expected() ->
     assert done.value.value.scores["global_accuracy"] == 0.75
     assert done.value.value.report["client_accuracy"] == {"4": 0.25}
     assert done.value.value.arrays is STATE.arrays
+
+
+def finish(steps: Any, replies: dict[int, Reply]) -> State:
+    next(steps)
+    with pytest.raises(StopIteration) as done:
+        steps.send(replies)
+    state: State = done.value.value
+    return state
+
+
+def test_the_coordinator_tests_on_the_shares_without_a_client() -> None:
+    ctx: Any = ServerContext()
+    ctx.spare_test = Examples(np.zeros((6, 1)), np.array([0, 0, 0, 1, 1, 1]))
+    scores = finish(evaluate_on_clients(STATE, ctx), {4: classified([0, 0], [0, 0], [0, 1])}).scores
+    assert scores["global_accuracy"] == 5 / 8
+    assert scores["personal_accuracy"] == 0.5
+
+
+class Coordinated:
+    """An algorithm whose coordinator evaluates."""
+
+    def evaluate(self, state: State, ctx: Any) -> dict[str, float]:
+        return {"accuracy": 0.25, "accuracy_weak": 0.125}
+
+
+def test_local_scores_stand_beside_those_of_the_coordinator() -> None:
+    ctx: Any = ServerContext()
+    ctx.spare_test = Examples(np.zeros((6, 1)), np.ones(6, np.int64))  # no client's, so they are not local
+    large, small = ({"global": TWO.count(eye(answers), np.zeros(len(answers), np.int64))} for answers in
+                    ([0] * 8, [1, 1]))  # fmt: skip
+    replies = {4: evaluation_reply(8, large["global"]), 9: evaluation_reply(2, small["global"]), 7: NO_COUNTS}
+    algorithm: Any = Coordinated()
+    state = finish(evaluate_locally(STATE, ctx, algorithm), replies)
+    assert state.scores == {
+        "accuracy": 0.25, "accuracy_weak": 0.125, "local_accuracy": 0.8, "mean_local_accuracy": 0.5,
+        "tested_samples": 10, "tested_clients": 2,
+    }  # fmt: skip
+    assert state.report["client_accuracy"] == {"4": 1.0, "9": 0.0}
+
+
+def test_without_test_samples_the_coordinator_scores_alone() -> None:
+    ctx: Any = ServerContext()
+    algorithm: Any = Coordinated()
+    state = finish(evaluate_locally(STATE, ctx, algorithm), {4: NO_COUNTS})
+    assert state.scores == {"accuracy": 0.25, "accuracy_weak": 0.125, "tested_samples": 0, "tested_clients": 0}
 
 
 def test_where_the_coordinator_evaluates_nobody_is_asked() -> None:

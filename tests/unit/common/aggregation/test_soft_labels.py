@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,13 +12,12 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.soft_labels import (
+    Quantiser,
     confidence_weights,
-    dequantise,
     dissenting_labels,
     mean_labels,
     mixup,
     permutation,
-    quantise,
     sharpen,
     softmax,
 )
@@ -42,25 +43,33 @@ def test_mixup_is_a_share_of_each_sample_and_the_rest_of_another() -> None:
     assert mixup(x, 5, 0.3).dtype == np.float32
 
 
-@given(LABELS)
-def test_a_label_comes_back_within_half_a_step_of_its_class(labels: NDArray[np.float32]) -> None:
-    arrays = quantise(labels)
-    assert (str(arrays["codes"].dtype), arrays["codes"].shape) == ("uint8", labels.shape)
-    assert (str(arrays["range"].dtype), arrays["range"].shape) == ("float32", (2, labels.shape[1]))
-    again, step = dequantise(arrays), np.ptp(labels, axis=0) / 255
+@given(LABELS, st.integers(1, 16), st.sampled_from([("class", 0), ("sample", 1), ("tensor", None)]))
+def test_a_label_comes_back_within_half_a_step_of_its_range(
+    labels: NDArray[np.float32], bits: int, ranges: tuple[Any, int | None]
+) -> None:
+    quantiser = Quantiser(bits, ranges[0])
+    arrays = quantiser.encode(labels)
+    assert [str(x.dtype) for x in arrays.values()] == ["uint8", "float32"]
+    assert {name: x.shape for name, x in arrays.items()} == quantiser.shapes(*labels.shape)
+    again = quantiser.decode(arrays, labels.shape[1])
+    step = np.ptp(labels, axis=ranges[1], keepdims=True) / (2**bits - 1)
     assert (np.abs(again - labels) <= step / 2 + 1e-6 * np.abs(labels).max() + 1e-6).all()
 
 
 def test_a_class_whose_labels_are_all_the_same_keeps_them() -> None:
     labels = np.array([[1.5, 2.0], [1.5, -3.0]], np.float32)
-    arrays = quantise(labels)
+    arrays = Quantiser().encode(labels)
     assert arrays["codes"][:, 0].tolist() == [0, 0]
-    assert dequantise(arrays).tolist() == labels.tolist()
+    assert Quantiser().decode(arrays, 2).tolist() == labels.tolist()
 
 
-def test_labels_of_classes_are_six_hundred_and_forty_eight_bytes() -> None:
-    arrays = quantise(np.random.default_rng(1).normal(size=(100, 6)).astype(np.float32))
-    assert sum(x.nbytes for x in arrays.values()) == 648
+@pytest.mark.parametrize(
+    ("bits", "ranges", "size"),
+    [(8, "class", 648), (4, "class", 348), (1, "tensor", 108), (12, "tensor", 908), (8, "sample", 1400)],
+)
+def test_bytes_of_a_hundred_labels_of_six_classes(bits: int, ranges: Any, size: int) -> None:
+    arrays = Quantiser(bits, ranges).encode(np.random.default_rng(1).normal(size=(100, 6)).astype(np.float32))
+    assert sum(x.nbytes for x in arrays.values()) == size
 
 
 def replies(*accuracies: float) -> dict[int, Reply]:

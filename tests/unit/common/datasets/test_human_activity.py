@@ -106,15 +106,31 @@ def test_clusterfl_imu_that_is_not_there(tmp_path: Path) -> None:
 
 def test_harbox_as_it_is_published(tmp_path: Path) -> None:
     place = tmp_path / "harbox" / "large_scale_HARBox"
-    rows = np.concatenate([np.arange(1050)[:, None], RNG.normal(size=(1050, 9))], axis=1)
-    write_rows(place / "2" / "Walk_train.txt", rows)
-    write_rows(place / "10" / "typing_train.txt", rows)
+    rows = np.concatenate([1.6e12 + 20.0 * np.arange(1050)[:, None], RNG.normal(size=(1050, 9))], axis=1)
+    for person, activity in (("2", "Walk"), ("10", "typing")):
+        (place / person).mkdir(parents=True)
+        np.savetxt(place / person / f"{activity}_train.txt", rows)
     found = harbox.load(tmp_path)
     assert found.train.x.shape == (14, 9, 100)  # 10 whole windows of each, 7 of them for training
     assert sorted(set(found.train.y)) == [2, 3]
-    np.testing.assert_allclose(found.train.x[0], rows[:100, 1:].T, rtol=1e-5)
+    windows = rows[:1000, 1:].reshape(10, 100, 9)
+    low, high = (end(windows[:7], axis=(0, 1)) for end in (np.min, np.max))
+    np.testing.assert_allclose(found.train.x[0], ((windows[0] - low) / (high - low)).T, rtol=1e-3, atol=1e-5)
+    assert (found.train.x.min(), found.train.x.max()) == (0.0, 1.0)
     assert found.subjects is not None
     assert sorted(set(found.subjects)) == [2, 10]
+
+
+def test_harbox_is_resampled_by_its_timestamps(tmp_path: Path) -> None:
+    """Readings every 10 ms become one every 20 ms, those every 40 ms too; a pause of 5 s ends a window."""
+    times = np.concatenate([np.arange(0, 4000, 10), np.arange(4000, 8000, 40), np.arange(13_000, 15_500, 20)]) + 1.6e12
+    rows = np.column_stack([times, *(axis + (times - 1.6e12) / 1000 for axis in range(9))])
+    (tmp_path / "harbox" / "1").mkdir(parents=True)
+    np.savetxt(tmp_path / "harbox" / "1" / "Walk_train.txt", rows[::-1])  # in any order
+    windows = harbox._read_windows(tmp_path / "harbox" / "1" / "Walk_train.txt")
+    assert windows.shape == (4, 9, 100)
+    for window, start in zip(windows, (0.0, 2.0, 4.0, 13.0), strict=True):
+        np.testing.assert_allclose(window[3], 3 + start + 0.02 * np.arange(100), atol=1e-3)
 
 
 def test_harbox_without_persons(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedquilt_common.algorithm_api import Declaration
-from fedquilt_common.datasets.shares import Share, digest_shares, holdout_of, shares, take_samples
+from fedquilt_common.datasets.shares import (
+    Share,
+    Shares,
+    digest_shares,
+    holdout_of,
+    select_own_labels,
+    shares,
+    take_samples,
+)
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.types import Dataset, Examples
@@ -95,10 +103,22 @@ def test_persons_of_mixed_samples_are_not_known() -> None:
 def test_the_first_of_more_shares_than_clients() -> None:
     twenty = shares(experiment(20), DATA, 0.25)
     four = shares(experiment(4, partition={"shares": 20}), DATA, 0.25)
-    assert len(four) == 4
-    for one, other in zip(four, twenty, strict=False):
+    assert len(four) == 20  # the clients', then those that no client has
+    for one, other in zip(four, twenty, strict=True):
         assert np.array_equal(one.train, other.train)
         assert np.array_equal(one.test, other.test)
+
+
+def test_many_shares_are_a_sequence_of_shares() -> None:
+    parts = [([1, 2, 9], [4]), ([], []), ([7], []), ([3], [5, 6])]
+    packed = Shares.pack(Share(np.array(train, np.int64), np.array(test, np.int64)) for train, test in parts)
+    found = [(share.train.tolist(), share.test.tolist()) for share in packed]
+    assert found == parts
+    assert (len(packed), packed[-1].test.tolist()) == (4, [5, 6])
+    assert [share.train.tolist() for share in packed[1:3]] == [[], [7]]
+    assert len(packed[:0]) == 0
+    with pytest.raises(IndexError):
+        packed[4]
 
 
 def test_samples_of_both_official_splits() -> None:
@@ -135,6 +155,7 @@ class Central:
         (Personal(), {"mixed": True}, 0.25),
         (Central(), {}, 0.0),
         (Central(), {"holdout": 0.0}, 0.0),
+        (Personal(), {"local_test": "own-labels"}, 0.0),
     ],
 )
 def test_how_much_is_kept(algorithm: Any, data: dict[str, Any], expected: float) -> None:
@@ -164,3 +185,23 @@ def test_a_model_that_the_coordinator_tests_needs_the_official_test_samples() ->
     with pytest.raises(ExperimentError, match=r"data\.mixed = True: the coordinator tests .* 'fedavg'"):
         holdout_of(mixed, WithItsOwn())  # type: ignore[arg-type]
     assert holdout_of(experiment(holdout=0.25), WithItsOwn()) == 0.25  # type: ignore[arg-type]
+
+
+def test_own_labels_are_the_official_samples_of_the_classes_that_a_client_has() -> None:
+    own = Examples(np.zeros((3, 1), np.float32), np.array([4, 1, 4]))
+    found = select_own_labels(DATA.test, own)
+    assert found.y.tolist() == [1, 4] * 8
+    assert found.x[:2, 0].tolist() == [101, 104]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"holdout": 0.25}, "holdout"),
+        ({"holdout": 0.25, "mixed": True}, "mixed"),
+        ({"label_noise": {"ratio": 0.5}}, "label_noise"),
+    ],
+)
+def test_own_labels_leave_the_clients_samples_for_training(data: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        experiment(local_test="own-labels", **data)

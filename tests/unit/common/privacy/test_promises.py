@@ -14,10 +14,12 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.lab.workbench import Workbench
 
 REFUSED = {
-    "fedreb", "fedrod",  # always
+    "fedreb", "fedrod", "moon", "fednova", "qfedavg", "fedproto",  # always
     "fedrolex", "heterofl",  # with their default fields
 }  # fmt: skip
-FIELDS: dict[str, dict[str, Any]] = {"ditto": {"lambda": 0.1}, "fedprox": {"mu": 0.1}, "feddyn": {"alpha": 0.1}}
+FIELDS: dict[str, dict[str, Any]] = {
+    "ditto": {"lambda": 0.1}, "fedprox": {"mu": 0.1}, "feddyn": {"alpha": 0.1}, "qfedavg": {"q": 0.1},
+}  # fmt: skip
 
 
 def make_normed(input_shape: tuple[int, ...], classes: int) -> Any:

@@ -25,10 +25,12 @@ from fedquilt_common.secure_aggregation.tasks import KEYS, SHARES, UNMASK, WEIGH
 pytest.importorskip("Crypto", reason="needs the extra secure")
 TASK = Task("train", {"weight": np.zeros((3, 5), np.float32), "steps": np.zeros((), np.int64)}, {"lr": 0.1})
 STEPS = [KEYS, SHARES, "train", UNMASK]
-FIELDS: dict[str, dict[str, Any]] = {"ditto": {"lambda": 0.1}, "fedprox": {"mu": 0.1}, "feddyn": {"alpha": 0.1}}
+FIELDS: dict[str, dict[str, Any]] = {
+    "ditto": {"lambda": 0.1}, "fedprox": {"mu": 0.1}, "feddyn": {"alpha": 0.1}, "qfedavg": {"q": 0.1},
+}  # fmt: skip
 SUMMED = {
     "fedavg", "fedprox", "fedopt", "feddyn", "ditto", "fedrod", "fedper", "fedrep", "fedbabu", "all-large",
-    "fedmd", "fedakd", "dsfl",
+    "scaffold", "moon", "fedmd", "fedakd", "dsfl", "fedproto",
 }  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def test_without_momentum_there_is_no_state_of_the_optimiser() -> None:
     assert of("mlp").total - of("mlp", momentum=0.0).total == of("mlp").optimiser
 
 
-@pytest.mark.parametrize(("optimiser", "averages"), [("sgd", 0), ("rmsprop", 1), ("adam", 2)])
+@pytest.mark.parametrize(("optimiser", "averages"), [("sgd", 0), ("rmsprop", 1), ("adam", 2), ("rmsprop-keras", 1)])
 def test_optimisers_keep_averages_of_each_parameter(optimiser: str, averages: int) -> None:
     found, plain = of("mlp", optimiser=optimiser, momentum=0.0), of("mlp", momentum=0.0)
     assert found.optimiser == averages * plain.gradients

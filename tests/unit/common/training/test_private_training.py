@@ -16,7 +16,7 @@ from torch import nn
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.sections import BatchAugment, Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.privacy.accountant import Charge
@@ -83,6 +83,18 @@ def test_training_is_charged_as_opacus_counts_it() -> None:
     with pytest.raises(PrivacyBudgetError, match=r"is used up: 7\.99\d+ of epsilon 8 is spent .* would make it"):
         train(own)
     assert sum(charge.steps for charge in own.charges.values()) == 12
+
+
+def test_random_crops_are_allowed_because_a_sample_stays_one_gradient() -> None:
+    images = Examples(RNG.random((60, 1, 6, 6), dtype=np.float32), DATA.y)
+    own, trained = meter(), []
+    for augment in (None, BatchAugment(crop=2, flip=True)):
+        settings = Training(epochs=2, batch=20, lr=0.1, augment=augment)
+        model = lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 3))  # noqa: E731
+        trainer = TorchLearner(model, settings, Classification(3), meter=own if augment else meter())
+        trained.append(dict(trainer.train(trainer.init(0), images, seed=1).arrays))
+    assert differ(*trained)
+    assert sum(charge.steps for charge in own.charges.values()) == 6
 
 
 def test_training_on_public_samples_costs_nothing() -> None:

@@ -232,7 +232,7 @@ WRONG = [
     ("AgentPresence", "clients", [1_000_000]),
     ("AgentPresence", "clients", [-1]),
     ("AgentPresence", "clients", [True]),
-    ("AgentPresence", "clients", [0] * 100_001),
+    ("AgentPresence", "clients", [0] * 400_001),
     ("AgentPresence", "workers", 0),
     ("AgentPresence", "profile", {"memory": 10**400}),
     ("Telemetry", "memory_used", 10**400),

@@ -12,7 +12,8 @@ from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.errors import BrokerUnreachableError, ExperimentError
 from fedquilt_common.wire import slow_link
-from fedquilt_common.wire.slow_link import Link, SlowLinkTransport, parse_link
+from fedquilt_common.wire.link import Link, parse_link
+from fedquilt_common.wire.slow_link import SlowLinkTransport
 from fedquilt_common.wire.transport import Connected, Deliver, Incoming, MqttMessage, Transport, Will
 
 WILL = Will("gone", b"")
@@ -26,6 +27,12 @@ WILL = Will("gone", b"")
         st.floats(0, 0.9),
         st.none() | st.integers(8, 10**9),
         st.floats(1e-3, 1e6),
+        st.integers(1, 9),
+        st.floats(0, 100),
+        st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=2, unique=True).map(
+            lambda ends: ((min(ends), max(ends) + 1.0),)
+        ),
+        st.just(2000.0),
     )
 )
 def test_a_link_is_read_as_it_is_written(link: Link) -> None:
@@ -38,6 +45,9 @@ def test_a_link_is_read_as_it_is_written(link: Link) -> None:
         ("", "write it as"), ("fast", "write it as"), ("rate=1,rate=2", "write it as"), ("speed=3", "write it as"),
         ("rate=0", "rate must be a number from"), ("loss=1", "loss must be"), ("loss=nan", "loss must be"),
         ("mtu=x", "mtu must be"), ("mtu=8.7", "mtu must be a whole number"), ("latency=-1", "latency must be"),
+        ("window=1.5", "whole number of packets"), ("window=0", "window must be"), ("open=3:9", "each other"),
+        ("period=9", "each other"), ("open=3-9,period=9", "write the open times as"),
+        ("open=5:3,period=9", "later"), ("open=0:5/4:6,period=9", "overlap"), ("open=0:10,period=9", "ends at 10"),
     ],
 )  # fmt: skip
 def test_what_is_no_link_is_named(text: str, words: str) -> None:
@@ -137,6 +147,38 @@ def test_chunks_are_cut_so_that_they_fit_a_packet() -> None:
     assert Board(Link(mtu=222)).near.max_payload == 94
     assert Board(Link(mtu=51)).near.max_payload == 16
     assert Board(Link()).near.max_payload == MemoryTransport.max_payload
+
+
+def test_a_link_with_a_window_loses_nothing_and_takes_longer() -> None:
+    board = Board(Link(loss=0.5, window=3, mtu=100, timeout=0.0))
+    for number in range(100):
+        board.near.publish("up/chunk", bytes([number]), header=b"h")
+        board.far.publish("down/chunk", bytes([number]), header=b"h")
+    wait_for(lambda: [one.payload[0] for one in board.others] == list(range(100)))
+    wait_for(lambda: [one.payload[0] for one in board.messages] == list(range(100)))
+    assert board.near.max_payload == MemoryTransport.max_payload
+    link = Link(rate=100.0, loss=0.2, mtu=100, window=3)
+    assert link.mean_seconds(600) > Link(rate=100.0, loss=0.2, mtu=100).mean_seconds(600) > 6.0
+
+
+def test_a_link_carries_only_while_it_is_open() -> None:
+    link = Link(speedup=10.0, open=((2.0, 5.0), (8.0, 9.0)), period=20.0)
+    ends = {(0.0, 0.1): 0.3, (0.3, 0.1): 0.4, (0.4, 0.2): 0.9, (0.6, 0.0): 0.8, (0.95, 0.4): 2.9}
+    for (start, seconds), end in ends.items():
+        assert link.end_of(start, seconds) == pytest.approx(end)
+        assert link.end_of(start + 200.0, seconds) == pytest.approx(end + 200.0)
+    assert link.mean_seconds(0) == 0.0
+    assert Link(rate=1.0, open=((0.0, 5.0),), period=20.0).mean_seconds(3) == 12.0
+
+
+def test_messages_wait_until_the_link_opens() -> None:
+    """Of each period of 0.4 s at the desk, it is open for 0.1 s."""
+    board = Board(Link(rate=1e6, speedup=1000.0, open=((300.0, 400.0),), period=400.0))
+    for number in range(5):
+        board.near.publish(f"up/{number}", b"x")
+        wait_for(lambda number=number: len(board.others) == number + 1)  # type: ignore[misc]
+        assert (time.time() % 0.4) > 0.29
+        time.sleep(0.17)
 
 
 def test_after_the_farewell_nothing_is_sent() -> None:

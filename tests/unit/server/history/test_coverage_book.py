@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedquilt_common.algorithms.federated_dropout import FederatedDropout
+from fedquilt_common.algorithms.fedrolex import FedRolex
+from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, IndexSet, Segment, Slice
 from fedquilt_server.history.coverage_book import add_round
 from fedquilt_server.status.coverage import Coverage
@@ -43,3 +52,43 @@ def test_a_layer_that_a_sub_model_leaves_out_is_not_trained() -> None:
 def test_a_file_of_another_model_is_dropped() -> None:
     found = add_round(Coverage(rounds=7, layers=[]), {0: part(0, 1)}, {})
     assert (found.rounds, found.replies) == (1, {"": 1})
+
+
+WIDTHS = (1.0, 0.5, 0.25)
+SIZES = (16, 8)
+
+
+def count_updates(algorithm: Any, rounds: int) -> list[list[int]]:
+    """Return how often each channel of each group was trained, by one client of each width in each round."""
+    groups = tuple(Group(f"layer-{number}", size, number) for number, size in enumerate(SIZES))
+    arrays = {f"layer-{number}.weight": ArrayAnatomy((size, 3), "float32", ((Segment(number, 1),), FREE))
+              for number, size in enumerate(SIZES)}  # fmt: skip
+    anatomy, coverage = Anatomy(groups, arrays), None
+    for number in range(1, rounds + 1):
+        ctx: Any = SimpleNamespace(anatomy=anatomy, round=number, rng=np.random.default_rng(number))
+        parts = {client: algorithm.part(ctx, width) for client, width in enumerate(WIDTHS)}
+        coverage = add_round(coverage, parts, {})
+    assert coverage is not None
+    return [list(layer.counts) for layer in coverage.layers]
+
+
+def test_after_k_rounds_fedrolex_has_updated_every_channel_equally_often() -> None:
+    """The coverage lemma of the FedRolex thesis: a window of n of K channels trains each n times in K rounds."""
+    for size, counts in zip(SIZES, count_updates(FedRolex(), max(SIZES)), strict=True):
+        assert counts == [sum(int(width * size) for width in WIDTHS) * max(SIZES) // size] * size
+
+
+@pytest.mark.parametrize("rounds", [1, 5, 16])
+def test_heterofl_updates_the_first_channels_in_every_round_and_the_last_only_on_the_widest(rounds: int) -> None:
+    for size, counts in zip(SIZES, count_updates(HeteroFL(), rounds), strict=True):
+        assert counts == sorted(counts, reverse=True)
+        assert (counts[0], counts[-1]) == (3 * rounds, rounds)
+        assert sum(counts) == rounds * sum(int(width * size) for width in WIDTHS)
+
+
+def test_federated_dropout_updates_all_channels_equally_often_on_average_only() -> None:
+    for size, counts in zip(SIZES, count_updates(FederatedDropout(), 400), strict=True):
+        expected = 400 * sum(WIDTHS)
+        assert len(set(counts)) > 1
+        assert max(abs(count - expected) for count in counts) < 0.15 * expected
+        assert sum(counts) == 400 * sum(int(width * size) for width in WIDTHS)

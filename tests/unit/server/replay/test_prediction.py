@@ -17,7 +17,7 @@ from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.types import Profile
-from fedquilt_common.wire.slow_link import Link
+from fedquilt_common.wire.link import Link
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.replay.forecast import NOT_MODELLED, make_forecast
 from fedquilt_server.replay.measurements import CoordinatorTimes, measure

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_common.wire.slow_link import Link
+from fedquilt_common.wire.link import Link
 from fedquilt_server.replay.measurements import split_arrivals
 from fedquilt_server.replay.round_model import (
     ClosingRule,

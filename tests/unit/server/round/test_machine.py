@@ -65,10 +65,10 @@ class Driver:
     def do(self, event: Event) -> list[Command]:
         """Handle, and proceed from every checkpoint; all commands that came."""
         commands = self.machine.handle(event)
-        for command in commands:
+        for command in commands:  # it grows meanwhile
             if isinstance(command, Checkpoint):
                 self.checkpoints.append(command)
-                commands = [*commands, *self.machine.proceed(command.state, command.at)]
+                commands += self.machine.proceed(command.state, command.at)
         return commands
 
     def join(self, at: float, *clients: int, agent: str = "pi", boot: int = 1) -> list[Command]:

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.unit.server.round.test_machine import REPLACE, WAIT, Driver, asked, labs, load, outcome
+import pytest
+from tests.unit.server.round.test_machine import REPLACE, WAIT, Driver, asked, kinds, labs, load, outcome
 
 from fedquilt_common.algorithm_api import Round, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
@@ -104,3 +105,42 @@ def test_a_round_that_begins_again_begins_with_the_memory_of_before() -> None:
     for client in asked(driver):
         commands = driver.reply(62, client)
     assert since(commands) == dict.fromkeys(asked(driver), (1, 0))
+
+
+@dataclass(frozen=True)
+class SometimesNobody(FedAvg):
+    """Asks clients in even rounds only; the others add 10 on the server, with or without a ``yield``."""
+
+    empty: bool = True
+
+    def round(self, state: State, lab: ServerContext) -> Round:
+        if lab.round % 2:
+            assert not self.empty or (yield {}) == {}
+            return State({"w": state.arrays["w"] + 10})
+        assert (yield {}) == {}
+        replies = yield {client: Task("train", state.arrays) for client in lab.select()}
+        assert (yield {}) == {}
+        return self.merge(state, replies, lab)
+
+
+@pytest.mark.parametrize("empty", [True, False], ids=["an empty mapping", "no yield"])
+def test_a_round_that_asks_nobody_sends_nothing_and_waits_for_nothing(empty: bool) -> None:
+    driver = Driver(Policy(rounds=4, clients=2, quorum=2), SometimesNobody(empty))
+    opened = driver.join(0, 0, 1)
+    assert kinds(opened) == ["Checkpoint", "Send"]  # round 1 is over, round 2 asks
+    assert (driver.value, driver.machine.round, asked(driver)) == (10.0, 2, [0, 1])
+    driver.reply(1, 0, round=2, value=3)
+    assert kinds(driver.reply(1, 1, round=2, value=5)) == ["Receipt", "Checkpoint", "Checkpoint", "Send"]
+    assert [c.tally.asked for c in driver.checkpoints] == [0, 2, 0]
+    assert (driver.value, driver.machine.round) == (14.0, 4)
+
+
+def test_a_crash_between_rounds_of_which_one_asks_nobody_changes_nothing() -> None:
+    driver = Driver(Policy(rounds=4, clients=2, quorum=2), SometimesNobody())
+    driver.join(0, 0, 1)
+    for client in (0, 1):
+        driver.reply(1, client, round=2, value=3)
+    asked_nobody, after = driver.checkpoints[1:]
+    again = Machine(driver.algorithm, driver.policy, asked_nobody.state, labs(2), load, done=2, validates=True)
+    (checkpoint,) = again.restore(asked_nobody.snapshot, asked_nobody.at)
+    assert checkpoint == after

@@ -42,7 +42,7 @@ def test_every_state_is_reached_and_left() -> None:
 @pytest.mark.parametrize(
     ("source", "cause", "target"),
     [
-        (RunState.WAITING, "Joined", RunState.CLOSED),
+        (RunState.WAITING, "Left", RunState.CLOSED),
         (RunState.WAITING, "Left", RunState.OPEN),
         (RunState.OPEN, "Replied", RunState.FINISHED),
         (RunState.FINISHED, "Joined", RunState.OPEN),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.unit.server.lab.test_central_privacy import KEY, PRIVACY
 from tests.unit.server.round.test_declined import decline
 from tests.unit.server.round.test_machine import Driver, asked, labs
 
-from fedquilt_common.algorithm_api import Algorithm, Reply, State, Task
+from fedquilt_common.algorithm_api import Algorithm, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.secure_aggregation.server_half import SecureRounds
 from fedquilt_common.secure_aggregation.tasks import KEYS, SHARES, UNMASK
@@ -130,3 +131,33 @@ def test_a_private_round_that_starts_again_pays_once() -> None:
     np.testing.assert_array_equal(plain.arrays["weight"], restarted.arrays["weight"])
     assert plain.report[REPORT] == restarted.report[REPORT]
     assert len(restarted.extra["central_privacy/account"]) == 1
+
+
+class Nobody(FedAvg):
+    """Asks nobody, with an empty ``yield`` in even rounds."""
+
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        assert ctx.round % 2 or (yield {}) == {}
+        return State({name: state.arrays[name] + 1 for name in state.arrays}, state.extra)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [SecureRounds(Nobody(), 3), replace(CENTRAL, inner=Nobody())], ids=["secure", "central"]
+)
+def test_a_wrapped_round_that_asks_nobody_is_over_at_once(algorithm: Algorithm) -> None:
+    federation = Federation(algorithm)
+    (checkpoint,) = federation.checkpoints
+    assert (checkpoint.tally.asked, dict(checkpoint.state.report)) == (0, {})
+    assert checkpoint.state.arrays["weight"].max() == 1
+
+
+def test_a_round_that_asks_nobody_spends_no_central_privacy() -> None:
+    federation = Federation(CENTRAL)
+    federation.answer("train")
+    spent = federation.machine.state
+    context = labs(4)(2, {}, 0.0)
+    with pytest.raises(StopIteration) as done:
+        next(replace(CENTRAL, inner=Nobody()).round(spent, context))
+    kept = done.value.value.extra
+    assert len(kept) == 2
+    assert all(kept[name] is x for name, x in spent.extra.items())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.wire.windowed_transfer import draw_transfer
 from fedquilt_server.tools.bench_cli import app
 from fedquilt_server.tools.lora import Lora
 
@@ -42,9 +44,19 @@ def test_the_packet_rate_of_the_thesis() -> None:
     assert radio.packets(6000) / radio.seconds(6000) == pytest.approx(0.17, abs=0.005)
 
 
-def test_lost_packets_are_sent_again() -> None:
-    assert Lora(loss=0.2).seconds(1000) == pytest.approx(Lora().seconds(1000) / 0.8)
+def test_without_losses_acknowledgements_fit_into_the_pause() -> None:
+    assert Lora().seconds(1000) == Lora(window=1, timeout=60).seconds(1000)
+    assert Lora(pause=0.0).seconds(60) == Lora().air_time(64) + Lora().air_time(4)
     assert Lora().seconds(0) == 0.0
+
+
+@pytest.mark.parametrize(("loss", "window"), [(0.1, 1), (0.2, 3), (0.5, 3), (0.2, 16)])
+def test_lost_packets_cost_tries_and_timeouts(loss: float, window: int) -> None:
+    """As counted in many transfers of 5,000 packets, each packet and each acknowledgement lost by itself."""
+    radio = Lora(loss=loss, window=window)
+    sent, timeouts = draw_transfer(5000, loss, window, random.Random(1))
+    drawn = sent * (radio.air_time(64) + 3.0) + timeouts * 3.0
+    assert radio.seconds(5000 * 60) == pytest.approx(drawn, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +69,8 @@ def test_lost_packets_are_sent_again() -> None:
         {"payload": 0},
         {"payload": 255},
         {"loss": 1.0},
+        {"window": 0},
+        {"timeout": -1},
     ],
 )
 def test_settings_that_the_radio_does_not_have(wrong: dict[str, Any]) -> None:

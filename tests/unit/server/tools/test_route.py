@@ -39,12 +39,6 @@ def test_crossing_legs_are_mended() -> None:
     assert route.distance == pytest.approx(2 * 15 * 200 * math.sin(math.pi / 16), rel=1e-6)
 
 
-def test_time_is_flight_and_two_stops_at_each_node() -> None:
-    route = plan_route((0.0, 0.0), [(0.0, 100.0), (0.0, 200.0)])
-    assert route.distance == 400.0
-    assert route.seconds(speed=10.0, exchange=30.0) == 40.0 + 4 * 30.0
-
-
 def test_the_same_nodes_give_the_same_way() -> None:
     nodes = [(float(7 * n % 50), float(11 * n % 37)) for n in range(20)]
     assert plan_route((0.0, 0.0), nodes) == plan_route((0.0, 0.0), nodes)

@@ -1,0 +1,72 @@
+"""FedNova: the server averages the clients' normalised updates, so that clients with more local steps pull no more.
+
+Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
+equation 8: x <- x - tau * sum of p_i * (x - y_i) / ||a_i||_1. p_i is the client's part of the round's samples,
+||a_i||_1 the number of gradients that its steps add up to, and tau = sum of p_i * ||a_i||_1. It is FedAvg if all
+clients take equally many steps. Buffers of norm layers have no gradient; they are averaged as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedquilt_common.aggregation.averages import mean, step_towards
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Penalty, Reply, ServerContext, State, Task
+from fedquilt_common.algorithms.families.local_steps import check_sgd, gradient_count
+from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.training.penalties import pull_to_start
+from fedquilt_common.types import Arrays, ClientId
+
+GRADIENTS = "gradients"
+"""The metric with ||a_i||_1."""
+
+
+@dataclass(frozen=True)
+class FedNova(FedAvg):
+    """FedAvg of normalised updates. Momentum and weight decay are those of ``training``.
+
+    Attributes:
+        mu: weight of a proximal term as in FedProx, 0 or more; 0, the default, has none.
+    """
+
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.0,
+        privacy="a client sends the number of its steps, and private ones send no such metrics",
+        pooled="it divides each update by the number of the client's steps",
+    )
+
+    mu: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu < float("inf"):
+            raise ValueError("mu must be 0 or a positive number")
+
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        check_sgd("fednova", ctx.learner)
+        return State(model)
+
+    def make_task(self, state: State, ctx: ServerContext) -> Task:
+        return Task("train", state.arrays, metrics={GRADIENTS: (1e-9, 1e12)})
+
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
+        counts = {client: reply.metrics[GRADIENTS] for client, reply in replies.items()}
+        most, samples = max(counts.values()), sum(replies[client].weight for client in sorted(replies))
+        normalised = {c: replace(reply, weight=reply.weight * (most / counts[c])) for c, reply in replies.items()}
+        tau = sum(replies[client].weight * counts[client] for client in sorted(replies)) / samples
+        length = tau / most * sum(normalised[client].weight for client in sorted(replies)) / samples
+        parameters = {name: state.arrays[name] for name in state.arrays if name in ctx.parameters}
+        buffers = mean(replies, like={name: state.arrays[name] for name in state.arrays if name not in parameters})
+        new = buffers | step_towards(parameters, mean(normalised, like=parameters), length)
+        return State({name: new[name] for name in state.arrays})
+
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        check_sgd("fednova", ctx.learner)
+        trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, penalty=self.penalty())
+        count = gradient_count(trained.steps, ctx.learner.momentum, ctx.learner.lr * self.mu)
+        metrics = {"loss": trained.loss, "train_seconds": trained.seconds, GRADIENTS: count}
+        return Reply(trained.arrays, len(ctx.data), metrics)
+
+    def penalty(self) -> Penalty | None:
+        return pull_to_start(self.mu) if self.mu else None

@@ -1,0 +1,161 @@
+"""HARB: three activities, windows of 150 readings of a wristband's gyroscope and heart rate.
+
+The data set of Gad, "Light-weight Federated Learning with Augmented Knowledge Distillation for Human Activity
+Recognition", MSc thesis, Lakehead University 2023, section 3.7. It is not published. This reads recordings of the same
+kind, in ``<FEDQUILT_DATA>/harb``: a folder for each volunteer with a text file for each session, whose name begins with
+the activity, such as ``anna/walking-1.txt``. As in figure 3.4, a line has the time in seconds and either three whole
+numbers of the gyroscope, at 10 to 15 Hz, or one of the heart rate, at 2 to 3 Hz. Blanks or commas separate them.
+
+As in the thesis, negative heart rates are noise and left out. The heart rate is interpolated at the gyroscope's times.
+Volunteers are for training or for testing, not both. A copy of the training volunteers' walking, smoothed by a
+Savitzky-Golay filter with the window 11 and the order 5 of figure 3.4, doubles these windows. The thesis does not
+state the length of a window, nor the scale: here it has 150 readings, about 10 s, and each signal is standardised.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.datasets.blocks import read_whole
+from fedquilt_common.datasets.files import dataset_folder, find_files, open_packed
+from fedquilt_common.datasets.windows import cut_windows, hold_out, split_at_gaps, standardise_channels
+from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.types import Dataset, Examples
+
+NAME: Final = "harb"
+ACTIVITIES: Final = ("walking", "studying", "sleeping")
+BALANCED: Final = "walking"
+TIMES: Final = 150
+GAP: Final = 1.0
+"""Seconds between two readings of the gyroscope; no window spans more."""
+HELD_OUT: Final = 0.4
+"""Part of the volunteers whose windows are for testing: 2,000 of 5,000 windows in Table 3.1."""
+SMOOTHING: Final = (11, 5)
+"""Window and order of the filter."""
+_FIELDS: Final = {2: "heart rate", 4: "gyroscope"}
+_FORM: Final = "write 'time x y z' for the gyroscope, or 'time rate' for the heart rate"
+
+
+@dataclass(frozen=True)
+class _WristSession:
+    """A recording: the person's folder, the class, and the readings' times, (n,), and signals, (n, 4)."""
+
+    person: str
+    label: int
+    times: NDArray[np.float64]
+    signals: NDArray[np.float32]
+
+    def windows(self, smooth: bool = False) -> NDArray[np.float32]:
+        """Return the whole windows between gaps, shape (n, 4, times)."""
+        parts = split_at_gaps(self.times, self.signals, GAP)
+        cut = [cut_windows(smooth_signals(part) if smooth else part, TIMES, TIMES) for part in parts]
+        return np.concatenate(cut)
+
+
+def load(folder: Path | None = None) -> Dataset:
+    """Load the windows: ``x`` float32 of shape (n, 4 signals, 150 times), ``y`` int64 of shape (n,) from 0 to 2.
+
+    Raises:
+        DataUnavailableError: files are missing or damaged; the error names file and line.
+    """
+    place, repairs = dataset_folder(folder, NAME), Counter[str]()
+    sessions = [one for path in find_files(place) if (one := _read_session(path, place, repairs)) is not None]
+    sessions = [one for one in sessions if len(one.windows())]
+    persons = sorted({one.person for one in sessions})
+    if len(persons) < 2:
+        raise DataUnavailableError(
+            f"{place}: has sessions of {len(persons)} volunteers with a window of {TIMES} readings, but one volunteer "
+            "for training and one for testing are needed; put files such as anna/walking-1.txt there"
+        )
+    held_out = hold_out(persons, HELD_OUT)
+    train, who = _collect([one for one in sessions if one.person not in held_out], persons, balance=True)
+    test, _ = _collect([one for one in sessions if one.person in held_out], persons, balance=False)
+    standardise_channels(train.x, test.x)
+    repairs["windows of walking added by the Savitzky-Golay filter"] = int((train.y == 0).sum()) // 2
+    notes = [f"volunteers {', '.join(sorted(held_out))} are the test set"]
+    notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    return Dataset(NAME, train, test, len(ACTIVITIES), who, f"{NAME}: {'; '.join(notes)}")
+
+
+def _collect(sessions: list[_WristSession], persons: list[str], *, balance: bool) -> tuple[Examples, NDArray[np.int64]]:
+    """Return the windows of sessions, and each window's person by number; ``balance`` doubles those of walking."""
+    copies = [one for one in sessions if balance and one.label == ACTIVITIES.index(BALANCED)]
+    parts = [*(one.windows() for one in sessions), *(one.windows(smooth=True) for one in copies)]
+    each = [(one.label, persons.index(one.person)) for one in (*sessions, *copies)]
+    repeated = np.repeat(np.array(each, dtype=np.int64), [len(part) for part in parts], axis=0)
+    return Examples(np.concatenate(parts), repeated[:, 0]), repeated[:, 1]
+
+
+def smooth_signals(signals: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Smooth each signal with the Savitzky-Golay filter; series shorter than its window stay.
+
+    Savitzky and Golay, "Smoothing and Differentiation of Data by Simplified Least Squares Procedures", Analytical
+    Chemistry 1964.
+
+    Args:
+        signals: shape (times, signals).
+    """
+    from scipy.signal import savgol_filter
+
+    if len(signals) < SMOOTHING[0]:
+        return signals
+    return np.asarray(savgol_filter(signals.astype(np.float64), *SMOOTHING, axis=0), dtype=np.float32)
+
+
+def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSession | None:
+    """Read a file; None if it is no session, or has no readings of both kinds."""
+    name = path.name.lower()
+    label = next((number for number, activity in enumerate(ACTIVITIES) if name.startswith(activity)), None)
+    if label is None or path.parent == place:
+        return None
+    rows: dict[str, list[list[float]]] = {kind: [] for kind in _FIELDS.values()}
+    with open_packed(path) as stream:
+        text = read_whole(stream, str(path)).decode("utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), 1):
+        if fields := line.replace(",", " ").split():
+            rows[_kind_of(fields, path, number)].append(_parse(fields, path, number))
+    heart = [row for row in rows["heart rate"] if row[1] >= 0]
+    repairs["negative heart rates left out"] += len(rows["heart rate"]) - len(heart)
+    if not heart or not rows["gyroscope"]:
+        repairs["sessions without one of the sensors left out"] += 1
+        return None
+    times, signals = _join(np.array(rows["gyroscope"]), np.array(heart))
+    return _WristSession(path.parent.name, label, times, signals)
+
+
+def _kind_of(fields: list[str], path: Path, number: int) -> str:
+    if len(fields) not in _FIELDS:
+        raise DataUnavailableError(f"{path}, line {number}: has {len(fields)} fields; {_FORM}")
+    return _FIELDS[len(fields)]
+
+
+def _parse(fields: list[str], path: Path, number: int) -> list[float]:
+    try:
+        row = [float(field) for field in fields]
+    except ValueError:
+        raise DataUnavailableError(f"{path}, line {number}: holds something that is no number; {_FORM}") from None
+    if not np.isfinite(row).all():
+        raise DataUnavailableError(f"{path}, line {number}: holds a number that is not finite; remove the line")
+    return row
+
+
+def _join(gyro: NDArray[Any], heart: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """Interpolate the heart rate at the gyroscope's times.
+
+    Args:
+        gyro: rows of time and three axes, in any order; the first one of each time counts.
+        heart: rows of time and rate, in any order.
+
+    Returns:
+        The times, shape (n,), and the axes and the rate, shape (n, 4).
+    """
+    times, first = np.unique(gyro[:, 0], return_index=True)
+    beats, place = np.unique(heart[:, 0], return_index=True)
+    rate = np.interp(times, beats, heart[place, 1])
+    return times, np.column_stack([gyro[first, 1:], rate]).astype(np.float32)

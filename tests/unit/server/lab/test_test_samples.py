@@ -1,0 +1,57 @@
+"""The samples on which the coordinator and the clients test, and experiments that cannot be tested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_server.lab.workbench import Workbench
+
+
+def bench(algorithm: str = "fedavg", **data: Any) -> Workbench:
+    raw = {
+        "name": "x", "data": {"set": "digits", "clients": 4, **data},
+        "model": {"name": "mlp"}, "algorithm": {"name": algorithm},
+    }  # fmt: skip
+    return Workbench(Experiment.model_validate(raw))
+
+
+def test_the_spare_samples_are_those_of_the_shares_without_a_client() -> None:
+    few = bench(partition={"shares": 20}, holdout=0.25, mixed=True)
+    all_of_them = bench(clients=20, holdout=0.25, mixed=True)
+    expected = np.sort(np.concatenate([share.test for share in all_of_them.shares[4:]]))
+    assert len(few.shares) == 4
+    assert len(few.spare_test) == len(expected) > 300
+    assert few.samples_digest() == Workbench(few.experiment).samples_digest()
+
+
+@pytest.mark.parametrize("data", [{"holdout": 0.25}, {"partition": {"shares": 20}}, {}])
+def test_there_are_none_with_a_client_for_each_share_or_without_a_holdout(data: dict[str, Any]) -> None:
+    assert len(bench(**data).spare_test) == 0
+
+
+def test_clients_of_sub_models_evaluate_with_a_holdout_or_own_labels() -> None:
+    assert bench("heterofl", holdout=0.25).clients_evaluate
+    assert bench("heterofl", local_test="own-labels").clients_evaluate
+    assert not bench("heterofl").clients_evaluate
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (
+            bench("heterofl", set="own", delivery="own", form={"shape": [4], "classes": 2}, holdout=0.25),
+            "data.delivery = own: 'heterofl' has a global model, which the coordinator tests",
+        ),
+        (bench("fedavg", set="own", delivery="own", form={"shape": [4], "classes": 2}), "set data.holdout, such as"),
+        (bench(set="own", delivery="own", form={"shape": [4], "classes": 0}, local_test="own-labels"), "has no class"),
+        (bench("heterofl", holdout=0.25, mixed=True), "which this setting shares out; set it to false"),
+    ],
+)
+def test_an_experiment_that_nobody_can_test_is_refused(made: Workbench, reason: str) -> None:
+    with pytest.raises(ExperimentError, match=reason):
+        made.check()
