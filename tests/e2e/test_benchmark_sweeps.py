@@ -23,12 +23,39 @@ PATIENCE = 300.0
 
 
 @pytest.mark.parametrize(
-    ("name", "runs", "figures"), [("submodels", 3 * 7, 5), ("personal", 9 + 3, 12), ("soft_labels", 3 * 2 * 5, 4)]
+    ("name", "runs", "figures"),
+    [("submodels", 3 * 7, 5), ("personal", 9 + 3, 12), ("soft_labels", 3 * 2 * 5, 4), ("fedreb_options", 7, 0)],
 )
 def test_every_run_is_valid(name: str, runs: int, figures: int) -> None:
     source = read_source(BENCHMARKS / f"{name}.yaml")
     assert len(plan_sweep(source).runs) == runs
     assert sum(len(table.figures) for table in source.published) == figures
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "figures"),
+    [
+        ("adaptivefl/table-2", 2 * 2 * 3 * 3 * 5, 60),
+        ("adaptivefl/table-3", 4 * 3 * 4, 16),
+        ("adaptivefl/table-4", 2 * 2 * 3 * 3 * 2, 24),
+        ("adaptivefl/figure-5", 3 * 5, 0),
+        ("fedrolex/table-3.2", 4 * 3 * 5, 20),
+        ("fedrolex/table-3.4", 2 * 3 * 4, 8),
+        ("fedreb/table-5.1", 3 * 8, 8),
+        ("fedreb/table-5.3", 3 * 6, 6),
+        ("fedreb/table-5.4", 3 * 8, 8),
+        ("fedreb/table-5.5", 2 * 2 * 3 * 9, 36),
+        ("fedreb/table-5.6", 2 * 2 * 3 * 9, 36),
+    ],
+)
+def test_every_run_of_a_papers_table_is_valid(name: str, runs: int, figures: int) -> None:
+    source = read_source(FEDAIOT.parent / f"{name}.yaml")
+    planned = plan_sweep(source).runs
+    assert len(planned) == runs
+    cases = {tuple(sorted(figure.case.items())) for table in source.published for figure in table.figures}
+    assert len(cases) == figures
+    settings = [set(run.variation.settings.items()) for run in planned]
+    assert all(any(set(case) <= own for own in settings) for case in cases)
 
 
 EXPERIMENTS = "privacy_audit_few", "privacy_audit_har"
@@ -41,7 +68,7 @@ def test_every_experiment_is_valid(name: str) -> None:
 
 def test_there_are_no_others() -> None:
     found = {path.stem for path in BENCHMARKS.glob("*.yaml")}
-    assert found == {"personal", "soft_labels", "submodels", *EXPERIMENTS}
+    assert found == {"fedreb_options", "personal", "soft_labels", "submodels", *EXPERIMENTS}
 
 
 @pytest.mark.parametrize(
