@@ -39,12 +39,14 @@ def test_it_learns_every_task_that_it_does_not_refuse(name: str, task: str) -> N
     fleet = Fleet(make(name, fields), model=MODELS[task], data_set=SETS[task], lr=LR[task])
     fleet.measures = declaration_of(fleet.algorithm).holdout is not None
     main = fleet.bench.learning_task.main.name
-    before = fleet.bench.evaluate(fleet.first_state().arrays)[main]
+    before = fleet.bench.evaluate(fleet.first_state().arrays or fleet.bench.first_model())[main]
     driver = Driver(fleet, 8)
     state = driver.run()
     after = driver.scores or fleet.algorithm.evaluate(state, fleet.ctx(8, {}))
     assert after[main] > max(before + min(0.2, (1 - before) / 4), 0.0)
-    if f"local_{main}" in after:
+    if declaration_of(fleet.algorithm).own_models:
+        assert after[f"personal_{main}"] == after[main]
+    elif f"local_{main}" in after:
         assert after[f"local_{main}"] > before
     elif fleet.measures:
         assert after[f"global_{main}"] == after[main]

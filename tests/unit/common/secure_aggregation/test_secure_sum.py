@@ -30,7 +30,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SUMMED = {
     "fedavg", "fedprox", "fedopt", "feddyn", "ditto", "fedrod", "fedper", "fedrep", "fedbabu", "all-large",
-    "scaffold", "moon", "fedmd", "fedakd", "dsfl", "fedproto",
+    "fedavg-weighted", "scaffold", "moon", "fedmd", "fedakd", "dsfl", "fedproto",
 }  # fmt: skip
 
 
