@@ -19,6 +19,7 @@ MODELS_WITH_EXITS: dict[str, tuple[dict[str, Any], int]] = {
     "convnet": ({"width": 0.1}, 4),
     "vgg16": ({"width": 0.05}, 5),
     "resnet18": ({"width": 0.1}, 4),
+    "mobilenet-v2": ({"width": 0.1}, 7),
 }
 """Parameters that make it small, and how many stages it has."""
 CASES = [(name, params, stages) for name, (params, stages) in MODELS_WITH_EXITS.items()]
