@@ -5,8 +5,6 @@ A new algorithm needs one entry in ``cases.py``; a test fails until it has one.
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,9 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from tests.contract.cases import CASES, Case, check_reply
 
-from fedquilt_common.algorithm_api import Algorithm, Declaration, Learner, State, Task, declaration_of
+from fedquilt_common.algorithm_api import Algorithm, Learner, State, Task, declaration_of
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
-from fedquilt_common.algorithms.choices import choices
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.shares import shares
 from fedquilt_common.experiment.experiment import Experiment
@@ -369,35 +366,3 @@ def test_it_refuses_senseless_fields(name: str, fields: dict[str, Any], word: st
     with pytest.raises(ValueError, match=word) as error:
         make(name, fields)
     assert next(iter(fields)).removesuffix("_") in str(error.value)
-
-
-CHOICES = [(name, field, value) for name in sorted(ALGORITHMS) for field, value in choices(ALGORITHMS[name]).items()]
-
-
-@pytest.mark.parametrize(("name", "field", "allowed"), CHOICES)
-def test_it_refuses_a_value_that_is_none_of_the_choices(name: str, field: str, allowed: tuple[Any, ...]) -> None:
-    fields = dict(CASES[name].fields)
-    for value in ("neither", None, 1, ["sgd"]):
-        if value in allowed:
-            continue
-        with pytest.raises(ValueError, match=rf"^{field} = {re.escape(repr(value))}: must be ") as error:
-            make(name, {**fields, field: value})
-        assert all(str(choice) in str(error.value) for choice in allowed if choice is not None)
-
-
-@NAMES
-def test_it_declares_how_it_is_evaluated(name: str) -> None:
-    declared = ALGORITHMS[name].declares
-    assert type(declared) is Declaration
-    assert declared.holdout is None or 0 <= declared.holdout < 1
-    assert declared.holdout is not None or not declared.own_models  # a model that only a client has, only it can test
-
-
-PAPER = re.compile(r'[A-Z]\w+( et al\.| and [A-Z]\w+)?, "[^"]{10,}", [A-Z][\w &.,-]* (19|20)\d\d\b')
-
-
-@NAMES
-def test_its_file_cites_the_paper(name: str) -> None:
-    """As: McMahan et al., "Title", AISTATS 2017."""
-    words = sys.modules[ALGORITHMS[name].__module__].__doc__ or ""
-    assert PAPER.search(" ".join(words.split()))

@@ -172,7 +172,7 @@ def test_a_link_carries_only_while_it_is_open() -> None:
 
 
 def test_messages_wait_until_the_link_opens() -> None:
-    """Of each period of 0.4 s at the desk, it is open for 0.1 s."""
+    """The link is open for 0.1 s of every 0.4 s at the desk."""
     board = Board(Link(rate=1e6, speedup=1000.0, open=((300.0, 400.0),), period=400.0))
     for number in range(5):
         board.near.publish(f"up/{number}", b"x")
