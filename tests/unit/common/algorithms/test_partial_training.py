@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,13 +12,15 @@ import torch
 from torch.nn import functional
 
 from fedquilt_common.algorithm_api import Reply, Task
+from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.algorithms.federated_dropout import FederatedDropout
 from fedquilt_common.algorithms.fedrolex import FedRolex
 from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.algorithms.scalefl import ScaleFL
 from fedquilt_common.errors import SliceError
 from fedquilt_common.learning_tasks.next_word import NextWord
-from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment
+from fedquilt_common.submodels.selection import prefix
+from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment, full_slice
 from fedquilt_common.types import Profile
 from fedquilt_server.lab.context import RoundContext
 
@@ -95,3 +98,21 @@ def test_next_word_of_the_last_place_alone() -> None:
     words, logits = torch.tensor([[3, 4, 5], [2, 6, 0]]), torch.randn(2, 7)
     torch.testing.assert_close(task.loss(logits, words), functional.cross_entropy(logits[:1], words[:1, -1]))
     assert float(task.count(logits.numpy(), words.numpy())["words"]) == 1
+
+
+def test_levels_do_not_use_the_whole_models_statistics() -> None:
+    """They are measured on all channels, and differ from those of a sub-model, which uses its batches'."""
+    arrays = {**model(), "norm.num_batches_tracked": np.array(1)}
+    asked: list[tuple[bool, int]] = []
+
+    def evaluate(found: Any, part: Any = None) -> dict[str, float]:
+        asked.append((part is None, int(found["norm.num_batches_tracked"])))
+        return {"accuracy": 0.5}
+
+    tracked = {"norm.num_batches_tracked": ArrayAnatomy((), "int64", ())}
+    anatomy = replace(NET, arrays={**NET.arrays, **tracked})
+    task = SimpleNamespace(main=SimpleNamespace(name="accuracy"))
+    server: Any = SimpleNamespace(anatomy=anatomy, evaluate=evaluate, learning_task=task)
+    scores = evaluate_levels(arrays, server, [("full", full_slice(anatomy)), ("half", prefix(anatomy, 0.5, "floor"))])
+    assert scores.keys() == {"accuracy", "accuracy_full", "accuracy_half", "average_accuracy"}
+    assert asked == [(True, 1), (False, 0)]
