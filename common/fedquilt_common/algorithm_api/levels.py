@@ -31,5 +31,5 @@ def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -
     try:
         part: Slice = own(name, ctx)
     except SliceError as error:
-        raise ExperimentError(f"fleet: fits = {name}: {error}") from None
+        raise ExperimentError(str(error)) from None
     return part

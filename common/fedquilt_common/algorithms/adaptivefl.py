@@ -98,11 +98,16 @@ class AdaptiveFL:
             SliceError: the model does not have such sub-models.
         """
         starts = [find_start(ctx.anatomy, start) for start in self.starts or ctx.anatomy.start_layers]
-        if self.levels and (not starts or len(set(starts)) < len(starts) or min(starts) < self.tau):
+        if self.levels and not starts:
+            raise SliceError(
+                "algorithm.starts is missing, and this model declares no start layers; give the layers from which on a "
+                "level is cut, such as [2, 1]; `fedquilt model inspect` lists them"
+            )
+        if self.levels and (len(set(starts)) < len(starts) or min(starts) < self.tau):
             raise SliceError(
                 f"algorithm.starts = {list(self.starts or ())}: give different layers, none before layer {self.tau} "
                 "(algorithm.tau); `fedquilt model inspect` lists them. This model is cut at "
-                f"{sorted(starts) or 'no layer'}, counted from 0"
+                f"{sorted(starts)}, counted from 0"
             )
         return make_pool(ctx.anatomy, self.levels, starts)
 
@@ -114,7 +119,7 @@ class AdaptiveFL:
         """
         members = {member.name: member.part for member in self.pool(ctx)}
         if name not in members:
-            raise SliceError(f"there is no level '{name}' in the pool; choose one of {', '.join(members)}")
+            raise SliceError(f"fleet: fits = {name}: the pool has no such level; choose one of {', '.join(members)}")
         return members[name]
 
     # -- server ------------------------------------------------------------------------------------

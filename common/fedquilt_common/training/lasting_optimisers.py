@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
@@ -14,6 +14,10 @@ from fedquilt_common.submodels.slices import Slice
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import Part
 
+KEPT_WITH_SUB_MODELS: Final = (
+    "training.keep_optimiser = true: the algorithm trains sub-models, whose shapes differ from round to round, so an "
+    "optimiser's state does not fit the next one; remove the key"
+)
 OptimiserState = dict[str, NDArray[Any]]
 
 
@@ -42,10 +46,7 @@ class LastingOptimisers:
             ExperimentError: it is a sub-model.
         """
         if isinstance(part, Slice):
-            raise ExperimentError(
-                "training.keep_optimiser = true: the algorithm trains sub-models, whose shapes differ from round to "
-                "round, so an optimiser's state does not fit the next one; remove the key"
-            )
+            raise ExperimentError(KEPT_WITH_SUB_MODELS)
         own = f"{self.prefix}{self.trainings}."
         self.trainings += 1
         states: dict[int, OptimiserState] = {}

@@ -23,6 +23,7 @@ from fedquilt_common.process.cores import available_cores
 from fedquilt_common.process.malloc import reuse_freed_memory
 from fedquilt_common.secure_aggregation.packages import check_packages
 from fedquilt_common.submodels.slices import Slice
+from fedquilt_common.training.lasting_optimisers import KEPT_WITH_SUB_MODELS
 from fedquilt_common.types import Arrays, ClientId, Examples
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ class Workbench(ExperimentTools):
             self.check_outputs(model, self._key_of(model))
         if self.uses_sub_models:
             self.check_sub_models()
+            if self.experiment.training.keep_optimiser:
+                raise ExperimentError(KEPT_WITH_SUB_MODELS)
         self._check_levels()
 
     def _check_own_models(self) -> None:

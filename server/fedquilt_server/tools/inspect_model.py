@@ -38,6 +38,9 @@ _TOKENS: Final = {"transformer": (20, 10_000)}
 _IMAGE: Final = (3, 32, 32)
 _NOTHING_IS_CUT: Final = "no channels can be cut, so algorithms with sub-models refuse this model"
 
+_FEWEST_GROUPS: Final = 2
+"""AdaptiveFL leaves the first layer whole, so a pool needs another one."""
+
 
 @dataclass(frozen=True)
 class InspectOptions:
@@ -194,6 +197,11 @@ def _pool_rows(
     whole: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return AdaptiveFL's pool, largest first as in Table 1, or the reason why the model has no pool."""
+    if not starts and len(anatomy.groups) < _FEWEST_GROUPS:
+        return {
+            "pool": [],
+            "pool_error": "AdaptiveFL's pool is empty for this model, because too few of its layers can be cut",
+        }
     try:
         pool = make_pool(anatomy, levels, starts or default_starts(anatomy))
     except SliceError as error:

@@ -29,7 +29,8 @@ def evaluate_levels(arrays: Arrays, ctx: ServerContext, levels: Iterable[tuple[s
     scores, unmeasured = ctx.evaluate(arrays), without_statistics(arrays, ctx.anatomy)
     level_scores = {}
     for name, part in levels:
-        level_scores[name] = scores if part.is_full else ctx.evaluate(cut(unmeasured, part), part)
+        whole = part.entries == ctx.anatomy.entries  # a window of full width has all channels in another order
+        level_scores[name] = scores if whole else ctx.evaluate(cut(unmeasured, part), part)
     measure = ctx.learning_task.main.name
     values = [score[measure] for score in level_scores.values()]
     named = {f"{measure}_{name}": score[measure] for name, score in level_scores.items()}

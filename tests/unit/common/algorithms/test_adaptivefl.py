@@ -144,7 +144,7 @@ def test_the_pool_ascends_whatever_the_order_of_the_starts(starts: Any) -> None:
 @pytest.mark.parametrize(
     ("starts", "reason"),
     [
-        (None, "give different layers"),
+        (None, "starts is missing, and this model declares no start layers"),
         (("nothing",), "no layer of that name.*fc0, fc1, fc2"),
         ((2, "fc2"), "give different layers"),
         (("fc0",), "none before layer 1"),
@@ -203,7 +203,7 @@ def test_decoupled_trains_l1_m1_and_s1_of_the_pool() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "name", "reason"),
     [
-        (ALGORITHM, "M9", "no level 'M9' in the pool; choose one of S2, M2, S1, M1, L1"),
+        (ALGORITHM, "M9", "the pool has no such level; choose one of S2, M2, S1, M1, L1"),
         (Decoupled(), "M1", "use adaptivefl"),
     ],
 )

@@ -19,8 +19,8 @@ from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.algorithms.scalefl import ScaleFL
 from fedquilt_common.errors import SliceError
 from fedquilt_common.learning_tasks.next_word import NextWord
-from fedquilt_common.submodels.selection import prefix
-from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment, full_slice
+from fedquilt_common.submodels.selection import prefix, window
+from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment
 from fedquilt_common.types import Profile
 from fedquilt_server.lab.context import RoundContext
 
@@ -112,7 +112,8 @@ def test_levels_do_not_use_the_whole_models_statistics() -> None:
     tracked = {"norm.num_batches_tracked": ArrayAnatomy((), "int64", ())}
     anatomy = replace(NET, arrays={**NET.arrays, **tracked})
     task = SimpleNamespace(main=SimpleNamespace(name="accuracy"))
+    turned = window(anatomy, 1.0, "floor", lambda group: 1)
     server: Any = SimpleNamespace(anatomy=anatomy, evaluate=evaluate, learning_task=task)
-    scores = evaluate_levels(arrays, server, [("full", full_slice(anatomy)), ("half", prefix(anatomy, 0.5, "floor"))])
+    scores = evaluate_levels(arrays, server, [("full", turned), ("half", prefix(anatomy, 0.5, "floor"))])
     assert scores.keys() == {"accuracy", "accuracy_full", "accuracy_half", "average_accuracy"}
     assert asked == [(True, 1), (False, 0)]
