@@ -29,8 +29,14 @@ from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.client_id import instance_of, keep_suffix
-from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, EndMessage, RoundMessage, RunMessage
+from fedquilt_common.wire.messages import (
+    AgentPresence,
+    CoordinatorPresence,
+    EndMessage,
+    RunMessage,
+)
 from fedquilt_common.wire.parsing import parse, parse_inbox
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address, Topics, check_name
 from fedquilt_common.wire.transport import (
     Connected,

@@ -14,7 +14,7 @@ from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.privacy.ledger import LedgerEntry, append_entries, ledger_file, measure_ledgers
-from fedquilt_common.wire.messages import RoundMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 
 
 @dataclass

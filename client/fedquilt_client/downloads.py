@@ -12,7 +12,7 @@ import psutil
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.wire.chunks import Assembly, ChunkHeader
-from fedquilt_common.wire.messages import PatchMessage
+from fedquilt_common.wire.round_messages import PatchMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import Transport
 

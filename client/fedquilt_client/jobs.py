@@ -42,7 +42,13 @@ from fedquilt_client.worker_pool import (
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
-from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, RoundMessage, RunMessage, StopMessage
+from fedquilt_common.wire.messages import (
+    MissingMessage,
+    ReceiptMessage,
+    RunMessage,
+    StopMessage,
+)
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 
@@ -220,10 +226,11 @@ class Jobs:
     def _stop(self, run: CurrentRun, stop: StopMessage) -> None:
         """Leave the tasks of an exchange that has closed without them."""
         message, clients = run.round, set(stop.clients)
-        if message is None or (message.round, message.exchange) != (stop.round, stop.exchange):
+        if message is None or message.id != (stop.round, stop.exchange):
             return
         log.info("clients %s stop: %s", sorted(clients), stop.reason)
-        run.given_up |= {task.id: "" for task in self._open_tasks(message) if task.client in clients}
+        own = message.model_copy(update={"earlier": []})
+        run.given_up |= {task.id: "" for task in self._open_tasks(own) if task.client in clients}
         self._pool.cancel(lambda job: task_id(job) in run.given_up)
         self.progress = {client: value for client, value in self.progress.items() if client not in clients}
 
@@ -314,13 +321,14 @@ class Jobs:
         self.progress.pop(task[0], None)
         (run.declined.add if declined else run.declined.discard)(task)
         run.given_up[task] = reason
-        log.error("client %d, round %d: %s", task[0], run.round.round if run.round else 0, reason)
+        log.error("client %d: %s", task[0], reason)
         self._report(run, task, reason)
 
     def _report(self, run: CurrentRun, task: TaskId, reason: str) -> None:
         message = run.round
         assert message is not None  # noqa: S101 - a task belongs to a manifest
-        self._report_failure(run.id, task[0], (message.round, message.exchange), reason, task in run.declined)
+        asked = next((one.message.id for one in self._open_tasks(message) if one.id == task), message.id)
+        self._report_failure(run.id, task[0], asked, reason, task in run.declined)
 
     def report_failures(self) -> None:
         """Report the failed tasks of the open exchange again: the coordinator may not have received a report."""

@@ -14,7 +14,8 @@ from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.training_jobs import CheckedFile, Job, JobData
-from fedquilt_common.wire.messages import PatchMessage, RoundMessage, RunMessage, TaskMessage
+from fedquilt_common.wire.messages import RunMessage
+from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
 
 TaskId = tuple[int, str]
 """A client and the fingerprint of its task."""
@@ -22,7 +23,7 @@ TaskId = tuple[int, str]
 
 @dataclass(frozen=True)
 class OpenTask:
-    """What one client of this board is asked to do in the open exchange."""
+    """What one client of this board is asked to do; ``message`` is the manifest of its own exchange."""
 
     client: int
     fingerprint: str
@@ -54,11 +55,12 @@ def read_experiment(message: RunMessage) -> Experiment:
 
 
 def open_tasks(message: RoundMessage, clients: Iterable[int]) -> list[OpenTask]:
-    """Return the tasks of these clients, in the order of the manifest."""
+    """Return the tasks of these clients, in the order of the manifest: those that go on come first."""
     own = set(clients)
     return [
-        OpenTask(client, message.fingerprint(task, client), task, message)
-        for task in message.tasks
+        OpenTask(client, one.fingerprint(task, client), task, one)
+        for one in (*message.earlier, message)
+        for task in one.tasks
         for client in task.clients
         if client in own
     ]
@@ -70,7 +72,7 @@ def has_same_tasks(one: RoundMessage, other: RoundMessage) -> bool:
 
 
 def _content(message: RoundMessage) -> tuple[object, ...]:
-    return message.round, message.exchange, message.patches, message.tasks, message.slices, message.since
+    return (*message.id, message.patches, message.tasks, message.slices, message.since, message.earlier)
 
 
 def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettings, data: JobData | None = None) -> Job:

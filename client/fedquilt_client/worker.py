@@ -45,7 +45,13 @@ from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training.out_of_memory import is_out_of_memory
 from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job
 from fedquilt_common.wire.codec import open_arrays, write_arrays
-from fedquilt_common.wire.messages import MAX_METRICS, REPLY_KEY, ReplyHeader, RunMessage, SliceMessage
+from fedquilt_common.wire.messages import (
+    MAX_METRICS,
+    REPLY_KEY,
+    ReplyHeader,
+    RunMessage,
+)
+from fedquilt_common.wire.round_messages import SliceMessage
 
 PROGRESS_SECONDS = 0.5
 _REMEMBERED: Final = 10_000

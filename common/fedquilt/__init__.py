@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedquilt_common.aggregation.client_evaluation import EVALUATE, evaluate_on_clients, evaluation_reply
     from fedquilt_common.algorithm_api import (
         Algorithm,
+        Ask,
         Batch,
         BatchLoss,
         ClientContext,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithms.fedakd import FedAKD
     from fedquilt_common.algorithms.fedavg import FedAvg
     from fedquilt_common.algorithms.fedbabu import FedBABU
+    from fedquilt_common.algorithms.fedbuff import FedBuff
     from fedquilt_common.algorithms.feddf import FedDF
     from fedquilt_common.algorithms.feddyn import FedDyn
     from fedquilt_common.algorithms.federated_dropout import FederatedDropout
@@ -113,13 +115,13 @@ __all__ = [
     "simulate", "load_run", "Run", "load_experiment", "Experiment", "report",
     "sweep", "load_sweep", "Sweep", "SweepRun",
     # what an algorithm is made of
-    "Algorithm", "ServerContext", "ClientContext", "Task", "Reply", "State", "Declaration",
+    "Algorithm", "ServerContext", "ClientContext", "Task", "Ask", "Reply", "State", "Declaration",
     "Learner", "TrainingPhase", "TrainingResult", "Loss", "Batch", "BatchLoss", "Penalty",
     "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice",
     "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply", "derive_seed",
     # the published algorithms
     "FedAvg", "FedProx", "HeteroFL", "FedRolex", "FederatedDropout", "AdaptiveFL", "ScaleFL", "Decoupled", "AllLarge",
-    "FedOPT", "FedDyn", "Scaffold", "FedNova", "Moon", "QFedAvg",
+    "FedOPT", "FedDyn", "Scaffold", "FedNova", "FedBuff", "Moon", "QFedAvg",
     "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
     "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedProto", "FedDF", "FedET", "Alone", "WeightedFedAvg",
     # errors
@@ -138,8 +140,8 @@ _NAMES = {
     "fedquilt.sweeps": "Sweep SweepRun load_sweep sweep",
     "fedquilt_common.aggregation.averages": "SubModelUpdate aggregate mean",
     "fedquilt_common.aggregation.client_evaluation": "EVALUATE evaluate_on_clients evaluation_reply",
-    "fedquilt_common.algorithm_api": "Algorithm Batch BatchLoss ClientContext Declaration Learner Loss Penalty Reply "
-    "ServerContext State Task TrainingPhase TrainingResult",
+    "fedquilt_common.algorithm_api": "Algorithm Ask Batch BatchLoss ClientContext Declaration Learner Loss Penalty "
+    "Reply ServerContext State Task TrainingPhase TrainingResult",
     "fedquilt_common.algorithms.adaptivefl": "AdaptiveFL",
     "fedquilt_common.algorithms.all_large": "AllLarge",
     "fedquilt_common.algorithms.alone": "Alone",
@@ -156,6 +158,7 @@ _NAMES = {
     "fedquilt_common.algorithms.fedet": "FedET",
     "fedquilt_common.algorithms.fedmd": "FedMD",
     "fedquilt_common.algorithms.fednova": "FedNova",
+    "fedquilt_common.algorithms.fedbuff": "FedBuff",
     "fedquilt_common.algorithms.fedopt": "FedOPT",
     "fedquilt_common.algorithms.fedper": "FedPer",
     "fedquilt_common.algorithms.fedproto": "FedProto",

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_common.types import ExchangeId, Scalar
 from fedquilt_common.wire.chunks import digest_file
-from fedquilt_common.wire.messages import SliceMessage
+from fedquilt_common.wire.round_messages import SliceMessage
 
 DISK_FAILURE: Final = "disk"
 """``cause`` of a job's failure if a file could not be read or written: the same job may succeed later."""

@@ -44,7 +44,7 @@ from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_common.training.learner import TorchLearner, set_up_torch
 from fedquilt_common.types import Arrays, Examples, Precision
 from fedquilt_common.wire.codec import write_arrays
-from fedquilt_common.wire.messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
+from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
 
 Values = Iterator[tuple[str, NDArray[Any]]]
 

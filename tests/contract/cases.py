@@ -27,6 +27,7 @@ class Case:
         accuracy: that the global model must reach.
         personal: accuracy that the clients' own models must reach, on their own samples.
         public: number of public samples, for algorithms that need them.
+        ordered: the order in which replies arrive decides which of them count.
     """
 
     model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": [32]})
@@ -41,6 +42,7 @@ class Case:
     accuracy: float = 0.85
     personal: float = 0.85
     public: int | None = None
+    ordered: bool = False
 
 
 DISTILLED = {"kd_epochs": 5, "kd_optimiser": "adam", "kd_lr": 0.001}
@@ -173,6 +175,13 @@ CASES: dict[str, Case] = {
         degenerate={},  # every client has as many samples, so it takes as many steps
         different={"mu": 0.5},
         refused=(({"mu": -0.1}, "0 or a positive"), ({"mu": float("inf")}, "0 or a positive")),
+    ),
+    "fedbuff": Case(
+        degenerate=None,
+        why="clients send what training changed, which rounds differently",
+        refused=(({"buffer": 0}, "from 1"), ({"staleness": -1}, "0 or")),
+        rounds=14,
+        ordered=True,
     ),
     "moon": Case(
         degenerate={"mu": 1e-30},  # the contrastive loss vanishes beside any gradient

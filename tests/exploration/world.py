@@ -17,9 +17,11 @@ import numpy as np
 from fedquilt_common.algorithm_api import Algorithm, Reply, ServerContext, State, Task
 from fedquilt_common.types import Arrays, ClientId, Profile
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Resumed, Ticked
+from fedquilt_server.round.exchange import AcceptedReplies, Exchange
 from fedquilt_server.round.machine import Machine
-from fedquilt_server.round.policy import Exchange, Policy
+from fedquilt_server.round.policy import Policy
 from fedquilt_server.round.round_counts import RoundCounts
+from fedquilt_server.round.snapshots import Standing
 
 PERIOD = 60.0
 """Seconds of a deadline. Time stands still but for ``Elapse``, which reaches the machine's next wake-up."""
@@ -66,7 +68,12 @@ class World:
         return f"{self.rounds}x{self.exchanges}, asks {self.per_round}, quorum {self.quorum}, {deadline}"
 
 
-def _context(round: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0) -> ServerContext:
+def _context(
+    round: int,
+    fleet: Mapping[ClientId, Profile],
+    opened: float = 0.0,
+    working: Mapping[int, tuple[int, int]] | None = None,
+) -> ServerContext:
     """A stand-in that says which clients may be asked, in turn."""
     turned = sorted(fleet, key=lambda client: ((client - round) % 8, client))
     return cast(ServerContext, tuple(turned))
@@ -152,10 +159,11 @@ def _copy_counts(counts: RoundCounts) -> RoundCounts:
 
 
 _COPIES: dict[type, Callable[[Any], object]] = {
-    dict: dict, set: set, Exchange: _copy_exchange, RoundCounts: _copy_counts, ScriptedRound: copy
+    AcceptedReplies: AcceptedReplies, dict: dict, set: set,
+    Exchange: _copy_exchange, RoundCounts: _copy_counts, ScriptedRound: copy,
 }  # fmt: skip
 """How to copy what a machine changes in place."""
-_SHARED = (type(None), bool, int, float, Policy, State, ScriptedAlgorithm, FunctionType)
+_SHARED = (type(None), bool, int, float, Policy, State, ScriptedAlgorithm, Standing, FunctionType)
 """What a machine never changes in place."""
 
 
@@ -178,8 +186,8 @@ def key_of(machine: Machine, now: float) -> tuple[object, ...]:
         None if machine.done or opened else (first if first is None else min(now - first, PERIOD), machine._waited),
         tuple((name, agent.clients) for name, agent in machine.agents.items()),
         tuple(sorted(machine.host_of.items())), tuple(sorted(machine._silent)),
-        tuple(sorted(machine._accepted)), tuple(sorted(machine._counted.items())),
-        opened and (tuple(sorted(machine._since.items())), tuple(sorted(machine._asked_fleet))),
+        tuple(sorted(machine._accepted)), tuple(sorted(machine._before.counted.items())),
+        opened and (tuple(sorted(machine._now.counted.items())), tuple(sorted(machine._asked_fleet))),
     )  # fmt: skip
 
 

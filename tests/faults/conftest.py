@@ -25,10 +25,10 @@ from fedquilt_common.wire.messages import (
     MissingMessage,
     ReceiptMessage,
     ReplyHeader,
-    RoundMessage,
     Telemetry,
 )
 from fedquilt_common.wire.parsing import parse_inbox
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
 from fedquilt_server.coordinator.coordinator import Coordinator

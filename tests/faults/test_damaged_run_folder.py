@@ -23,7 +23,7 @@ from fedquilt_common.errors import RunFolderError
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
 
-    from fedquilt_common.wire.messages import RoundMessage
+    from fedquilt_common.wire.round_messages import RoundMessage
     from fedquilt_server.coordinator.coordinator import Coordinator
 
 LIMIT = 30.0

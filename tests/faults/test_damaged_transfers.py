@@ -10,7 +10,8 @@ from tests.support.memory_transport import MemoryTransport
 
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.messages import EndMessage, RoundMessage
+from fedquilt_common.wire.messages import EndMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.runs.blob_store import BlobStore

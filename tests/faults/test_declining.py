@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.wire.messages import FailedMessage, RoundMessage
+from fedquilt_common.wire.messages import FailedMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.library.run_snapshot import read_snapshot
 from fedquilt_server.runs.result_files import read_result

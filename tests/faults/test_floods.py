@@ -9,7 +9,8 @@ import pytest
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.chunks import ChunkHeader
-from fedquilt_common.wire.messages import AgentPresence, RoundMessage, Telemetry
+from fedquilt_common.wire.messages import AgentPresence, Telemetry
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Crashed, Deliver, MqttMessage
 from fedquilt_server.coordinator import admission, claims, flood_guard, rate_limit

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fedquilt_common.wire.messages import FailedMessage, RoundMessage
+from fedquilt_common.wire.messages import FailedMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedquilt_common.wire.chunks import ChunkHeader
-from fedquilt_common.wire.messages import MissingMessage, RoundMessage
+from fedquilt_common.wire.messages import MissingMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from tests.support.warm import ForkedProgram
 
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.wire.broker_url import BrokerAddress
-from fedquilt_common.wire.messages import RoundMessage
 from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.transport import Connected, Deliver, Transport
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 

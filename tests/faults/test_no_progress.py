@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedquilt_common.errors import RunFailedError
-from fedquilt_common.wire.messages import FailedMessage, RoundMessage
+from fedquilt_common.wire.messages import FailedMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.coordinator import coordinator
 

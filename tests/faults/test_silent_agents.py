@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedquilt_common.wire.messages import AgentPresence, RoundMessage, Telemetry
+from fedquilt_common.wire.messages import AgentPresence, Telemetry
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.coordinator import claims
 from fedquilt_server.history.log_files import read_events

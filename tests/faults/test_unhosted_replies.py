@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedquilt_common.wire.messages import AgentPresence, MissingMessage, RoundMessage
+from fedquilt_common.wire.messages import AgentPresence, MissingMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 
 if TYPE_CHECKING:

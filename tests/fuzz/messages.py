@@ -16,8 +16,9 @@ from fedquilt_common.wire import messages
 from fedquilt_common.wire.bitmaps import decode_bitmap, encode_bitmap
 from fedquilt_common.wire.chunks import Assembly, ChunkHeader
 from fedquilt_common.wire.message_base import WireMessage
-from fedquilt_common.wire.messages import RoundMessage, RunMessage
+from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.parsing import parse, parse_inbox, parse_telemetry
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage
 

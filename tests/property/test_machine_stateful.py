@@ -37,8 +37,9 @@ from fedquilt_server.round.events import (
     encode_event,
     skip_dropped,
 )
+from fedquilt_server.round.exchange import same_task
 from fedquilt_server.round.machine import Machine
-from fedquilt_server.round.policy import Policy, same_task
+from fedquilt_server.round.policy import Policy
 
 CLIENTS = 4
 SPLIT = {"pi": (0, 1), "jetson": (2, 3), "thief": (0, 3)}
@@ -73,7 +74,12 @@ def load(events: Sequence[Replied]) -> list[Arrays]:
     return [{"w": np.full(3, int(event.digest) / 3, np.float32)} for event in events]
 
 
-def lab(number: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0) -> ServerContext:
+def lab(
+    number: int,
+    fleet: Mapping[ClientId, Profile],
+    opened: float = 0.0,
+    working: Mapping[int, tuple[int, int]] | None = None,
+) -> ServerContext:
     return RoundContext(number, fleet, 7, 99, 99, 3, no_model())
 
 

@@ -14,6 +14,7 @@ from fedquilt_common.algorithm_api.algorithm import (
     Round,
     ServerContext,
     ServerTools,
+    advance_full_round,
     advance_round,
 )
 from fedquilt_common.algorithm_api.learner import (
@@ -30,14 +31,15 @@ from fedquilt_common.algorithm_api.learner import (
 from fedquilt_common.algorithm_api.levels import find_level
 from fedquilt_common.algorithm_api.pooling import pooling_problem, reply_weight
 from fedquilt_common.algorithm_api.privacy import privacy_problem, private_passes
-from fedquilt_common.algorithm_api.records import Declaration, Reply, State, Task, declaration_of
+from fedquilt_common.algorithm_api.records import Ask, Declaration, Reply, State, Task, declaration_of
 
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api.learner import Outputs as Outputs
     from fedquilt_common.algorithm_api.learner import Part as Part
 
 __all__ = [
-    "Algorithm", "Round", "advance_round", "Task", "Reply", "State", "Declaration", "declaration_of",
+    "Algorithm", "Round", "advance_round", "advance_full_round",
+    "Ask", "Task", "Reply", "State", "Declaration", "declaration_of",
     "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level",
     "ServerContext", "ServerTools", "ClientContext",
     "Learner", "Loss", "Batch", "BatchLoss", "OutputViews", "Penalty", "deepest_exit",

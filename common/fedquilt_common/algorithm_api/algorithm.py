@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedquilt_common.algorithm_api.learner import Learner
-from fedquilt_common.algorithm_api.records import Reply, State, Task
-from fedquilt_common.types import Arrays, ClientId, Examples, Profile
+from fedquilt_common.algorithm_api.records import Ask, Reply, State, Task
+from fedquilt_common.errors import RunFailedError
+from fedquilt_common.types import Arrays, ClientId, Examples, ExchangeId, Profile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,23 +21,41 @@ Round = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
 """One round: each ``yield`` is an exchange (tasks out, replies back), the return value is the next state."""
 
 
-def advance_round(round: Round, replies: Mapping[ClientId, Reply] | None) -> Mapping[ClientId, Task] | State:
-    """Let a round continue until it asks a client, or ends. An empty mapping of tasks gets no replies at once.
+def advance_round(
+    round: Round, replies: Mapping[ClientId, Reply] | None, working: Collection[ClientId] = ()
+) -> Mapping[ClientId, Task] | State:
+    """Let a round continue until it asks a client, or ends. Where nobody can reply, it gets no replies at once.
 
     Args:
         round: a generator that ``Algorithm.round`` returned.
         replies: to its last tasks; None: it has not begun.
+        working: clients that still work on a task of an earlier exchange.
 
     Returns:
-        The tasks of its next exchange, at least one, or the state with which it ends.
+        The tasks of its next exchange, which somebody can answer, or the state with which it ends.
     """
     try:
         tasks = next(round) if replies is None else round.send(replies)
-        while not tasks:
+        while not tasks and not (isinstance(tasks, Ask) and working):
             tasks = round.send({})
     except StopIteration as done:
         state: State = done.value
         return state
+    return tasks
+
+
+def advance_full_round(round: Round, replies: Mapping[ClientId, Reply] | None) -> Mapping[ClientId, Task] | State:
+    """Let a round continue in which each exchange needs all replies; otherwise as ``advance_round``.
+
+    Raises:
+        RunFailedError: the round asks for the first replies only.
+    """
+    tasks = advance_round(round, replies)
+    if isinstance(tasks, Ask):
+        raise RunFailedError(
+            f"the algorithm asks for the first {tasks.until} replies (Ask), but secure aggregation and central "
+            "differential privacy need those of all clients; its `declares` must say so in `pooled`"
+        )
     return tasks
 
 
@@ -71,8 +90,9 @@ class Algorithm(Protocol):
 
         Returns:
             A generator. It yields a task for each client that takes part, and receives a reply for each client that
-            answered in time, at least one. A round may ask nobody: a ``yield`` of an empty mapping receives an empty
-            mapping at once, and a generator may end without any ``yield``. Neither publishes nor waits for anything.
+            answered in time, at least one. With an ``Ask`` it need not wait for all of them. A round may ask nobody: a
+            ``yield`` of an empty mapping receives an empty mapping at once, and a generator may end without any
+            ``yield``. Neither publishes nor waits for anything.
         """
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
@@ -210,6 +230,10 @@ class ServerContext(ServerTools, Protocol):
     @property
     def seed(self) -> int:
         """The run's seed."""
+
+    @property
+    def working(self) -> Mapping[ClientId, ExchangeId]:
+        """The clients that still work on a task of an earlier round (``Ask``), with its round and exchange."""
 
     def select(self) -> Sequence[ClientId]:
         """Draw the clients of this round: ``per_round`` of the fleet, uniformly, in client order."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedquilt_common.types import Arrays, ClientId, Scalar, Shapes
+from fedquilt_common.types import Arrays, ClientId, ExchangeId, Scalar, Shapes
 
 if TYPE_CHECKING:
     from fedquilt_common.submodels.slices import Slice
@@ -42,6 +42,29 @@ class Task:
     lasting: bool = False
 
 
+class Ask(dict[ClientId, Task]):
+    """The tasks of an exchange that does not wait for all replies.
+
+    The exchange closes with the first ``until`` replies. The other clients go on with their tasks, and their replies
+    come with those of a later ``Ask``. An exchange without it ends all tasks that still go on.
+
+    Args:
+        tasks: the new tasks; a client that is asked again leaves the task that it still works on. Empty: only wait for
+            the clients that were asked before.
+        until: replies that close the exchange, to these tasks or to earlier ones. The replies of all clients that work
+            close it, too, and after ``participation.deadline`` a quorum of them does.
+
+    Raises:
+        ValueError: ``until`` is less than 1.
+    """
+
+    def __init__(self, tasks: Mapping[ClientId, Task], until: int) -> None:
+        if until < 1:
+            raise ValueError(f"Ask.until = {until}: an exchange needs at least one reply")
+        super().__init__(tasks)
+        self.until = until
+
+
 @dataclass(frozen=True)
 class Reply:
     """A client's answer to a task.
@@ -52,11 +75,14 @@ class Reply:
         metrics: at most 64 finite numbers by name. The coordinator reads ``loss`` and ``train_seconds`` (in seconds).
             The agent adds ``joules``, ``memory_peak`` and ``gpu_memory_peak`` (in bytes) if the name and a place are
             free.
+        asked: round and exchange of the task that it answers. The coordinator sets it; it is earlier than the open
+            exchange only where tasks go on (``Ask``).
     """
 
     arrays: Arrays
     weight: float = 1.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    asked: ExchangeId = (0, 0)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from fedquilt_common.algorithms.echo import Echo
 from fedquilt_common.algorithms.fedakd import FedAKD
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.algorithms.fedbabu import FedBABU
+from fedquilt_common.algorithms.fedbuff import FedBuff
 from fedquilt_common.algorithms.feddf import FedDF
 from fedquilt_common.algorithms.feddyn import FedDyn
 from fedquilt_common.algorithms.federated_dropout import FederatedDropout
@@ -56,6 +57,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "feddyn": FedDyn,
     "scaffold": Scaffold,
     "fednova": FedNova,
+    "fedbuff": FedBuff,
     "moon": Moon,
     "qfedavg": QFedAvg,
     "ditto": Ditto,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.client_evaluation import EVALUATE
-from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task, advance_round
+from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task, advance_full_round
 from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.secure_aggregation.fixed_point import fraction_bits, from_fixed
@@ -63,14 +63,14 @@ class SecureRounds(AlgorithmWrapper):
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         inner = self.inner.round(state, ctx)
-        tasks, exchange = advance_round(inner, None), 0
+        tasks, exchange = advance_full_round(inner, None), 0
         while not isinstance(tasks, State):
             tasks = _add_scalars(tasks, {EXCHANGE: exchange})
             if any(_is_summed(task) for task in tasks.values()):
                 replies = yield from sum_replies(tasks, self.threshold, f"{ctx.opened!r} {exchange}")
             else:
                 replies = yield tasks
-            tasks, exchange = advance_round(inner, replies), exchange + 1
+            tasks, exchange = advance_full_round(inner, replies), exchange + 1
         return tasks
 
 

@@ -103,10 +103,11 @@ class AgentMessages:
 
     def _take_failure(self, failure: FailedMessage) -> None:
         exchange = self._machine.exchange
-        if failure.run == self._run and failure.round == self._machine.round:
+        asked = None if exchange is None else exchange.asked(failure.client)
+        failed = asked == (failure.round, failure.exchange)
+        if failure.run == self._run and (failed or failure.round == self._machine.round):
             if self._limit.is_repeated(failure.agent, failure.client, failure.reason):
                 return
-            failed = exchange is not None and failure.exchange == exchange.number
             declined = failure.declined and exchange is not None and failure.client in exchange.missing
             declined = declined and self._machine.host_of.get(failure.client) == failure.agent
             reason = f"{CLIENT_DECLINES if failure.declined else CLIENT_FAILED}{failure.reason}"

@@ -94,7 +94,8 @@ class StatusUpdater:
             exchange=send.exchange,
             deadline=send.deadline,
             opened_at=clock.now(),
-            tasks=len(send.tasks),
+            tasks=len(send.tasks) + len(send.earlier),
+            until=send.until,
             replies=len(machine.exchange.replies) if machine.exchange else 0,
             awaited=machine.awaited,
             **self._failing(machine),
@@ -199,7 +200,7 @@ class StatusUpdater:
         self._agents.update_last_seen(event.agent, event.at)
         self._totals["accepted"] += 1
         now = machine.exchange
-        still_open = now is not None and (machine.round, now.number) == (event.round, event.exchange)
+        still_open = now is not None and event.client in now.replies
         replies = len(now.replies) if now and still_open else self._store.current.replies + 1
         self._store.update(boards=self.boards, replies=replies, accepted=self._totals["accepted"])
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Final
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob, publish_chunks
-from fedquilt_common.wire.messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
+from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
+from fedquilt_server.coordinator.earlier_tasks import find_free_slots
 from fedquilt_server.coordinator.publications import Publication, PublicationPlan, SliceEntry
 from fedquilt_server.round.events import Send
 from fedquilt_server.runs.blob_store import BlobStore, find_damage
@@ -67,23 +68,28 @@ class Downlink:
         entry = self._written.get(id(arrays))
         return entry[1] if entry is not None else None
 
-    def publish(self, run: str, send: Send, plan: PublicationPlan) -> RoundMessage:
+    def publish(
+        self, run: str, send: Send, plan: PublicationPlan, earlier: Sequence[RoundMessage] = ()
+    ) -> RoundMessage:
         """Open an exchange at the broker; returns its manifest.
 
         Args:
             run: identifier of the run.
             plan: what the exchange publishes.
+            earlier: the manifests of tasks that go on; their patches stay in their slots.
 
         Raises:
-            RunFolderError: a file cannot be written.
+            RunFolderError: a file cannot be written, or one of a task that goes on is damaged.
             BrokerUnreachableError: the manifest is larger than the broker accepts.
         """
         blobs = [self._blob(publication) for publication in plan.patches]
-        self._message = _manifest(run, send, plan, blobs)
-        self._sources = dict(zip((patch.place for patch in self._message.patches), plan.patches, strict=True))
-        for patch, blob in zip(self._message.patches, blobs, strict=True):
-            self._fill(patch.place, blob)
-        self._clear_except({patch.place for patch in self._message.patches})
+        self._message = _manifest(run, send, plan, blobs, earlier)
+        lasting = {patch.place: self._store.blob(patch.digest) for one in earlier for patch in one.patches}
+        own = dict(zip((patch.place for patch in self._message.patches), plan.patches, strict=True))
+        self._sources = own | {place: source for place, source in self._sources.items() if place in lasting}
+        for place, blob in [*zip(own, blobs, strict=True), *lasting.items()]:
+            self._fill(place, blob)
+        self._clear_except({*own, *lasting})
         self._send_manifest()
         return self._message
 
@@ -106,7 +112,8 @@ class Downlink:
         damage = find_damage(blob.path, blob.digest)
         if damage is not None:
             log.warning("%s %s; writing it again", blob.path, damage)
-            with contextlib.suppress(OSError, ValueError, PayloadError):  # its arrays are read from a damaged file
+            # its arrays are read from a damaged file, or an earlier process published them
+            with contextlib.suppress(OSError, ValueError, PayloadError, KeyError):
                 self._write(self._sources[place])
             self._store.blob(blob.digest)
 
@@ -166,7 +173,10 @@ class Downlink:
             self._transport.publish(self._topics.round, self._message.encode(), retain=True)
 
 
-def _manifest(run: str, send: Send, plan: PublicationPlan, blobs: list[Blob]) -> RoundMessage:
+def _manifest(
+    run: str, send: Send, plan: PublicationPlan, blobs: list[Blob], earlier: Sequence[RoundMessage]
+) -> RoundMessage:
+    slots = find_free_slots(earlier, len(blobs))
     return RoundMessage(
         run=run,
         round=send.round,
@@ -174,7 +184,7 @@ def _manifest(run: str, send: Send, plan: PublicationPlan, blobs: list[Blob]) ->
         deadline=send.deadline,
         patches=[
             PatchMessage(slot=slot, digest=blob.digest, size=blob.size, labels=publication.labels)
-            for slot, (publication, blob) in enumerate(zip(plan.patches, blobs, strict=True))
+            for slot, publication, blob in zip(slots, plan.patches, blobs, strict=True)
         ],
         tasks=[
             TaskMessage(
@@ -189,6 +199,7 @@ def _manifest(run: str, send: Send, plan: PublicationPlan, blobs: list[Blob]) ->
         ],
         slices=[_slice(entry) for entry in plan.slices],
         since={str(client): moment for client, moment in send.since.items()},
+        earlier=list(earlier),
     )
 
 

@@ -11,6 +11,7 @@ from fedquilt_common.errors import PayloadError, RunFailedError
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
+from fedquilt_server.coordinator.earlier_tasks import EarlierTasks
 from fedquilt_server.coordinator.expected_replies import expected_replies, largest_reply_units, task_layouts
 from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.publications import plan_publications
@@ -30,7 +31,7 @@ from fedquilt_server.round.events import (
     Ticked,
     skip_dropped,
 )
-from fedquilt_server.round.policy import Exchange
+from fedquilt_server.round.exchange import Exchange
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.blob_store import DamagedReplyError
 from fedquilt_server.runs.run import ActiveRun
@@ -70,6 +71,7 @@ class Driver:
         self._display = display
         self._limit = limit
         self._ledger = ledger
+        self._earlier = EarlierTasks(run.folder.journal)
 
     def record(self, *events: Event) -> None:
         """Journal events together; then pass each to the machine, and execute its commands, in this order.
@@ -198,8 +200,14 @@ class Driver:
         with run.watch.time("sending"):
             layouts = task_layouts(send.tasks, run.experiment.wire.up)
             self._ledger.open(largest_reply_units(layouts, run.experiment.chunk))
-            message = self._downlink.publish(run.folder.run, send, plan_publications(send.tasks))
+            earlier = self._earlier.select(send.earlier)
+            plan, manifests = plan_publications(send.tasks), [one.message for one in earlier]
+            message = self._downlink.publish(run.folder.run, send, plan, manifests)
             expected = expected_replies(message, send.tasks, layouts, run.public_digest)
+            if send.until is not None:
+                self._earlier.add(message, expected)
+            for one in earlier:
+                expected |= one.expected
             awaited = set(self._machine.awaited)
             self._uplink.open({client: reply for client, reply in expected.items() if client in awaited})
             if self._transport.drain(DRAIN_SECONDS):
@@ -209,13 +217,15 @@ class Driver:
 
     def _checkpoint(self, seq: int, done: Checkpoint) -> list[Command]:
         run = self._run
-        self._uplink.close()
+        self._uplink.close(self._machine.working)
         self._display.show_evaluating()
         with run.watch.time("evaluating"):
             scores = run.evaluate(done.state, done.round)
         blob = self._downlink.find_blob(done.state.arrays)
         boards, energy = self._display.boards, self._display.take_energy()
-        saved = run.save_round(seq, done, scores, boards, self._downlink.digests, blob, energy)
+        keep = self._downlink.digests | self._earlier.digests
+        saved = run.save_round(seq, done, scores, boards, keep, blob, energy)
+        self._earlier.keep(self._machine.working, done.round)
         self._downlink.remember(saved.state.arrays, saved.model)
         self._judge(saved.row)
         return self._count_sends(self._machine.proceed(saved.state, saved.at))
@@ -246,4 +256,4 @@ class Driver:
 def describe_deadline(exchange: Exchange) -> str:
     """Return the sentence on an exchange that its deadline closed, or opened again for other clients."""
     missing = f"client{'s' * (len(exchange.missing) != 1)} {ranges(exchange.missing)}"
-    return f"The deadline passed with {len(exchange.replies)} of {len(exchange.tasks)} replies; without {missing}"
+    return f"The deadline passed with {len(exchange.replies)} of {len(exchange.clients)} replies; without {missing}"

@@ -20,8 +20,9 @@ from fedquilt_common.types import ClientId, ExchangeId, Precision, Shapes
 from fedquilt_common.wire.chunks import ChunkHeader, check_size
 from fedquilt_common.wire.codec import BLOCK, PackedArrays, wire_dtype
 from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, header_size, read_header
-from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
 from fedquilt_common.wire.parsing import parse
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
 from fedquilt_server.coordinator.flood_guard import chunk_units
 

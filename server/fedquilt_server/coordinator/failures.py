@@ -52,7 +52,7 @@ class Failures:
 
     def _add(self, event: Rejected, client: ClientId, machine: Machine) -> bool:
         agent, exchange = machine.agents.get(event.agent), machine.exchange
-        is_asked = exchange is not None and client in exchange.tasks and client not in exchange.replies
+        is_asked = exchange is not None and client in exchange.clients and client not in exchange.replies
         if agent is None or machine.host_of.get(client) != event.agent or not is_asked:
             return False
         self._failures[client] = Failure(event.agent, agent.boot, event.reason)

@@ -8,13 +8,13 @@ have arrived. The uplink refuses other replies and sends a receipt with the reas
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_common.types import ClientId
+from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, read_whole
 from fedquilt_common.wire.codec import BytesArrays, FileArrays, PackedArrays
 from fedquilt_common.wire.messages import Outcome, ReplyHeader
@@ -98,23 +98,29 @@ class Uplink:
             self._record(replies)
 
     def open(self, expected: dict[ClientId, ExpectedReply]) -> None:
-        """Take replies to an exchange from now on, and drop what is under way to an earlier one.
+        """Take replies to an exchange from now on, and drop what is under way to tasks that do not go on.
 
         Args:
             expected: the clients that have not replied yet.
         """
-        self.close()
+        self.close({client: reply.exchange for client, reply in expected.items()})
         self._expected = expected
 
-    def close(self) -> None:
-        """Expect no reply until the next exchange opens: the machine judges what still arrives."""
-        for transfer in self._transfers.values():
-            transfer.assembly.discard()
-        self._transfers.clear()
+    def close(self, working: Mapping[ClientId, ExchangeId]) -> None:
+        """Expect no reply until the next exchange opens: the machine judges what still arrives.
+
+        Args:
+            working: the clients that go on with their tasks, with round and exchange: what is under way stays.
+        """
+        for key, transfer in list(self._transfers.items()):
+            address = transfer.address
+            if working.get(address.client) != (address.round, address.exchange):
+                self._transfers.pop(key).assembly.discard()
+        under_way = {transfer.address.client for transfer in self._transfers.values()}
+        self._payload_bytes = Counter({client: self._payload_bytes[client] for client in under_way})
+        self._began = {client: self._began[client] for client in under_way}
         self._refused.clear()
         self._journaled.clear()
-        self._payload_bytes.clear()
-        self._began.clear()
         self._expected = {}
 
     def take(self, address: Address, message: MqttMessage) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from fedquilt_common.types import ClientId
+from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_server.round.events import Event, Rejected, Replied, RoundRestarted, Ticked
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
@@ -24,7 +24,7 @@ class ReplyBook:
 
     events: list[RoundEvent] = field(default_factory=list)
     rows: list[tuple[RoundEvent, ReplyRow]] = field(default_factory=list)
-    _counting: dict[tuple[ClientId, int], int] = field(default_factory=dict)
+    _counting: dict[tuple[ClientId, ExchangeId], int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
         """Take the next event of the journal."""
@@ -36,7 +36,7 @@ class ReplyBook:
                 self._discard(position)
             self._counting.clear()
         elif isinstance(event, Replied):
-            task = event.client, event.exchange
+            task = event.client, (event.round, event.exchange)
             if task in self._counting:
                 self._discard(self._counting[task])
             self._counting[task] = len(self.rows)
@@ -114,7 +114,7 @@ def _exchange_spans(events: Iterable[RoundEvent], result: RoundResult, at: float
     current = 0
     for event in events:
         if isinstance(event, Replied):
-            current = event.exchange
+            current = event.exchange if event.round == result.round else current
             closed[current] = event.at
         elif isinstance(event, Ticked) and str(current) in result.missing:
             closed[current] = event.at
@@ -133,7 +133,7 @@ def _complete(event: RoundEvent, row: ReplyRow, result: RoundResult, spans: dict
         changes |= {"params": cost.params, "flops": cost.flops}
     if row.outcome == "accepted" and row.client in result.discarded.get(str(row.exchange), ()):
         changes["outcome"] = "discarded"
-    if isinstance(event, Replied) and event.exchange in spans:
+    if isinstance(event, Replied) and event.round == result.round and event.exchange in spans:
         span = spans[event.exchange]
         changes |= {"opened_at": span.opened_at, "closed_at": span.closed_at}
     return row.model_copy(update=changes)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.noisy_mean import clip_factors, next_clip, noisy_mean, split_noise, update_norm
-from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task, advance_round
+from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task, advance_full_round
 from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.errors import PrivacyBudgetError, RunFailedError
 from fedquilt_common.experiment.privacy_section import Privacy
@@ -59,14 +59,14 @@ class CentralPrivacy(AlgorithmWrapper):
         own = open_secret(self.key, [self.experiment, "selection", ctx.round, sorted(ctx.fleet)])[1]
         assert isinstance(ctx, RoundContext)  # noqa: S101 - the coordinator makes no other
         inner = self.inner.round(_without_account(state), replace(ctx, seed=int(own.integers(1 << 62))))
-        tasks = advance_round(inner, None)
+        tasks = advance_full_round(inner, None)
         if isinstance(tasks, State):  # nobody was asked, so nothing is spent
             return _keep_account(tasks, state)
         noise = self._noise(account, len(tasks), ctx)  # a budget that does not last is noticed before anybody trains
         replies = yield tasks
         clip = float(account[-1, 3]) if len(account) else self.privacy.clip
         mean, clip_after = self._add_noise(tasks, replies, ctx.round, clip, noise)
-        done = advance_round(inner, dict.fromkeys(tasks, Reply(mean)))
+        done = advance_full_round(inner, dict.fromkeys(tasks, Reply(mean)))
         if not isinstance(done, State):
             raise RunFailedError("privacy.mode = central: the algorithm asks the clients again; choose another one")
         spent = np.vstack([account, [noise, len(tasks), len(ctx.fleet), clip_after]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedquilt_common.algorithm_api import Learner, ServerTools
 from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice
-from fedquilt_common.types import Arrays, ClientId, Examples, Profile
+from fedquilt_common.types import Arrays, ClientId, Examples, ExchangeId, Profile
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class RoundContext:
         tools: what the coordinator derives from the experiment.
         measures: whether the clients evaluate at the end of this round.
         opened: Unix time in seconds at which the round opened, by the journal; 0 outside rounds.
+        working: the clients that still work on a task of an earlier round, with its round and exchange.
     """
 
     round: int
@@ -45,6 +46,7 @@ class RoundContext:
     tools: ServerTools
     measures: bool = False
     opened: float = 0.0
+    working: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
 
     @cached_property
     def rng(self) -> np.random.Generator:

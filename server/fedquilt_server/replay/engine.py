@@ -15,6 +15,7 @@ from pathlib import Path
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.privacy.noise_key import read_key
+from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_server.coordinator.downlink import Downlink
@@ -92,7 +93,8 @@ class Replay:
         self._stored = StoredState(progress.arrays, progress.extra)
         self._wire: Blob | None = None
         self._model: str | None = None
-        self._exchange: OpenExchange | None = None
+        self._exchanges: dict[ExchangeId, OpenExchange] = {}
+        self._saved: set[str] = set()
         self._next: list[Command] = []
         self._row = ReplayedRound(round=0)
 
@@ -185,7 +187,7 @@ class Replay:
             return f"The journal has all {rounds} rounds.{without}"
         if machine.exchange is None or not machine.exchange.replies:
             return f"The journal ends after {machine.done} of {rounds} rounds.{without}"
-        have, asked = len(machine.exchange.replies), len(machine.exchange.tasks)
+        have, asked = len(machine.exchange.replies), machine.exchange.wanted
         return (
             f"The journal ends in round {machine.round} of {rounds}, exchange {machine.exchange.number}, "
             f"after {have} of {asked} replies."
@@ -222,11 +224,11 @@ class Replay:
 
     def _accept(self, event: Event) -> None:
         """Compare a reply that will count with the recorded one."""
-        if not isinstance(event, Replied) or self._exchange is None:
+        if not isinstance(event, Replied):
             return
         if self._machine.judge(event.client, event.round, event.exchange)[0] != "accepted":
             return
-        reply = self._maker.accept(self._exchange, event)
+        reply = self._maker.accept(self._exchanges[event.round, event.exchange], event)
         counted = {"replies": self._row.replies + 1, reply.source: getattr(self._row, reply.source) + 1}
         self._row = self._row.model_copy(update={**counted, "equal": self._row.equal + (not reply.difference)})
         if reply.difference:
@@ -246,7 +248,7 @@ class Replay:
     def _open(self, send: Send, coming: Sequence[Event]) -> None:
         """Publish an exchange, and make the replies to it that the journal names."""
         message = self._downlink.publish(self._recording.run, send, plan_publications(send.tasks))
-        exchange = self._exchange = OpenExchange(message, send.tasks)
+        exchange = self._exchanges[message.id] = OpenExchange(message, send.tasks)
         first: dict[int, Replied] = {}
         for event in coming:
             if isinstance(event, Replied) and (event.round, event.exchange) == (send.round, send.exchange):
@@ -260,13 +262,15 @@ class Replay:
         if recorded is not None:
             self._compare_state(f"the state after round {done.round}", recorded)
             self._row = self._row.model_copy(update={"state_equal": True})
-        counted = MachineSnapshot.decode(done.snapshot).counted
+        counted = MachineSnapshot.decode(done.snapshot).standing.counted
         state = self._read_state()
         self._wire = self._store.put(state.arrays, self._recording.experiment.wire.down)
         self._downlink.remember(state.arrays, self._wire)
         self._next = self._machine.proceed(state, recorded.at if recorded else done.at)
         self._maker.clear()
         self._memories.keep(counted)
+        needed = {*self._machine.working.values(), *([self._machine.exchange.id] if self._machine.exchange else [])}
+        self._exchanges = {moment: exchange for moment, exchange in self._exchanges.items() if moment in needed}
 
     def _compare_scores(self, done: Checkpoint, recorded: RoundResult | None) -> None:
         scores: Mapping[str, float] = done.state.scores
@@ -298,7 +302,17 @@ class Replay:
         return State(self._store.arrays(self._stored.arrays), extra)
 
     def _save(self, recorded: StoredCheckpoint) -> None:
-        """Store the progress after a round, then delete the blobs and memories that no later round needs."""
+        """Store the progress after a round, then delete the blobs and memories that no later round needs.
+
+        A later replay could not go on while tasks of earlier rounds go on, because it would lack their manifests.
+        """
+        published = {patch.digest for exchange in self._exchanges.values() for patch in exchange.message.patches}
+        wire = {self._wire.digest} if self._wire is not None else set()
+        if not self._machine.working:
+            self._store_progress()
+        self._store.clean({recorded.arrays, recorded.extra, *self._saved, *wire, *published, *self._downlink.digests})
+
+    def _store_progress(self) -> None:
         progress = ReplayProgress(
             run=self._recording.run,
             options=self._options,
@@ -308,6 +322,5 @@ class Replay:
             memories=store_memories(self._memories.after),
         )
         write_progress(self._folder, progress)
+        self._saved = {self._stored.arrays, self._stored.extra}
         self._memories.clean()
-        wire = {self._wire.digest} if self._wire is not None else set()
-        self._store.clean({recorded.arrays, recorded.extra, *wire, *self._downlink.digests})

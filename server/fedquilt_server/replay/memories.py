@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.types import ClientId, ExchangeId
-from fedquilt_common.wire.messages import RoundMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 
 
 class Memories:

@@ -19,7 +19,8 @@ from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.types import Arrays, ClientId, Shapes
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
-from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, RunMessage, TaskMessage
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
+from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
 from fedquilt_server.replay.memories import Memories
 from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.training import TrainingPool, TrainingProcess

@@ -181,6 +181,8 @@ class Send:
     Attributes:
         deadline: Unix time in seconds; None if there is none.
         since: each client's last reply that counts.
+        until: replies that close it; None: those of all clients.
+        earlier: clients that go on with a task of an earlier exchange, with its round and exchange.
     """
 
     round: int
@@ -188,6 +190,8 @@ class Send:
     tasks: Mapping[ClientId, Task]
     deadline: float | None
     since: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
+    until: int | None = None
+    earlier: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,7 @@ class Tally:
         opened_at: Unix time in seconds.
         missing: exchange -> client -> the agent that was asked, of all clients without a reply that counts.
         discarded: exchange -> clients whose accepted reply does not count, because the round started again.
+        ages: rounds that have ended since the task of each reply that counts was sent, where tasks go on.
     """
 
     clients: int
@@ -237,6 +242,7 @@ class Tally:
     replies: int = 0
     missing: Mapping[int, Mapping[ClientId, str]] = field(default_factory=dict)
     discarded: Mapping[int, Sequence[ClientId]] = field(default_factory=dict)
+    ages: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

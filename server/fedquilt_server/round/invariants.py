@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fedquilt_common.types import ClientId
-from fedquilt_server.round.policy import Exchange, KnownAgent, Policy
-from fedquilt_server.round.snapshots import ReplyId
+from fedquilt_common.types import ClientId, ExchangeId
+from fedquilt_server.round.exchange import Exchange, ReplyId
+from fedquilt_server.round.policy import KnownAgent, Policy
 from fedquilt_server.round.states import RunState
 
 
@@ -20,7 +20,7 @@ class MachineView:
         agents: the connected agents.
         host_of: the agent that hosts each connected client.
         exchange: the open exchange.
-        accepted: the replies that count.
+        accepted: the replies that count, each with the exchange in which it counts.
         silent: the clients that are not asked.
         has_round: whether a round of the algorithm is under way.
     """
@@ -31,7 +31,7 @@ class MachineView:
     agents: Mapping[str, KnownAgent]
     host_of: Mapping[ClientId, str]
     exchange: Exchange | None
-    accepted: Collection[ReplyId]
+    accepted: Mapping[ReplyId, ExchangeId]
     silent: Collection[ClientId]
     has_round: bool
 
@@ -66,16 +66,17 @@ def _validate_hosts(machine: MachineView) -> None:
 
 def _validate_exchange(machine: MachineView, exchange: Exchange) -> None:
     """Exactly the replies of the open exchange are accepted, each to a task, and at least one is missing."""
-    _require(set(exchange.replies) <= set(exchange.tasks), "each reply has a task", sorted(exchange.replies))
-    open_round = machine.done + 1
+    _require(set(exchange.replies) <= set(exchange.clients), "each reply has a task", sorted(exchange.replies))
+    _require(exchange.id[0] == machine.done + 1, "the open exchange is of the open round", exchange.id)
+    _require(not set(exchange.tasks) & set(exchange.earlier), "a client has one task", sorted(exchange.earlier))
     for client, reply in exchange.replies.items():
         ids = reply.client, reply.round, reply.exchange
-        _require(ids == (client, open_round, exchange.number), "each reply answers this exchange", ids)
+        _require(ids[0] == client and ids[1:] == exchange.asked(client), "each reply answers its client's task", ids)
         _require(ids in machine.accepted, "each reply of this exchange is accepted once", ids)
-    counted = {key[0] for key in machine.accepted if key[1:] == (open_round, exchange.number)}
+    counted = {key[0] for key, counts_in in machine.accepted.items() if counts_in == exchange.id}
     _require(counted == set(exchange.replies), "each accepted reply counts", sorted(counted))
     _require(not exchange.declined & set(exchange.replies), "a client that declined has no reply", exchange.declined)
-    complete = bool(exchange.tasks) and not exchange.missing
+    complete = bool(exchange.replies) and len(exchange.replies) >= exchange.wanted
     _require(not complete, "an exchange with all replies is closed", sorted(exchange.replies))
 
 

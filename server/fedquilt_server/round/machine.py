@@ -7,9 +7,8 @@ recovery needs only the journal of events.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from fedquilt_common.algorithm_api import Algorithm, Reply, Round, State, Task, advance_round
+from fedquilt_common.algorithm_api import Algorithm, Ask, Reply, Round, State, advance_round
 from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_common.wire.messages import Outcome
 from fedquilt_server.round.events import (
@@ -30,11 +29,12 @@ from fedquilt_server.round.events import (
     Stop,
     Ticked,
 )
+from fedquilt_server.round.exchange import AcceptedReplies, Exchange, judge_reply, read_replies
 from fedquilt_server.round.invariants import MachineView, validate
-from fedquilt_server.round.policy import Exchange, KnownAgent, Policy, judge_reply, move_clients, same_task
+from fedquilt_server.round.policy import KnownAgent, Policy, move_clients
 from fedquilt_server.round.ports import ContextFactory, Load
-from fedquilt_server.round.round_counts import CountedReply, RoundCounts
-from fedquilt_server.round.snapshots import MachineSnapshot, ReplyId
+from fedquilt_server.round.round_counts import RoundCounts
+from fedquilt_server.round.snapshots import MachineSnapshot, Standing
 from fedquilt_server.round.states import PROCEED, IllegalTransitionError, RunState, check_transition
 
 
@@ -87,9 +87,9 @@ class Machine:
         self._declined: set[ClientId] = set()
         self._first_joined: float | None = None
         self._waited = False
-        self._accepted: set[ReplyId] = set()
-        self._counted: dict[ClientId, ExchangeId] = {}
-        self._since: dict[ClientId, ExchangeId] = {}
+        self._accepted = AcceptedReplies()
+        self._before = Standing()
+        self._now = Standing()
         self._counts = RoundCounts()
         self._asked_fleet: Mapping[ClientId, Profile] = {}
 
@@ -110,6 +110,11 @@ class Machine:
         return self.done + 1
 
     @property
+    def working(self) -> Mapping[ClientId, ExchangeId]:
+        """The clients that went on with their tasks at the last checkpoint, with round and exchange."""
+        return self._before.working
+
+    @property
     def awaited(self) -> list[ClientId]:
         """The clients that were asked and have not replied; before a round, those that are not connected."""
         if self.exchange is not None:
@@ -128,7 +133,7 @@ class Machine:
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Return the algorithm's scores of a state."""
-        return self._algorithm.evaluate(state, self._context_for(self.done, self._fleet(), 0.0))
+        return self._algorithm.evaluate(state, self._context_for(self.done, self._fleet(), 0.0, {}))
 
     def restart_event(self, at: float, reason: str) -> RoundRestarted:
         """Return the event that starts the open round again for the clients for which it opened."""
@@ -137,15 +142,15 @@ class Machine:
 
     def snapshot(self) -> str:
         """Return as JSON what a checkpoint must keep besides the state; see ``restore``."""
-        accepted = frozenset(key for key in self._accepted if key[1] >= self.done)
         out = frozenset(self._silent), frozenset(self._declined)
-        return MachineSnapshot(self.agents, self.host_of, *out, accepted, self._counted, self.paused).encode()
+        counting = self._accepted.since(self.done), self._before
+        return MachineSnapshot(self.agents, self.host_of, *out, *counting, self.paused).encode()
 
     def restore(self, snapshot: str, at: float) -> list[Command]:
         """Continue from a snapshot taken at a checkpoint, as ``proceed`` did with the same ``at``."""
         kept = MachineSnapshot.decode(snapshot)
         self.agents, self.host_of = dict(kept.agents), dict(kept.host_of)
-        self._silent, self._accepted, self._counted = set(kept.silent), set(kept.accepted), dict(kept.counted)
+        self._silent, self._accepted, self._before = set(kept.silent), kept.accepted, kept.standing
         self._closed, self.paused, self._declined = True, kept.paused, set(kept.declined)
         return self._leave_checkpoint(at)
 
@@ -207,7 +212,7 @@ class Machine:
             case Resumed():
                 return self._resume(event.at)
             case Ticked():
-                return self._tick(event.at)
+                return self._close_if_complete(event.at) if self.exchange else self._start_if_ready(event.at)
             case RoundRestarted():
                 return self._start_over(event)
             case Paused() | Continued():
@@ -251,10 +256,13 @@ class Machine:
         self._counts.outcomes[verdict] += 1
         if verdict != "accepted" or self.exchange is None:
             return [receipt]
-        self.exchange.accept(event)
-        self._accepted.add((event.client, event.round, event.exchange))
-        self._counts.note_training(event)
+        self._count(event, self.exchange)
         return [receipt, *self._close_if_complete(event.at)]
+
+    def _count(self, event: Replied, exchange: Exchange) -> None:
+        exchange.accept(event)
+        self._accepted.add(event, exchange)
+        self._counts.note_training(event)
 
     def would_close(self, event: Event) -> bool:
         """Whether this event completes the open exchange, so that handling it includes the averaging."""
@@ -279,10 +287,8 @@ class Machine:
 
     def judge(self, client: ClientId, round: int, exchange: int) -> tuple[Outcome, str]:
         """Return the outcome that a complete and valid reply would have now, and the reason if it does not count."""
-        return judge_reply((client, round, exchange), self._accepted, self.round, self.exchange, self.finished)
-
-    def _tick(self, at: float) -> list[Command]:
-        return self._close_if_complete(at) if self.exchange is not None else self._start_if_ready(at)
+        reply, working = (client, round, exchange), self._before.working
+        return judge_reply(reply, self._accepted, self.round, self.exchange, self.finished, working)
 
     def _resume(self, at: float) -> list[Command]:
         """Start the deadline again: no client could reply while the coordinator was away."""
@@ -302,7 +308,7 @@ class Machine:
 
     def _next_round(self, at: float) -> list[Command]:
         self._counts.restart(at)
-        self._accepted = {key for key in self._accepted if key[1] >= self.done}
+        self._accepted = self._accepted.since(self.done)
         if self.done >= self.policy.rounds:
             self.finished = True
             return [Finish("all rounds are done")]
@@ -310,24 +316,28 @@ class Machine:
 
     def _open_round(self, at: float, opened_at: float, fleet: Mapping[ClientId, Profile]) -> list[Command]:
         self._counts.opened_at, self._asked_fleet = opened_at, fleet
-        self._since = dict(self._counted)
-        self._round = self._algorithm.round(self.state, self._context_for(self.round, fleet, at))
+        self._now = self._before
+        context = self._context_for(self.round, fleet, at, self._now.working)
+        self._round = self._algorithm.round(self.state, context)
         return self._advance(0, None, at)
 
     def _advance(self, number: int, replies: Mapping[ClientId, Reply] | None, at: float) -> list[Command]:
         """Let the round continue: open its exchange ``number``, or finish it."""
         assert self._round is not None  # noqa: S101 - a round is under way
-        tasks = advance_round(self._round, replies)
-        return self._finish_round(tasks, at) if isinstance(tasks, State) else self._open_exchange(number, tasks, at)
-
-    def _open_exchange(self, number: int, tasks: Mapping[ClientId, Task], at: float) -> list[Command]:
+        tasks = advance_round(self._round, replies, self._now.working)
+        if isinstance(tasks, State):
+            return self._finish_round(tasks, at)
         deadline = None if self.policy.deadline is None else at + self.policy.deadline
-        self.exchange = Exchange(number, tasks, deadline, {client: self.host_of.get(client, "") for client in tasks})
+        until = tasks.until if isinstance(tasks, Ask) else None
+        earlier = {} if until is None else self._now.working_except(tasks.keys() | self._declined)
+        hosts = {client: self.host_of.get(client, "") for client in (*tasks, *earlier)}
+        self.exchange = Exchange((self.round, number), tasks, deadline, hosts, until=until, earlier=earlier)
         return [self._send(self.exchange)]
 
     def _send(self, exchange: Exchange) -> Send:
-        since = {client: self._since[client] for client in exchange.tasks if client in self._since}
-        return Send(self.round, exchange.number, exchange.tasks, exchange.deadline, since)
+        counted = self._now.counted
+        since = {client: counted[client] for client in exchange.tasks if client in counted}
+        return Send(*exchange.id, exchange.tasks, exchange.deadline, since, exchange.until, exchange.earlier)
 
     def _close_if_complete(self, at: float) -> list[Command]:
         exchange = self.exchange
@@ -338,18 +348,15 @@ class Machine:
         return self._shortfall(exchange, at) if exchange.is_late(at) else []
 
     def _close(self, exchange: Exchange, at: float) -> list[Command]:
-        accepted = [event for _, event in sorted(exchange.replies.items())]
-        replies = {r.client: Reply(x, r.weight, r.metrics) for r, x in zip(accepted, self._load(accepted), strict=True)}
-        stop = [Stop(self.round, exchange.number, tuple(exchange.missing))] if exchange.missing else []
-        self._counts.note_missing(exchange)
-        self._since |= dict.fromkeys(replies, (self.round, exchange.number))
-        if exchange.number == 0:
-            self._counts.first_exchange = len(replies), len(exchange.tasks)
+        replies = read_replies(exchange, self._load)
+        stop = [Stop(*exchange.id, tuple(exchange.left_out))] if exchange.left_out else []
+        self._counts.note_closed(exchange)
+        self._now = self._now.after(exchange.answers, exchange.going_on)
         return [*stop, *self._advance(exchange.number + 1, replies, at)]
 
     def _finish_round(self, state: State, at: float) -> list[Command]:
-        tally = self._counts.tally(self.agents, self._counted_replies())
-        self._counted, self._closed = self._since, True
+        tally = self._counts.tally(self.agents, self._accepted.split(self.round)[0])
+        self._before, self._closed = self._now, True
         self.state, self.done, self.exchange, self._round = state, self.done + 1, None, None
         return [Checkpoint(self.done, state, tally, self.snapshot(), at)]
 
@@ -372,24 +379,17 @@ class Machine:
         """Start the round again; replies to exactly the same task still count."""
         self._abandon_round()
         commands = self._open_round(at, self._counts.opened_at, self._fleet())
-        now = self.exchange
-        if now is not None and before.number == now.number:
-            same = {c for c, t in now.tasks.items() if c in before.replies and same_task(t, before.tasks[c])}
-            self.exchange = replace(now, replies={c: before.replies[c] for c in same})
-            self._accepted |= {(c, self.round, now.number) for c in same}
-            for client in sorted(same):
-                self._counts.note_training(before.replies[client])
+        if self.exchange is not None:
+            for event in self.exchange.same_replies(before):
+                self._count(event, self.exchange)
         return [*commands, *self._close_if_complete(at)]
-
-    def _counted_replies(self) -> set[CountedReply]:
-        return {(client, exchange) for client, round, exchange in self._accepted if round == self.round}
 
     def _abandon_round(self) -> None:
         if self._round is not None:
             self._round.close()
         self.exchange = self._round = None
-        self._counts.drop(self._counted_replies())
-        self._accepted = {key for key in self._accepted if key[1] != self.round}
+        dropped, self._accepted = self._accepted.split(self.round)
+        self._counts.drop(dropped)
 
     def _start_over(self, event: RoundRestarted) -> list[Command]:
         """Start the round again with no reply accepted; each client may be asked in the rounds that follow."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 from fedquilt_common.types import ClientId
 from fedquilt_server.round.events import Replied, Tally
-from fedquilt_server.round.policy import Exchange, KnownAgent
-
-CountedReply = tuple[ClientId, int]
-"""The client and the exchange of an accepted reply."""
+from fedquilt_server.round.exchange import CountedReply, Exchange
+from fedquilt_server.round.policy import KnownAgent
 
 
 @dataclass
@@ -24,6 +22,7 @@ class RoundCounts:
         first_exchange: replies and tasks of the round's first exchange.
         missing: exchange -> client -> its agent, of the clients without a reply that counts.
         dropped: accepted replies that did not count any more when the round started again.
+        ages: rounds since the task of each reply was sent, of exchanges that do not wait for all.
     """
 
     opened_at: float = 0.0
@@ -31,6 +30,7 @@ class RoundCounts:
     first_exchange: tuple[int, int] = (0, 0)
     missing: dict[int, dict[ClientId, str]] = field(default_factory=dict)
     dropped: set[CountedReply] = field(default_factory=set)
+    ages: list[int] = field(default_factory=list)
     _train_seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def not_accepted(self) -> dict[str, int]:
@@ -50,11 +50,16 @@ class RoundCounts:
         self.dropped.update(replies)
         self._train_seconds.clear()
         self.missing.clear()
+        self.ages.clear()
 
-    def note_missing(self, exchange: Exchange) -> None:
-        """Note the clients that have not replied to an exchange that closes."""
-        if exchange.missing:
-            self.missing[exchange.number] = {client: exchange.hosts.get(client, "") for client in exchange.missing}
+    def note_closed(self, exchange: Exchange) -> None:
+        """Note the clients that an exchange leaves out, and how many have replied, when it closes."""
+        if exchange.left_out:
+            self.missing[exchange.number] = {client: exchange.hosts.get(client, "") for client in exchange.left_out}
+        if exchange.until is not None:
+            self.ages += [exchange.id[0] - round for round, _ in exchange.answers.values()]
+        if exchange.number == 0:
+            self.first_exchange = len(exchange.replies), len(exchange.clients)
 
     def note_training(self, event: Replied) -> None:
         """Add the training time that a reply reports, limited to the time since the round opened."""
@@ -85,6 +90,7 @@ class RoundCounts:
             replies=len(counted),
             missing=dict(self.missing),
             discarded=_by_exchange(self.dropped.difference(counted)),
+            ages=tuple(self.ages),
         )
 
 

@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
+from fedquilt_server.round.exchange import AcceptedReplies, ReplyId
 from fedquilt_server.round.policy import KnownAgent
 
-ReplyId = tuple[ClientId, int, int]
-"""Client, round and exchange."""
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the clients stand between two exchanges.
+
+    Attributes:
+        counted: round and exchange of the task that each client's last counted reply answers.
+        working: the clients that go on with a task of an earlier exchange, with its round and exchange.
+    """
+
+    counted: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
+    working: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
+
+    def after(self, answers: Mapping[ClientId, ExchangeId], going_on: Mapping[ClientId, ExchangeId]) -> Standing:
+        """Return the standing after an exchange.
+
+        Args:
+            answers: round and exchange of the task that each reply answers.
+            going_on: the clients that go on with their tasks.
+        """
+        return Standing({**self.counted, **answers}, going_on)
+
+    def working_except(self, clients: Container[ClientId]) -> dict[ClientId, ExchangeId]:
+        """Return the clients that go on with their tasks, without these."""
+        return {client: asked for client, asked in self.working.items() if client not in clients}
 
 
 @dataclass(frozen=True)
@@ -25,8 +49,8 @@ class MachineSnapshot:
         host_of: the agent that hosts each client.
         silent: clients that are not asked until they show a sign of life.
         declined: clients that do no task any more.
-        accepted: replies that count, of this round.
-        counted: each client's last reply that counts.
+        accepted: replies that count, of this round, each with the exchange in which it counts.
+        standing: each client's last reply that counts, and the tasks that go on.
         paused: whether no further round opens.
     """
 
@@ -34,8 +58,8 @@ class MachineSnapshot:
     host_of: Mapping[ClientId, str] = field(default_factory=dict)
     silent: frozenset[ClientId] = frozenset()
     declined: frozenset[ClientId] = frozenset()
-    accepted: frozenset[ReplyId] = frozenset()
-    counted: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
+    accepted: AcceptedReplies = field(default_factory=AcceptedReplies)
+    standing: Standing = field(default_factory=Standing)
     paused: bool = False
 
     def encode(self) -> str:
@@ -45,8 +69,9 @@ class MachineSnapshot:
             "hosts": _pack_hosts(self.host_of),
             "silent": pack_numbers(sorted(self.silent)),
             "declined": pack_numbers(sorted(self.declined)),
-            "accepted": sorted(self.accepted),
-            "counted": [(client, *exchange) for client, exchange in self.counted.items()],
+            "accepted": sorted((*reply, *counted) for reply, counted in self.accepted.items()),
+            "counted": _pack_exchanges(self.standing.counted),
+            "working": _pack_exchanges(self.standing.working),
             "paused": self.paused,
         })  # fmt: skip
 
@@ -63,10 +88,25 @@ class MachineSnapshot:
             {client: agent for packed, agent in saved["hosts"] for client in unpack_numbers([packed])},
             frozenset(unpack_numbers(saved["silent"])),
             frozenset(unpack_numbers(saved.get("declined", ()))),
-            frozenset((client, number, exchange) for client, number, exchange in saved["accepted"]),
-            {client: (number, exchange) for client, number, exchange in saved.get("counted", [])},
+            AcceptedReplies(_unpack_reply(packed) for packed in saved["accepted"]),
+            Standing(_unpack_exchanges(saved.get("counted", [])), _unpack_exchanges(saved.get("working", []))),
             bool(saved.get("paused")),
         )
+
+
+def _pack_exchanges(exchanges: Mapping[ClientId, ExchangeId]) -> list[tuple[int, int, int]]:
+    return [(client, *exchange) for client, exchange in exchanges.items()]
+
+
+def _unpack_exchanges(packed: Iterable[tuple[int, int, int]]) -> dict[ClientId, ExchangeId]:
+    return {client: (round, exchange) for client, round, exchange in packed}
+
+
+def _unpack_reply(packed: Sequence[int]) -> tuple[ReplyId, ExchangeId]:
+    """Return a reply and the exchange in which it counts; earlier versions saved only the reply, which counts there."""
+    client, round, exchange, *counted = packed
+    first, second = counted or (round, exchange)
+    return (client, round, exchange), (first, second)
 
 
 def _encode_agent(agent: KnownAgent) -> dict[str, Any]:

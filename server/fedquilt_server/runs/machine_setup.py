@@ -11,7 +11,7 @@ from fedquilt_common.algorithm_api import Algorithm, ServerContext, State
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.privacy.noise_key import open_key
 from fedquilt_common.secure_aggregation.server_half import SecureRounds
-from fedquilt_common.types import ClientId, Profile
+from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_server.lab.central_privacy import CentralPrivacy
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
@@ -55,7 +55,11 @@ def make_server_half(workbench: Workbench, folder: Path, find_key: Callable[[Pat
 
 
 def make_context(
-    workbench: Workbench, round: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0
+    workbench: Workbench,
+    round: int,
+    fleet: Mapping[ClientId, Profile],
+    opened: float = 0.0,
+    working: Mapping[ClientId, ExchangeId] | None = None,
 ) -> ServerContext:
     """Return the context of a round for the clients that may be asked; round 0 is the start of the run."""
     experiment = workbench.experiment
@@ -69,6 +73,7 @@ def make_context(
         workbench,
         workbench.is_evaluated(round) and workbench.clients_evaluate,
         opened,
+        working or {},
     )
 
 

@@ -79,6 +79,8 @@ def round_result(
         duplicates=tally.duplicates,
         missing={str(number): dict(clients) for number, clients in tally.missing.items()},
         discarded={str(number): list(clients) for number, clients in tally.discarded.items()},
+        staleness=sum(tally.ages) / len(tally.ages) if tally.ages else None,
+        most_stale=max(tally.ages, default=None),
         waste_rate=report.get("waste_rate"),
         trained=report.get("trained", {}),
         client_accuracy=report.get("client_accuracy", {}),

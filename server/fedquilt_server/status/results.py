@@ -74,6 +74,10 @@ class RoundResult(BaseModel):
     )
     joules: float | None = Field(None, description="energy of all boards in this round; None if none reports it")
     joules_estimated: bool = Field(False, description="whether a part of `joules` was estimated, not measured")
+    staleness: float | None = Field(
+        None, description="mean number of rounds since the tasks of the replies were sent; None if no task goes on"
+    )
+    most_stale: int | None = Field(None, description="the largest such number")
     waste_rate: float | None = Field(None, description="1 - entries sent back / entries sent (AdaptiveFL, section 4.4)")
     trained: dict[str, float | str] = Field(
         default_factory=dict, description="for each client, the width or level that it trained"

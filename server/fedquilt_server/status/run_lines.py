@@ -151,7 +151,7 @@ def _finished_rounds(snapshot: Snapshot) -> int:
 
 def _phase(snapshot: Snapshot) -> str:
     if snapshot.tasks and snapshot.phase not in ("waiting", *ENDED):
-        return f"{snapshot.phase}, {snapshot.replies}/{snapshot.tasks} replies"
+        return f"{snapshot.phase}, {snapshot.replies}/{snapshot.wanted} replies"
     return snapshot.phase
 
 

@@ -109,6 +109,7 @@ class Snapshot(BaseModel):
     rounds: int = 0
     exchange: int = 0
     tasks: int = Field(default=0, description="clients with a task in this exchange")
+    until: int | None = Field(default=None, description="replies that close it; null: those of all clients")
     replies: int = Field(default=0, description="replies accepted in this exchange")
     awaited: ClientList = Field(
         default_factory=list,
@@ -140,6 +141,11 @@ class Snapshot(BaseModel):
     recorded: bool = Field(default=False, description="whether it comes from the files of the run, not from a program")
     notes: list[str] = Field(default_factory=list, description="what is missing or damaged in the files of the run")
     coverage: Coverage | None = Field(default=None, exclude=True, description="big: it has a route of its own")
+
+    @property
+    def wanted(self) -> int:
+        """Number of replies that close the exchange before its deadline."""
+        return self.tasks if self.until is None else min(self.until, self.tasks)
 
     @property
     def waits(self) -> bool:

@@ -69,14 +69,14 @@ class StallDetector:
             RunFailedError: clients failed, and the remaining ones cannot reach the quorum.
         """
         progress = snapshot.round, snapshot.exchange, snapshot.replies, snapshot.failing
-        quorum = self.participation.quorum
+        quorum = min(self.participation.quorum, snapshot.wanted or self.participation.quorum)
         possible = can_reach_quorum(snapshot.tasks, snapshot.failing, quorum)
         if self.participation.shortfall == "replace":
             possible = possible or can_replace(_connected(snapshot), snapshot.failing, quorum)
         if possible or progress != self._progress:
             self._progress, self._since = progress, now
         elif now - self._since >= self.patience:
-            raise RunFailedError(f"{_describe(snapshot, self.participation.quorum)}. {self.advice}")
+            raise RunFailedError(f"{_describe(snapshot, quorum)}. {self.advice}")
 
 
 def _describe(snapshot: Snapshot, quorum: int) -> str:

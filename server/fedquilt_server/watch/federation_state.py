@@ -10,10 +10,10 @@ from fedquilt_common.wire.messages import (
     CoordinatorPresence,
     EndMessage,
     ReceiptMessage,
-    RoundMessage,
     RunMessage,
 )
 from fedquilt_common.wire.parsing import parse, parse_inbox
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import TopicKind, Topics
 from fedquilt_server.fleet.health import BoardHealth, update_board
 from fedquilt_server.status.health import BoardFacts, judge_health

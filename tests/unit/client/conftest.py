@@ -30,8 +30,9 @@ from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.message_base import WireMessage
-from fedquilt_common.wire.messages import PatchMessage, ReceiptMessage, RoundMessage, RunMessage, TaskMessage
+from fedquilt_common.wire.messages import ReceiptMessage, RunMessage
 from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage, Transport, Will
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening

@@ -23,13 +23,11 @@ from fedquilt_common.wire.messages import (
     CoordinatorPresence,
     EndMessage,
     MissingMessage,
-    PatchMessage,
     ReceiptMessage,
     ReplyHeader,
-    RoundMessage,
     StopMessage,
-    TaskMessage,
 )
+from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 
 if TYPE_CHECKING:

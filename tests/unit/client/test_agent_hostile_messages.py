@@ -13,12 +13,10 @@ from fedquilt_common.wire.message_base import PROTOCOL
 from fedquilt_common.wire.messages import (
     CoordinatorPresence,
     MissingMessage,
-    PatchMessage,
     ReceiptMessage,
-    RoundMessage,
     StopMessage,
-    TaskMessage,
 )
+from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer

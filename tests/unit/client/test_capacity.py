@@ -29,7 +29,8 @@ from fedquilt_client.worker_pool import (
 from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
 from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.wire.codec import FileArrays
-from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, SliceMessage
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
+from fedquilt_common.wire.round_messages import SliceMessage
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit

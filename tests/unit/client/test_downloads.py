@@ -15,7 +15,8 @@ from fedquilt_client.downloads import DISK_RESERVE, LONGEST_REPAIR_SECONDS, REPA
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.wire.chunks import Blob, ChunkHeader
-from fedquilt_common.wire.messages import PatchMessage, RunMessage
+from fedquilt_common.wire.messages import RunMessage
+from fedquilt_common.wire.round_messages import PatchMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Incoming, MqttMessage
 

@@ -20,7 +20,7 @@ from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_common.training.module_arrays import to_arrays
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import FileArrays
-from fedquilt_common.wire.messages import SliceMessage
+from fedquilt_common.wire.round_messages import SliceMessage
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit

@@ -24,18 +24,15 @@ from fedquilt_common.wire.messages import (
     MissingMessage,
     NoticeMessage,
     OtherReply,
-    PatchMessage,
     ProfileMessage,
     ReceiptMessage,
     ReplyHeader,
-    RoundMessage,
     RunMessage,
-    SliceMessage,
     StopMessage,
-    TaskMessage,
     Telemetry,
 )
 from fedquilt_common.wire.parsing import MAX_MESSAGE, parse, parse_inbox, parse_telemetry
+from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "messages.json").read_text(encoding="utf-8"))
 A, B = "0a" * 32, "ff" * 32

@@ -14,7 +14,7 @@ from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import ChunkHeader
-from fedquilt_common.wire.messages import RoundMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.publications import plan_publications

@@ -18,7 +18,8 @@ from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segme
 from fedquilt_common.types import Shapes
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
-from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, SliceMessage, TaskMessage
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
+from fedquilt_common.wire.round_messages import RoundMessage, SliceMessage, TaskMessage
 from fedquilt_server.coordinator.expected_replies import check_reply, expected_replies, task_layouts
 
 NET = Anatomy(

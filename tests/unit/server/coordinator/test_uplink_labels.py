@@ -14,7 +14,8 @@ import pytest
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.wire.chunks import ChunkHeader, read_chunk
 from fedquilt_common.wire.codec import write_arrays
-from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RoundMessage, TaskMessage
+from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
+from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 from fedquilt_server.coordinator.expected_replies import expected_replies, task_layouts

@@ -9,7 +9,7 @@ import pytest
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.training_jobs import CheckedFile
-from fedquilt_common.wire.messages import RoundMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_server.replay.memories import Memories
 from fedquilt_server.replay.replies import list_fittings
 

@@ -28,8 +28,9 @@ from fedquilt_server.round.events import (
     Stop,
     Ticked,
 )
+from fedquilt_server.round.exchange import same_task
 from fedquilt_server.round.machine import Machine
-from fedquilt_server.round.policy import Policy, same_task
+from fedquilt_server.round.policy import Policy
 from fedquilt_server.round.ports import ContextFactory
 from fedquilt_server.round.snapshots import MachineSnapshot
 
@@ -40,8 +41,13 @@ def no_model() -> Any:
 
 
 def labs(per_round: int) -> ContextFactory:
-    def make(number: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0) -> ServerContext:
-        return RoundContext(number, fleet, 7, 99, 99, per_round, no_model())
+    def make(
+        number: int,
+        fleet: Mapping[ClientId, Profile],
+        opened: float = 0.0,
+        working: Mapping[int, tuple[int, int]] | None = None,
+    ) -> ServerContext:
+        return RoundContext(number, fleet, 7, 99, 99, per_round, no_model(), working=working or {})
 
     return make
 

@@ -54,7 +54,12 @@ def load(events: Sequence[Replied]) -> list[Arrays]:
 
 
 def machine(policy: Policy, algorithm: Algorithm, per_round: int, done: int = 0, state: State | None = None) -> Machine:
-    def lab(number: int, fleet: Mapping[ClientId, Profile], opened: float = 0.0) -> ServerContext:
+    def lab(
+        number: int,
+        fleet: Mapping[ClientId, Profile],
+        opened: float = 0.0,
+        working: Mapping[int, tuple[int, int]] | None = None,
+    ) -> ServerContext:
         return RoundContext(number, fleet, 7, 99, 99, per_round, no_model())
 
     return Machine(algorithm, policy, state or State({"w": np.zeros(1, np.float32)}), lab, load, done, validates=True)

@@ -10,11 +10,10 @@ from fedquilt_common.wire.messages import (
     OtherReply,
     Outcome,
     ReceiptMessage,
-    RoundMessage,
     RunMessage,
-    TaskMessage,
     Telemetry,
 )
+from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.watch.federation_state import FederationState
 

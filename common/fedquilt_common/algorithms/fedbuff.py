@@ -1,0 +1,89 @@
+"""FedBuff: the server steps with the first updates that arrive, and slow clients' updates count when they come.
+
+Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, algorithm 1. The server takes
+a step with every K updates: x <- x + server_lr / K * sum of s(t_i) * d_i. d_i is what client i's training changed in
+the model that it had received, and t_i is the number of steps that the server has taken since. A round is one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.algorithm_api import Ask, ClientContext, Declaration, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.types import Arrays, ClientId
+
+
+@dataclass(frozen=True)
+class FedBuff(FedAvg):
+    """FedAvg that waits for nobody. ``participation.per_round`` clients train at once, and a round asks new ones.
+
+    The coordinator evaluates the model, not the clients.
+
+    Attributes:
+        buffer: updates that make a step, K in the paper, at least 1 and at most ``participation.per_round``. None: half
+            of that, rounded up.
+        server_lr: the server's learning rate, above 0.
+        staleness: an update that is t steps old counts (1 + t)^-staleness, 0 or more; the paper has 0.5.
+    """
+
+    declares: ClassVar[Declaration] = Declaration(
+        privacy="", pooled="it weighs each update by its age, and takes the first ones that come"
+    )
+
+    buffer: int | None = None
+    server_lr: float = 1.0
+    staleness: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.buffer is not None and (type(self.buffer) is not int or self.buffer < 1):
+            raise ValueError(f"buffer = {self.buffer!r}: must be a whole number from 1, or null")
+        if not 0 < self.server_lr < float("inf") or not 0 <= self.staleness < float("inf"):
+            raise ValueError("server_lr must be a positive number, and staleness 0 or a positive number")
+
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        if self.buffer is not None and self.buffer > ctx.per_round:
+            raise ValueError(
+                f"algorithm.buffer = {self.buffer}: participation.per_round = {ctx.per_round} clients train at once, "
+                "so that many updates never come together; lower it, or raise participation.per_round"
+            )
+        return State(model)
+
+    def round(self, state: State, ctx: ServerContext) -> Round:
+        tasks = dict.fromkeys(choose_free(ctx), self.make_task(state, ctx))
+        replies = yield Ask(tasks, until=self.buffer or (ctx.per_round + 1) // 2)
+        return self.merge(state, replies, ctx)
+
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
+        if not replies:
+            return state
+        scale = {c: (1.0 + ctx.round - reply.asked[0]) ** -self.staleness for c, reply in replies.items()}
+        scaled = {client: replace(reply, weight=scale[client]) for client, reply in replies.items()}
+        rate = self.server_lr * sum(scale[client] for client in sorted(replies)) / len(replies)
+        changes = mean(scaled, like=state.arrays)
+        new = {
+            name: _add(state.arrays[name], changes[name], rate if name in ctx.parameters else 1.0) for name in changes
+        }
+        return State(new)
+
+    def train(self, task: Task, ctx: ClientContext) -> Reply:
+        reply = super().train(task, ctx)
+        return replace(reply, arrays={name: x - task.arrays[name] for name, x in reply.arrays.items()})
+
+
+def choose_free(ctx: ServerContext) -> list[ClientId]:
+    """Draw clients that do not train yet, so that ``participation.per_round`` of the fleet do; in client order."""
+    busy = [client for client in ctx.working if client in ctx.fleet]
+    free = sorted(ctx.fleet.keys() - ctx.working.keys())
+    count = min(max(0, ctx.per_round - len(busy)), len(free))
+    return sorted(int(client) for client in ctx.rng.choice(free, count, replace=False)) if count else []
+
+
+def _add(old: NDArray[Any], change: NDArray[Any], rate: float) -> NDArray[Any]:
+    return (np.asarray(old, np.float64) + rate * np.asarray(change, np.float64)).astype(old.dtype)
