@@ -9,11 +9,12 @@ from fedquilt_client.downloads import Downloads
 from fedquilt_client.records import StoredReply, name_reply
 from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.store import RunStore
-from fedquilt_client.tasks import TaskId
+from fedquilt_client.tasks import TaskId, open_tasks
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.privacy.ledger import LedgerEntry, append_entries, ledger_file, measure_ledgers
+from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.round_messages import RoundMessage
 
 
@@ -45,6 +46,12 @@ class CurrentRun:
     def id(self) -> str:
         """Identifier of the run."""
         return self.store.run.run
+
+    def exchange_of(self, task: TaskId) -> ExchangeId:
+        """Return round and exchange of a task of the manifest, or of one that goes on."""
+        assert self.round is not None  # noqa: S101 - a task belongs to a manifest
+        own = open_tasks(self.round, [task[0]])
+        return next((one.message.id for one in own if one.id == task), self.round.id)
 
 
 def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | None:

@@ -42,12 +42,7 @@ from fedquilt_client.worker_pool import (
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
-from fedquilt_common.wire.messages import (
-    MissingMessage,
-    ReceiptMessage,
-    RunMessage,
-    StopMessage,
-)
+from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, RunMessage, StopMessage
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
@@ -229,8 +224,7 @@ class Jobs:
         if message is None or message.id != (stop.round, stop.exchange):
             return
         log.info("clients %s stop: %s", sorted(clients), stop.reason)
-        own = message.model_copy(update={"earlier": []})
-        run.given_up |= {task.id: "" for task in self._open_tasks(own) if task.client in clients}
+        run.given_up |= {task.id: "" for task in self._open_tasks(message.alone()) if task.client in clients}
         self._pool.cancel(lambda job: task_id(job) in run.given_up)
         self.progress = {client: value for client, value in self.progress.items() if client not in clients}
 
@@ -325,10 +319,7 @@ class Jobs:
         self._report(run, task, reason)
 
     def _report(self, run: CurrentRun, task: TaskId, reason: str) -> None:
-        message = run.round
-        assert message is not None  # noqa: S101 - a task belongs to a manifest
-        asked = next((one.message.id for one in self._open_tasks(message) if one.id == task), message.id)
-        self._report_failure(run.id, task[0], asked, reason, task in run.declined)
+        self._report_failure(run.id, task[0], run.exchange_of(task), reason, task in run.declined)
 
     def report_failures(self) -> None:
         """Report the failed tasks of the open exchange again: the coordinator may not have received a report."""

@@ -47,6 +47,10 @@ def advance_round(
 def advance_full_round(round: Round, replies: Mapping[ClientId, Reply] | None) -> Mapping[ClientId, Task] | State:
     """Let a round continue in which each exchange needs all replies; otherwise as ``advance_round``.
 
+    Args:
+        round: a generator that ``Algorithm.round`` returned.
+        replies: to its last tasks; None: it has not begun.
+
     Raises:
         RunFailedError: the round asks for the first replies only.
     """

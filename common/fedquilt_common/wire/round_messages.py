@@ -112,6 +112,10 @@ class RoundMessage(WireMessage):
         """Round and exchange."""
         return self.round, self.exchange
 
+    def alone(self) -> RoundMessage:
+        """Return the manifest without those of earlier exchanges."""
+        return self.model_copy(update={"earlier": []})
+
     def reduce(self, clients: Container[int]) -> RoundMessage:
         """Return the manifest with the tasks of these clients only, and what they need; the fingerprints stay."""
         kept = [task.model_copy(update={"clients": [c for c in task.clients if c in clients]}) for task in self.tasks]
@@ -121,7 +125,7 @@ class RoundMessage(WireMessage):
         tasks = [task.model_copy(update={"patches": [place[i] for i in task.patches]}) for task in kept]
         since = {client: asked for client, asked in self.since.items() if int(client) in clients}
         patches = [self.patches[position] for position in needed]
-        return self.model_copy(update={"tasks": tasks, "patches": patches, "since": since, "earlier": []})
+        return self.alone().model_copy(update={"tasks": tasks, "patches": patches, "since": since})
 
     def sub_models(self, task: TaskMessage) -> tuple[list[SliceMessage], int | None]:
         """Return the slices that share the task's patches, and its position; ``([], None)`` for whole arrays."""

@@ -84,8 +84,7 @@ class EarlierTasks:
 
     def add(self, message: RoundMessage, expected: Mapping[ClientId, ExpectedReply]) -> None:
         """Keep an exchange whose tasks may go on."""
-        own = message.model_copy(update={"earlier": []})
-        self._exchanges[message.id] = PublishedExchange(own, expected)
+        self._exchanges[message.id] = PublishedExchange(message.alone(), expected)
         self._save()
 
     def select(self, working: Mapping[ClientId, ExchangeId]) -> list[PublishedExchange]:

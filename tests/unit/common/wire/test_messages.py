@@ -11,7 +11,7 @@ import pytest
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
 from fedquilt_common.types import Profile
-from fedquilt_common.wire import data_messages, messages
+from fedquilt_common.wire import data_messages, messages, round_messages
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.data_messages import DataFile, DataMessage, DataRequest
@@ -110,10 +110,27 @@ def test_golden_bytes_read_back(name: str) -> None:
     assert parse(type(sample), GOLDEN[name].encode(), "t") == sample
 
 
+def test_tasks_that_go_on_keep_their_fingerprints_and_need_no_other_patches() -> None:
+    later = ROUND.model_copy(update={"round": 9, "earlier": [ROUND.reduce({4})]})
+    (earlier,) = parse(RoundMessage, later.encode(), "t").earlier
+    (task,) = earlier.tasks
+    assert task.clients == [4]
+    assert earlier.fingerprint(task, 4) == ROUND.fingerprint(ROUND.tasks[0], 4)
+    assert {patch.digest for patch in earlier.patches} == {ROUND.patches[i].digest for i in ROUND.tasks[0].patches}
+    assert earlier.since == {}
+
+
+@pytest.mark.parametrize("changes", [{"run": "other"}, {"round": 9}, {"earlier": [ROUND]}])
+def test_a_manifest_that_goes_on_is_of_an_earlier_exchange_of_the_run(changes: dict[str, Any]) -> None:
+    later = ROUND.model_copy(update={"round": 9, "earlier": [ROUND.model_copy(update=changes)]})
+    with pytest.raises(PayloadError, match="not of an earlier exchange"):
+        parse(RoundMessage, later.encode(), "t")
+
+
 def test_every_message_is_pinned() -> None:
     found = {
         kind.__name__
-        for module in (messages, data_messages)
+        for module in (messages, round_messages, data_messages)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, WireMessage)
     }
@@ -197,7 +214,7 @@ def test_other_encodings(encoding: str) -> None:
 def test_oversize_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     fitting = END.encode() + b" " * (MAX_MESSAGE - len(END.encode()))
     assert parse(EndMessage, fitting, "t") == END
-    monkeypatch.setattr("fedquilt_common.wire.messages.json.loads", lambda _: pytest.fail("was read"))
+    monkeypatch.setattr("fedquilt_common.wire.parsing.json.loads", lambda _: pytest.fail("was read"))
     with pytest.raises(PayloadError, match=f"t has {MAX_MESSAGE + 1} bytes; the limit is {MAX_MESSAGE}"):
         parse(EndMessage, fitting + b" ", "t")
 
