@@ -1,4 +1,4 @@
-"""Heads of a torch module, found in its traced graph, and modules of a head alone or of two heads."""
+"""Heads of a torch module, found by tracing it or its end, and modules of a head alone or of two heads."""
 
 from __future__ import annotations
 

@@ -1,0 +1,91 @@
+"""What functions of torch cost is what the layers of the same kind cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support import lookalike_transformers, lookalikes
+from tests.support.user_modules import Build, conv, linear, module
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.submodels.selection import prefix
+from fedquilt_common.tracing.cost import cost_of
+from fedquilt_common.tracing.memory_estimate import memory_to_train
+from fedquilt_common.tracing.trace import Blueprint, blueprint_for
+
+
+def plan(build: Build, *shape: int) -> Blueprint:
+    return blueprint_for(build, np.zeros((1, *shape), np.float32))
+
+
+def convolve(function: Callable[..., Tensor], places: tuple[int, ...]) -> tuple[Any, Any]:
+    """A forward that calls a function, and one that calls the layer."""
+    return (
+        lambda s, x: s.h(function(x, s.c.weight, s.c.bias).mean(places)),
+        lambda s, x: s.h(s.c(x).mean(places)),
+    )
+
+
+def standardised(s: Any, x: Tensor) -> Any:
+    weight = s.c.weight - s.c.weight.mean(dim=(1, 2, 3), keepdim=True)
+    return s.h(functional.conv2d(x, weight, s.c.bias).mean((2, 3)))
+
+
+LINEAR = (lambda s, x: s.h(functional.linear(x, s.c.weight, s.c.bias))), (lambda s, x: s.h(s.c(x)))
+SAME: dict[str, tuple[tuple[Any, Any], Any, tuple[int, ...]]] = {
+    "conv1d": (convolve(functional.conv1d, (2,)), lambda: nn.Conv1d(3, 8, 3), (3, 8)),
+    "conv2d": (convolve(functional.conv2d, (2, 3)), conv(3, 8, 3), (3, 8, 8)),
+    "conv3d": (convolve(functional.conv3d, (2, 3, 4)), lambda: nn.Conv3d(3, 8, 3), (3, 4, 4, 4)),
+    "linear": (LINEAR, linear(6, 8), (6,)),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("width", [1.0, 0.5])
+def test_a_function_costs_what_its_layer_does(name: str, width: float) -> None:
+    forwards, layer, shape = SAME[name]
+    function, own = (plan(module(forward, c=layer, h=linear(8, 3)), *shape) for forward in forwards)
+    parts = [prefix(each.anatomy, width, "floor") for each in (function, own)]
+    assert cost_of(function, parts[0]) == cost_of(own, parts[1])
+    for private in (False, True):
+        estimates = [memory_to_train(each, part, Training(batch=8), private=private)
+                     for each, part in zip((function, own), parts, strict=True)]  # fmt: skip
+        assert estimates[0] == estimates[1]
+
+
+def test_a_convolution_of_computed_weights_costs_as_much() -> None:
+    build = module(standardised, c=conv(3, 8, 3), h=linear(8, 3))
+    found = plan(build, 3, 8, 8)
+    assert cost_of(found, prefix(found.anatomy, 1.0, "floor")).flops == 8 * 3 * 9 * 36 + 8 * 3
+
+
+def test_parts_of_a_tensor_take_no_memory_of_their_own() -> None:
+    def kept(forward: Any) -> int:
+        found = plan(module(forward, a=linear(6, 8), h=linear(4, 3)), 6)
+        return memory_to_train(found, prefix(found.anatomy, 1.0, "floor"), Training(batch=8)).activations
+
+    def sliced(s: Any, x: Tensor) -> Any:
+        return s.h(s.a(x)[:, 2:6])
+
+    def narrowed(s: Any, x: Tensor) -> Any:
+        return s.h(s.a(x).narrow(1, 2, 4))
+
+    def unbound(s: Any, x: Tensor) -> Any:
+        return s.h(s.a(x).view(-1, 2, 4).unbind(1)[0])
+
+    assert kept(sliced) == kept(narrowed) == kept(unbound)
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"), [(lookalikes.densenet, (3, 6, 6)), (lookalike_transformers.OwnTransformer, (3, 6, 6))]
+)
+def test_an_array_has_one_gradient_however_often_it_is_taken(build: Build, shape: tuple[int, ...]) -> None:
+    found = plan(build, *shape)
+    part = prefix(found.anatomy, 1.0, "floor")
+    estimate = memory_to_train(found, part, Training(batch=1, lr=0.01))
+    assert estimate.temporaries < 2 * estimate.gradients + 10 * estimate.activations
