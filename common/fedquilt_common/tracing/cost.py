@@ -18,6 +18,8 @@ NORMS: Final = frozenset({
 })  # fmt: skip
 RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
 ATTENTION: Final = frozenset({"MultiheadAttention", "Attention"})
+MATRIX_PRODUCTS: Final = frozenset({"matmul", "bmm", "mm"})
+PRODUCTS: Final = MATRIX_PRODUCTS | {"scaled_dot_product_attention"}
 _PER_NORMALISED: Final = 4
 
 
@@ -64,25 +66,27 @@ def _operations(blueprint: Blueprint, step: Step, part: Slice) -> int:
     made = numbers(step, part)
     if step.kind in NORMS:
         return _PER_NORMALISED * made
-    if step.kind in LINEAR or step.kind in CONVOLUTIONS:
-        return _count_products(made, weight_shape(blueprint, step, part))
-    own = {name: shape for name, shape in tensors_of(step, part).items() if "weight" in name}
-    weights = sum(math.prod(shape) for shape in own.values())
-    if not own or not step.inputs:
-        return 0
-    taken = numbers(blueprint.steps[step.inputs[0]], part)
-    if step.kind in TRANSPOSED:
-        return _count_products(taken, weight_shape(blueprint, step, part))
-    tokens = taken // part.length(blueprint.steps[step.inputs[0]].axes[-1])
-    if step.kind in RECURRENT:
-        return tokens * weights
-    if step.kind in ATTENTION:
-        return tokens * weights + 2 * tokens * tokens * inner_width(own)
+    if step.kind in LINEAR | CONVOLUTIONS | TRANSPOSED:
+        weight = weight_shape(blueprint, step, part)
+        count = numbers(blueprint.steps[step.inputs[0]], part) if step.kind in TRANSPOSED else made
+        return count * math.prod(weight[1:]) if weight else 0
+    if step.kind in RECURRENT | ATTENTION:
+        return _count_in_tokens(blueprint, step, part)
+    if step.kind in PRODUCTS and len(step.inputs) > 1:
+        first, second = (blueprint.steps[place] for place in step.inputs[:2])
+        if step.kind in MATRIX_PRODUCTS:
+            return made * part.length(first.axes[-1])
+        return (numbers(first, part) + made) * part.length(second.axes[-2])
     return 0
 
 
-def _count_products(count: int, weight: tuple[int, ...]) -> int:
-    return count * math.prod(weight[1:]) if weight else 0
+def _count_in_tokens(blueprint: Blueprint, step: Step, part: Slice) -> int:
+    """Operations of a recurrent layer or an attention, which has its weights for each token."""
+    own = {name: shape for name, shape in tensors_of(step, part).items() if "weight" in name}
+    given = blueprint.steps[step.inputs[0]]
+    tokens = numbers(given, part) // part.length(given.axes[-1])
+    products = tokens * sum(math.prod(shape) for shape in own.values())
+    return products + 2 * tokens * tokens * inner_width(own) if own and step.kind in ATTENTION else products
 
 
 def inner_width(own: dict[str, tuple[int, ...]]) -> int:

@@ -7,7 +7,7 @@ the highest point of that walk. ``benchmarks/memory.py`` compares it with measur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from fedquilt_common.tracing.cost import (
     ATTENTION,
     CONVOLUTIONS,
     LINEAR,
+    MATRIX_PRODUCTS,
     NORMS,
     RECURRENT,
     TRANSPOSED,
@@ -45,7 +46,7 @@ _KEEP_NOTHING: Final = frozenset({
     "AdaptiveAvgPool2d", "neg", "pad", "truediv",
 })  # fmt: skip
 _CONVOLUTIONS: Final = CONVOLUTIONS | TRANSPOSED
-_WITH_MATRICES: Final = _CONVOLUTIONS | RECURRENT | ATTENTION | LINEAR | {"matmul", "bmm"}
+_WITH_MATRICES: Final = _CONVOLUTIONS | RECURRENT | ATTENTION | LINEAR | MATRIX_PRODUCTS
 _INDEX_BYTES: Final = 8
 _PER_CONVOLUTION: Final = 350 << 10
 """Bytes that each convolution's kernels allocate and do not free (350 KiB); measured, like ``_FORMATS``."""

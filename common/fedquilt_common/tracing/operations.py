@@ -28,7 +28,17 @@ from fedquilt_common.tracing.partitions import (
     unbind,
     unfold,
 )
-from fedquilt_common.tracing.tracer import KERNEL, Rule, ShapeSize, Traced, Walk, all_whole, like, traced_in, unite_elementwise
+from fedquilt_common.tracing.tracer import (
+    KERNEL,
+    Rule,
+    ShapeSize,
+    Traced,
+    Walk,
+    all_whole,
+    like,
+    traced_in,
+    unite_elementwise,
+)
 
 
 def elementwise(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:

@@ -162,7 +162,7 @@ def pad(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> 
 
 
 def pad_layer(walk: Walk, module: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """``nn.ConstantPad2d`` and others: to a larger shape, as ``functional.pad``; a layer that crops cuts no channels."""
+    """``nn.ConstantPad2d`` and others: to a larger shape, as ``functional.pad``; one that crops cuts no channels."""
     constant = type(module).__name__.startswith(("Constant", "Zero"))
     traced, sides = _pad(walk, args[0], module.padding, result, cut=constant and min(module.padding) >= 0)
     if not all(map(is_whole, sides)):

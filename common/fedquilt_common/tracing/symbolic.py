@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import linecache
+import operator
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
 
@@ -77,7 +78,7 @@ def seed_generators() -> Iterator[None]:
 def _read_generators() -> tuple[Any, ...]:
     """Return the states of the three generators, in a form that can be compared."""
     _, keys, *place = np.random.get_state()
-    return torch.get_rng_state().tolist(), random.getstate(), bytes(keys), place
+    return torch.get_rng_state().tolist(), random.getstate(), np.asarray(keys).tobytes(), place
 
 
 def trace_graph(module: nn.Module) -> fx.Graph:
@@ -88,7 +89,7 @@ def trace_graph(module: nn.Module) -> fx.Graph:
 def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
     """Trace the module's forward pass in its present mode; also return whether it drew random numbers meanwhile.
 
-    Drawn numbers are constants of the graph, and so is what forward decides by them. They are the same on every machine.
+    Drawn numbers are constants of the graph, and so is what forward decides by them. Every machine draws the same.
 
     Raises:
         UncuttableModelError: forward cannot be traced.
@@ -124,6 +125,17 @@ def _locate_error(module: nn.Module, error: BaseException) -> tuple[str, str]:
 def _quote_line(file: str, number: int) -> str:
     code = linecache.getline(file, number).strip()
     return f" (line {number} of {Path(file).name}: `{code}`)" if code else ""
+
+
+def plain_tensors(module: nn.Module, graph: fx.Graph) -> dict[str, Tensor]:
+    """Return the tensors, of any shape, that the graph takes from the module and that are no parameters or buffers.
+
+    ``torch.fx`` makes the tensors that forward creates attributes of the module.
+    """
+    arrays = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    names = dict.fromkeys(str(node.target) for node in graph.nodes if node.op == "get_attr")
+    values = {name: operator.attrgetter(name)(module) for name in names}
+    return {name: x for name, x in values.items() if isinstance(x, Tensor) and id(x) not in arrays}
 
 
 def used_arrays(module: nn.Module, nodes: Iterable[fx.Node]) -> set[str]:

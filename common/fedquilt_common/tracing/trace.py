@@ -7,7 +7,6 @@ how the channels of its inputs and outputs belong together.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group,
 from fedquilt_common.tracing.channels import Channels, Dimension, is_whole, keep_whole, resolve
 from fedquilt_common.tracing.graph_walk import run_graph
 from fedquilt_common.tracing.outputs import SAMPLES
-from fedquilt_common.tracing.symbolic import trace_draws
+from fedquilt_common.tracing.symbolic import plain_tensors, trace_draws
 from fedquilt_common.tracing.tracer import EXPECTED, Operation, Path, Traced, Walk
 
 BATCH = SAMPLES
@@ -262,8 +261,10 @@ def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint
         {key: _length_of(dim, place) for key, dim in attributes.items()},
         {name: _array(b, walk.tensors[id(b)][2], place, set()) for name, b in others.items()},
         _forward_passes(modes, module, place),
-        tuple(Step(o.name, o.kind, o.inputs, tuple(_axis(d, place) for d in o.dims), o.arrays)
-              for o in _pick_operations(modes)),
+        tuple(
+            Step(o.name, o.kind, o.inputs, tuple(_axis(d, place) for d in o.dims), o.arrays)
+            for o in _pick_operations(modes)
+        ),
         frozenset(name for name, _ in module.named_parameters()),
     )
 
@@ -276,7 +277,9 @@ def _pick_operations(modes: Mapping[bool, _Mode]) -> list[Operation]:
     )
 
 
-def _forward_passes(modes: Mapping[bool, _Mode], module: nn.Module, place: Mapping[int, int]) -> dict[bool, ForwardPass]:
+def _forward_passes(
+    modes: Mapping[bool, _Mode], module: nn.Module, place: Mapping[int, int]
+) -> dict[bool, ForwardPass]:
     """Return the passes that a cut module runs; none if it can run the model's own code."""
     if not any(mode.has_sizes for mode in modes.values()):
         return {}
@@ -285,11 +288,8 @@ def _forward_passes(modes: Mapping[bool, _Mode], module: nn.Module, place: Mappi
 
 def _forward_pass(mode: _Mode, module: nn.Module, place: Mapping[int, int]) -> ForwardPass:
     cut = {key: dims for key, dims in mode.walk.written.items() if _is_cut(dims)}
-    known = {*dict(module.named_parameters(remove_duplicate=False)), *dict(module.named_buffers(remove_duplicate=False))}
-    others = {str(node.target) for node in mode.graph.nodes if node.op == "get_attr"} - known
-    values = {name: operator.attrgetter(name)(module) for name in sorted(others)}
-    constants = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    return ForwardPass(mode.graph, {key: _length_of(dims, place) for key, dims in cut.items()}, constants)
+    sizes = {key: _length_of(dims, place) for key, dims in cut.items()}
+    return ForwardPass(mode.graph, sizes, plain_tensors(module, mode.graph))
 
 
 def _is_cut(dims: Dimension | tuple[Dimension, ...]) -> bool:

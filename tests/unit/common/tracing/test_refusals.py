@@ -17,6 +17,7 @@ from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.trace import blueprint_for
 
+
 class Branching(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ def two_arguments(s: Any, x: Tensor, y: Tensor) -> Any:
 
 REFUSED: dict[str, tuple[Build, str]] = {
     "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
-    "a branch": (module(lambda s, x: s.part(x), part=Branching), r"'part' cannot be traced \(line \d+ of test_refusals"),
+    "a branch": (module(lambda s, x: s.part(x), part=Branching), r"'part' cannot be traced \(line \d+ of test_refus"),
     "an unknown function": (module(lambda s, x: torch.fft.rfft(s.a(x)).real, a=linear(6, 5)), "fft_rfft|real"),
     "two inputs": (module(two_arguments, a=linear(6, 5)), "second argument"),
     "a bilinear form": (module(lambda s, x: torch.einsum("bi,ji->bj", s.a(x), s.a.weight), a=linear(6, 6)), "einsum"),
