@@ -136,15 +136,15 @@ class _Mode:
 
     Attributes:
         graph: its operations.
-        draws: whether forward drew random numbers while it was traced.
         walk: what the rules found.
         outputs: of the model.
+        obstacle: what forward does that its graph would do only once; empty if there is nothing.
     """
 
     graph: fx.Graph
-    draws: bool
     walk: Walk
     outputs: list[Traced]
+    obstacle: str
 
     @property
     def has_sizes(self) -> bool:
@@ -165,10 +165,9 @@ def _walk_modes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -
         return {False: mode}
     unused = _unused(module, mode.walk)
     try:
-        evaluated = trace_draws(module.eval())
-        if _describe_graph(evaluated[0]) == _describe_graph(traced[0]):
-            return _check_modes({True: mode, False: mode}, set())
-        evaluation = _follow(module, evaluated, Walk(module, tensors=mode.walk.tensors), shape, dtype)
+        evaluated, evaluation = trace_draws(module.eval()), mode
+        if _describe_graph(evaluated[0]) != _describe_graph(traced[0]):
+            evaluation = _follow(module, evaluated, Walk(module, tensors=mode.walk.tensors), shape, dtype)
     except UncuttableModelError:
         if mode.has_sizes:
             raise
@@ -181,21 +180,20 @@ def _describe_graph(graph: fx.Graph) -> list[str]:
 
 
 def _check_modes(modes: dict[bool, _Mode], skipped: set[str]) -> dict[bool, _Mode]:
-    """Refuse what a sub-model that runs traced graphs cannot do: decide at random in each forward pass.
+    """Refuse a model whose sub-models run traced graphs that cannot stand for its code.
 
     Args:
         modes: the forward passes.
         skipped: parameters that only evaluation takes.
     """
-    if any(mode.has_sizes for mode in modes.values()):
-        drawing = ("training" if training else "evaluation" for training, mode in modes.items() if mode.draws)
-        what = f"training leaves '{min(skipped)}' out" if skipped else next(
-            (f"{name} draws random numbers outside of torch's layers" for name in drawing), None)  # fmt: skip
-        if what is not None:
-            raise UncuttableModelError(
-                f"the model cannot be cut: {what}, and forward contains sizes; take each from a shape, as in "
-                "x.view(n, x.shape[1]), or write -1 in views, or choose an algorithm that sends whole models"
-            )
+    reasons = [f"training leaves '{name}' out" for name in sorted(skipped)]
+    reasons += [f"{'training' if training else 'evaluation'} {mode.obstacle}"
+                for training, mode in modes.items() if mode.obstacle]  # fmt: skip
+    if reasons and any(mode.has_sizes for mode in modes.values()):
+        raise UncuttableModelError(
+            f"the model cannot be cut: {reasons[0]}, and forward contains sizes; take each from a shape, as in "
+            "x.view(n, x.shape[1]), or write -1 in views, or choose an algorithm that sends whole models"
+        )
     return modes
 
 
@@ -220,8 +218,15 @@ def _trace_any_mode(module: nn.Module) -> tuple[tuple[fx.Graph, bool], Uncuttabl
 def _follow(
     module: nn.Module, traced: tuple[fx.Graph, bool], walk: Walk, shape: tuple[int, ...], dtype: torch.dtype
 ) -> _Mode:
+    graph, draws = traced
+    constants = plain_tensors(module, graph).values()
+    before = [tensor._version for tensor in constants]
     with torch.no_grad():
-        return _Mode(*traced, walk, run_graph(walk, module.eval(), traced[0], shape, dtype))
+        outputs = run_graph(walk, module.eval(), graph, shape, dtype)
+    changes = [tensor._version for tensor in constants] != before
+    obstacle = "draws random numbers of its own, as with torch.rand(1)" if draws else (
+        "changes a tensor that it creates" if changes else "")  # fmt: skip
+    return _Mode(graph, walk, outputs, obstacle)
 
 
 def blueprint_for(build: Callable[[], nn.Module], x: NDArray[Any]) -> Blueprint:

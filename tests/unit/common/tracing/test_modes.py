@@ -84,6 +84,17 @@ def test_what_is_drawn_while_tracing_is_not_frozen_into_sub_models(forward: Any)
         blueprint_for(module(forward, **PARTS), X)
 
 
+def adding(s: Any, x: Tensor) -> Any:
+    total = torch.zeros(1)
+    total += x.mean()
+    return s.h(s.b(s.a(x).view(-1, 8)) * total)
+
+
+def test_a_tensor_that_forward_creates_and_changes_is_not_kept_by_sub_models() -> None:
+    with pytest.raises(UncuttableModelError, match="training changes a tensor that it creates, and forward contains"):
+        blueprint_for(module(adding, **PARTS), X)
+
+
 def sometimes(s: Any, x: Tensor) -> Any:
     x = s.a(x)
     if not s.training or random.random() > 0.5 or np.random.rand() > 0.9:
