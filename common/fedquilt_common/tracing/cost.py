@@ -55,7 +55,7 @@ def tensors_of(step: Step, part: Slice) -> dict[str, tuple[int, ...]]:
 
 
 def weight_shape(blueprint: Blueprint, step: Step, part: Slice) -> tuple[int, ...]:
-    """Shape of the weight of a linear step or a convolution; () if the sub-model lacks the layer."""
+    """Shape of the weight of a linear step or a convolution; () if the sub-model has no such array."""
     weights = [shape for shape in tensors_of(step, part).values() if len(shape) > 1]
     if not weights and len(step.inputs) > 1:  # a function's, which other steps computed
         return tuple(part.length(axis) for axis in blueprint.steps[step.inputs[1]].axes)

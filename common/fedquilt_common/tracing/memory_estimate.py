@@ -254,13 +254,16 @@ class _TrainingWalk:
         """Bytes of a convolution's windows, from which the gradients of single samples are computed."""
         step = self.blueprint.steps[place]
         weight = weight_shape(self.blueprint, step, self.part)
+        if not weight:
+            return 0
         channels = self.part.length(self.blueprint.steps[step.inputs[0]].axes[1])
         return channels * math.prod(weight[2:]) * (self._numbers(place) // weight[0]) * self.size.result
 
     def _mixes_channels(self, place: int) -> bool:
         """Whether it is a convolution that is not depthwise; kernels of depthwise ones take almost no memory."""
         step = self.blueprint.steps[place]
-        return step.kind in _CONVOLUTIONS and weight_shape(self.blueprint, step, self.part)[1] > 1
+        weight = weight_shape(self.blueprint, step, self.part) if step.kind in _CONVOLUTIONS else ()
+        return bool(weight) and weight[1] > 1
 
     def _numbers(self, place: int) -> int:
         return numbers(self.blueprint.steps[place], self.part, self.batch)

@@ -118,15 +118,17 @@ class Walk:
         if results:
             inputs = tuple(self.made_by[x] for x in given if x in self.made_by)
             self.made_by |= dict.fromkeys(results, len(self.operations))
-            arrays = (*self._layer_arrays(), *(self.tensors[id(x.tensor)][0] for x in given if self._is_array(x)))
+            arrays = (*self._layer_arrays(), *self._arrays_among(given))
             self.operations.append(Operation(self.where, kind, inputs, results[0].dims, arrays))
 
     def _layer_arrays(self) -> list[str]:
         """Names of the arrays of the present layer; none if the operation is a function."""
         return [name for name in self._names if name.startswith(f"{self.where}.")] if self.is_layer else []
 
-    def _is_array(self, x: Traced) -> bool:
-        return id(x.tensor) in self.tensors and x not in self.made_by
+    def _arrays_among(self, given: Sequence[Traced]) -> list[str]:
+        """Names of the arrays of the state among the arguments; other buffers are none."""
+        taken = [self.tensors[id(x.tensor)][0] for x in given if id(x.tensor) in self.tensors and x not in self.made_by]
+        return [name for name in taken if name in self._names]
 
     @cached_property
     def _names(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -94,6 +94,32 @@ def test_an_array_has_one_gradient_however_often_it_is_taken() -> None:
         return memory_to_train(found, prefix(found.anatomy, 1.0, "floor"), Training(batch=1, lr=0.01))
 
     assert estimate(8).total - estimate(1).total < 200 * 200 * 4
+
+
+class Blurred(nn.Module):
+    """A convolution by a tensor that is no array of the state, and a shift by another."""
+
+    kernel: Tensor
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.h = nn.Conv2d(3, 8, 1), nn.Linear(8, 3)
+        self.register_buffer("kernel", torch.ones(8, 8, 3, 3), persistent=False)
+        self.register_buffer("shift", torch.ones(8, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.conv2d(self.a(x), self.kernel) * self.shift
+        return cast(Tensor, self.h(x.mean((2, 3))))
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_tensors_outside_the_state_are_no_arrays_of_a_step(private: bool) -> None:
+    found = plan(Blurred, 3, 8, 8)
+    part = prefix(found.anatomy, 0.5, "floor")
+    assert [step.arrays for step in found.steps if step.kind in ("conv2d", "mul")] == [(), ()]
+    kept = memory_to_train(found, part, Training(batch=8), private=private).activations
+    assert kept >= 8 * 4 * (3 * 64 + 4 * 64 + 4 * 36 + 4)
 
 
 def attending(s: Any, x: Tensor) -> Any:
