@@ -9,7 +9,8 @@ from typing import Final
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.tracing.trace import BATCH, Blueprint, Step
 
-CONVOLUTIONS: Final = frozenset({"Conv1d", "Conv2d", "Conv3d"})
+CONVOLUTIONS: Final = frozenset({"Conv1d", "Conv2d", "Conv3d", "conv1d", "conv2d", "conv3d"})
+LINEAR: Final = frozenset({"Linear", "linear"})
 TRANSPOSED: Final = frozenset({"ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"})
 NORMS: Final = frozenset({
     "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
@@ -17,6 +18,8 @@ NORMS: Final = frozenset({
 })  # fmt: skip
 RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
 ATTENTION: Final = frozenset({"MultiheadAttention", "Attention"})
+MATRIX_PRODUCTS: Final = frozenset({"matmul", "bmm", "mm"})
+PRODUCTS: Final = MATRIX_PRODUCTS | {"scaled_dot_product_attention"}
 _PER_NORMALISED: Final = 4
 
 
@@ -46,30 +49,44 @@ def numbers(step: Step, part: Slice, batch: int = 1) -> int:
 
 
 def tensors_of(step: Step, part: Slice) -> dict[str, tuple[int, ...]]:
-    """Shapes of the layer's own arrays by their names in the layer; empty for a function and for an absent layer."""
+    """Shapes of the step's arrays that the sub-model has, by their names in the layer."""
     prefix = f"{step.name}."
-    return {name.removeprefix(prefix): shape for name, shape in part.shapes.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): part.shapes[name] for name in step.arrays if name in part.shapes}
+
+
+def weight_shape(blueprint: Blueprint, step: Step, part: Slice) -> tuple[int, ...]:
+    """Shape of the weight of a linear step or a convolution; () if the sub-model has no such array."""
+    weights = [shape for shape in tensors_of(step, part).values() if len(shape) > 1]
+    if not weights and len(step.inputs) > 1:  # a function's, which other steps computed
+        return tuple(part.length(axis) for axis in blueprint.steps[step.inputs[1]].axes)
+    return weights[-1] if weights else ()
 
 
 def _operations(blueprint: Blueprint, step: Step, part: Slice) -> int:
     made = numbers(step, part)
     if step.kind in NORMS:
         return _PER_NORMALISED * made
-    own = {name: shape for name, shape in tensors_of(step, part).items() if "weight" in name}
-    weights = sum(math.prod(shape) for shape in own.values())
-    if not own:
-        return 0
-    if step.kind == "Linear" or step.kind in CONVOLUTIONS:
-        return made * weights // own["weight"][0]
-    taken = numbers(blueprint.steps[step.inputs[0]], part)
-    if step.kind in TRANSPOSED:
-        return taken * weights // own["weight"][0]
-    tokens = taken // part.length(blueprint.steps[step.inputs[0]].axes[-1])
-    if step.kind in RECURRENT:
-        return tokens * weights
-    if step.kind in ATTENTION:
-        return tokens * weights + 2 * tokens * tokens * inner_width(own)
+    if step.kind in LINEAR | CONVOLUTIONS | TRANSPOSED:
+        weight = weight_shape(blueprint, step, part)
+        count = numbers(blueprint.steps[step.inputs[0]], part) if step.kind in TRANSPOSED else made
+        return count * math.prod(weight[1:]) if weight else 0
+    if step.kind in RECURRENT | ATTENTION:
+        return _count_in_tokens(blueprint, step, part)
+    if step.kind in PRODUCTS and len(step.inputs) > 1:
+        first, second = (blueprint.steps[place] for place in step.inputs[:2])
+        if step.kind in MATRIX_PRODUCTS:
+            return made * part.length(first.axes[-1])
+        return (numbers(first, part) + made) * part.length(second.axes[-2])
     return 0
+
+
+def _count_in_tokens(blueprint: Blueprint, step: Step, part: Slice) -> int:
+    """Operations of a recurrent layer or an attention, which has its weights for each token."""
+    own = {name: shape for name, shape in tensors_of(step, part).items() if "weight" in name}
+    given = blueprint.steps[step.inputs[0]]
+    tokens = numbers(given, part) // part.length(given.axes[-1])
+    products = tokens * sum(math.prod(shape) for shape in own.values())
+    return products + 2 * tokens * tokens * inner_width(own) if own and step.kind in ATTENTION else products
 
 
 def inner_width(own: dict[str, tuple[int, ...]]) -> int:

@@ -30,15 +30,15 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
         UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        module = cut_module(build, blueprint, prefix(blueprint.anatomy, _WIDTH, "floor"))
-        for training in (True, False):
-            try:
+        try:
+            module = cut_module(build, blueprint, prefix(blueprint.anatomy, _WIDTH, "floor"))
+            for training in (True, False):
                 module.train(training)(example_batch(x))
-            except FedquiltError:
-                raise
-            except Exception as error:  # a user's forward can raise anything
-                raise UncuttableModelError(
-                    f"the model cannot be cut: a sub-model of half its channels does not run: {type(error).__name__}: "
-                    f"{error}; forward must not contain sizes of the whole model, other than in views; take them from "
-                    "its tensors' shapes, or choose an algorithm that sends whole models"
-                ) from error
+        except FedquiltError:
+            raise
+        except Exception as error:  # a user's module can raise anything
+            raise UncuttableModelError(
+                f"the model cannot be cut: a sub-model of half its channels does not run: {type(error).__name__}: "
+                f"{error}; forward must not contain sizes of the whole model, other than in views; take them from "
+                "its tensors' shapes, or choose an algorithm that sends whole models"
+            ) from error

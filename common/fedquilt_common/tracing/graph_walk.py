@@ -69,7 +69,8 @@ def _trace_step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.No
     kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
     if node.op == "get_attr":
         return _trace_attribute(walk, module, str(node.target))
-    walk.owner_name = _owning_module(node)
+    walk.owner_name, walk.is_layer = _owning_module(node), node.op == "call_module"
+    walk.args, walk.kwargs = tuple(args), kwargs
     called, rule = _find_rule(walk, module, node)
     found = _execute(walk, called, to_tensors(args), to_tensors(kwargs))
     result = _apply(rule, walk, called, tuple(args), kwargs, found)
@@ -86,7 +87,7 @@ def _trace_attribute(walk: Walk, module: nn.Module, name: str) -> Any:
     if not isinstance(value, Tensor):
         return value
     if any(value is own for own in (*module.parameters(), *module.buffers())):
-        return Traced(value, walk.of(name, value))
+        return Traced(value, walk.of(name, value, walk.layers))
     why = f"'{name}' is a tensor that is neither a parameter nor a buffer; pass it to register_buffer()"
     if value.is_meta:  # built without its numbers, and no array has them
         raise walk.refuse(why)

@@ -1,7 +1,8 @@
 """Find the heads of a module whose base cannot be traced: the base runs, and only the head is traced.
 
 The base may branch on its input, or use any function. Where the head begins, the features are replaced by a symbol.
-Everything after that is traced as usual. If it needs another result of the base, the layers are no head.
+Everything after that is traced as usual. If it needs another result of the base, the layers are no head. A tensor that
+is neither a parameter nor a buffer counts as such a result, because forward can create it from the sample's numbers.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
-from fedquilt_common.tracing.symbolic import ModelTracer, used_arrays
+from fedquilt_common.tracing.symbolic import ModelTracer, seed_generators, used_arrays
 
 
 class _NoHeadError(Exception):
-    """What follows the layers needs another result of the base than the features."""
+    """What follows the layers needs another tensor of the base than the features."""
 
 
 def find_without_base(module: nn.Module, sample: Tensor) -> list[tuple[str, fx.Graph]]:
@@ -33,7 +34,7 @@ def find_without_base(module: nn.Module, sample: Tensor) -> list[tuple[str, fx.G
         UncuttableModelError: the model does not run on the sample.
     """
     runs = copy.deepcopy(module)  # a forward pass in training mode changes the statistics of norms
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), seed_generators():
         try:
             layers = _run_whole(runs, sample)
         except Exception as error:  # a user's forward can raise anything
@@ -113,7 +114,7 @@ class _HeadTracer(ModelTracer):
         if a is self._features and self._symbol is not None:
             return self._symbol.node
         if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) and not self._is_attribute(a):
-            raise _NoHeadError("another result of the base is needed")
+            raise _NoHeadError("another result of the base is needed, or a tensor that forward creates")
         return super().create_arg(a)
 
     def _is_attribute(self, tensor: Tensor) -> bool:

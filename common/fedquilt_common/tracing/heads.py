@@ -1,4 +1,4 @@
-"""Heads of a torch module, found in its traced graph, and modules of a head alone or of two heads."""
+"""Heads of a torch module, found by tracing it or its end, and modules of a head alone or of two heads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class FoundHead:
 def find_heads(module: nn.Module, sample: Tensor | None = None) -> tuple[FoundHead, ...]:
     """Return the heads of 1, 2, ... last linear layers, in the module's present mode, training or evaluation.
 
-    The list ends where the layers are no chain, base and head would share an array, or no base would be left.
+    The list ends where the layers are no chain, base and head would share an array, or no base would be left. If the
+    base cannot be traced, it also ends where forward creates a tensor: its numbers could be those of the sample.
 
     Args:
         module: the model. One whose numbers are on the meta device must be traceable as a whole.

@@ -196,6 +196,7 @@ def multihead_attention(walk: Walk, module: Any, args: Any, kwargs: Mapping[str,
     walk.unite(within, inside)
     if module.out_proj.bias is not None:
         walk.unite(out, walk.of(f"{walk.where}.out_proj.bias", module.out_proj.bias)[0])
+    walk.keep_masks_whole([args, dict(kwargs)], inputs)
     attended, weights = result
     scores = None if weights is None else Traced(weights, tuple(map(whole, weights.shape)))
     return Traced(attended, (*inputs[0].dims[:-1], out)), scores
@@ -277,4 +278,4 @@ LAYERS: dict[type[nn.Module], Rule] = {
         nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin, nn.RReLU, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink,
     ], same_shape),
 }  # fmt: skip
-"""Rules by layer; ``trace`` adds the layers that only change the shape."""
+"""Rules by layer; ``graph_walk`` adds the layers that only change the shape."""

@@ -7,14 +7,26 @@ the highest point of that walk. ``benchmarks/memory.py`` compares it with measur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.privacy.sample_batches import largest_draw, samples_at_once
 from fedquilt_common.submodels.slices import Slice
-from fedquilt_common.tracing.cost import ATTENTION, CONVOLUTIONS, NORMS, RECURRENT, TRANSPOSED, numbers, tensors_of
+from fedquilt_common.tracing.cost import (
+    ATTENTION,
+    CONVOLUTIONS,
+    LINEAR,
+    MATRIX_PRODUCTS,
+    NORMS,
+    RECURRENT,
+    TRANSPOSED,
+    inner_width,
+    numbers,
+    tensors_of,
+    weight_shape,
+)
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.sections import Training
@@ -22,7 +34,8 @@ if TYPE_CHECKING:
 
 _VIEWS: Final = frozenset({
     "Flatten", "Unflatten", "flatten", "view", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "getitem",
-    "chunk", "split", "expand", "movedim", "unflatten", "contiguous", "detach", "Identity", "t", "size",
+    "chunk", "split", "expand", "movedim", "unflatten", "contiguous", "detach", "Identity", "t", "size", "narrow",
+    "unbind",
 })  # fmt: skip
 _KEEP_RESULT: Final = frozenset({
     "ReLU", "relu", "Sigmoid", "sigmoid", "Tanh", "tanh", "Softmax", "softmax", "LogSoftmax", "log_softmax", "exp",
@@ -33,7 +46,7 @@ _KEEP_NOTHING: Final = frozenset({
     "AdaptiveAvgPool2d", "neg", "pad", "truediv",
 })  # fmt: skip
 _CONVOLUTIONS: Final = CONVOLUTIONS | TRANSPOSED
-_WITH_MATRICES: Final = _CONVOLUTIONS | RECURRENT | ATTENTION | {"Linear", "matmul", "bmm"}
+_WITH_MATRICES: Final = _CONVOLUTIONS | RECURRENT | ATTENTION | LINEAR | MATRIX_PRODUCTS
 _INDEX_BYTES: Final = 8
 _PER_CONVOLUTION: Final = 350 << 10
 """Bytes that each convolution's kernels allocate and do not free (350 KiB); measured, like ``_FORMATS``."""
@@ -140,7 +153,7 @@ class _TrainingWalk:
         kept: dict[object, int] = {}
         kept_after: list[int] = []
         highest = gradients = 0
-        sums = sum(map(self._own_numbers, self.places)) * self.size.weight if self.private else 0
+        sums = sum(self.gradient_numbers) * self.size.weight if self.private else 0
         for place in self.places:
             for tensor, amount in self._tensors_kept(place):
                 kept.setdefault(tensor, amount)
@@ -149,7 +162,7 @@ class _TrainingWalk:
         for place, held in zip(reversed(self.places), reversed(kept_after), strict=True):
             flowing = self.result_bytes[place] + self._input_bytes(place)
             highest = max(highest, held + gradients + flowing + self._workspace(place))
-            gradients += self._own_numbers(place) * self.size.weight * (1 + self._rows)
+            gradients += self.gradient_numbers[place] * self.size.weight * (1 + self._rows)
         return sum(kept.values()), max(highest, gradients) + sums
 
     def kernels(self) -> int:
@@ -165,8 +178,19 @@ class _TrainingWalk:
     @cached_property
     def places(self) -> list[int]:
         """Positions of the sub-model's steps, some of which it may lack if it is cut in depth."""
-        whole, left = _modules_with(self.part.anatomy.arrays), _modules_with(self.part.shapes)
-        return [place for place, step in enumerate(self.blueprint.steps) if step.name in left or step.name not in whole]
+        return [
+            place for place, step in enumerate(self.blueprint.steps)
+            if not step.arrays or any(name in self.part.shapes for name in step.arrays)
+        ]  # fmt: skip
+
+    @cached_property
+    def gradient_numbers(self) -> list[int]:
+        """For each step, the numbers of its arrays that no later step takes: the backward pass allocates them there."""
+        last = {name: place for place in self.places for name in self.blueprint.steps[place].arrays}
+        found = [0] * len(self.blueprint.steps)
+        for name, place in last.items():
+            found[place] += math.prod(self.part.shapes.get(name, (0,)))
+        return found
 
     @cached_property
     def result_bytes(self) -> list[int]:
@@ -215,8 +239,7 @@ class _TrainingWalk:
             rows = sum(shape[0] for name, shape in own.items() if name.startswith("weight_ih"))
             return _PER_GATE * rows * self._tokens(place) * self.size.result
         if step.kind in ATTENTION:
-            width = own["in_proj_weight"][0] // 3 if "in_proj_weight" in own else own["query.weight"][0]
-            return 5 * width * self._tokens(place) * self.size.result
+            return 5 * inner_width(own) * self._tokens(place) * self.size.result
         return 0
 
     def _workspace(self, place: int) -> int:
@@ -230,14 +253,17 @@ class _TrainingWalk:
     def _unfolded_bytes(self, place: int) -> int:
         """Bytes of a convolution's windows, from which the gradients of single samples are computed."""
         step = self.blueprint.steps[place]
-        weight = tensors_of(step, self.part)["weight"]
+        weight = weight_shape(self.blueprint, step, self.part)
+        if not weight:
+            return 0
         channels = self.part.length(self.blueprint.steps[step.inputs[0]].axes[1])
         return channels * math.prod(weight[2:]) * (self._numbers(place) // weight[0]) * self.size.result
 
     def _mixes_channels(self, place: int) -> bool:
         """Whether it is a convolution that is not depthwise; kernels of depthwise ones take almost no memory."""
         step = self.blueprint.steps[place]
-        return step.kind in _CONVOLUTIONS and tensors_of(step, self.part)["weight"][1] > 1
+        weight = weight_shape(self.blueprint, step, self.part) if step.kind in _CONVOLUTIONS else ()
+        return bool(weight) and weight[1] > 1
 
     def _numbers(self, place: int) -> int:
         return numbers(self.blueprint.steps[place], self.part, self.batch)
@@ -251,9 +277,3 @@ class _TrainingWalk:
     def _tokens(self, place: int) -> int:
         given = self.blueprint.steps[place].inputs[0]
         return self._numbers(given) // self.part.length(self.blueprint.steps[given].axes[-1])
-
-
-def _modules_with(names: Iterable[str]) -> set[str]:
-    """Names of the modules that have these arrays, and of the modules around them."""
-    split = [name.split(".") for name in names]
-    return {".".join(parts[:depth]) for parts in split for depth in range(1, len(parts))}

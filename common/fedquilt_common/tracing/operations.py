@@ -28,7 +28,17 @@ from fedquilt_common.tracing.partitions import (
     unbind,
     unfold,
 )
-from fedquilt_common.tracing.tracer import Rule, Traced, Walk, all_whole, like, traced_in, unite_elementwise
+from fedquilt_common.tracing.tracer import (
+    KERNEL,
+    Rule,
+    ShapeSize,
+    Traced,
+    Walk,
+    all_whole,
+    like,
+    traced_in,
+    unite_elementwise,
+)
 
 
 def elementwise(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
@@ -51,7 +61,7 @@ def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
     traced = Traced(result, tuple(dims))
     for place, path in _written_sizes(called, args):
         if not is_whole(traced.dims[place]):
-            walk.rewrites[walk.where, path] = traced.dims[place]
+            walk.rewrite(path, traced.dims[place])
     return traced
 
 
@@ -145,6 +155,7 @@ def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resu
     walk.unite(key.dims[-2], value.dims[-2])
     for one, other in zip(query.dims[:-2], key.dims[:-2], strict=True):
         walk.unite(one, other)
+    walk.keep_masks_whole([args, dict(kwargs)], (query, key, value))
     return Traced(result, (*query.dims[:-1], value.dims[-1]))
 
 
@@ -171,8 +182,12 @@ def expand(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
 
 
 def shape_of(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """Sizes as plain numbers; a cut model computes its own."""
-    return tuple(result) if isinstance(result, torch.Size) else result
+    """Sizes as numbers; a cut model computes its own."""
+    if isinstance(result, torch.Size):
+        return tuple(map(ShapeSize.of, result, args[0].dims))
+    if called == "size":
+        return ShapeSize.of(result, args[0].dims[args[1] if len(args) > 1 else kwargs["dim"]])
+    return result
 
 
 def get_attribute(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
@@ -192,6 +207,7 @@ def get_attribute(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: A
 def linear(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
     """``functional.linear`` with the model's own parameters: from shape (..., inputs) to (..., outputs)."""
     x, weight, *bias = (*args, *([kwargs["bias"]] if kwargs.get("bias") is not None else []))
+    walk.next_layer()
     walk.unite(x.dims[-1], weight.dims[1])
     for vector in bias:
         if vector is not None:
@@ -211,11 +227,10 @@ def layer_norm(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tens
     for parameter in traced_in([parameters, dict(kwargs)]):
         for dim, own in zip(last, parameter.dims, strict=True):
             walk.unite(dim, own)
-    key = walk.where, (1,)
-    walk.rewrites[key] = tuple(last)
+    walk.rewrite((1,), tuple(last))
     if tuple(getattr(walk.owner, "normalized_shape", ())) == tuple(shape):
         walk.attributes[walk.owner_name, "normalized_shape"] = tuple(last)
-        walk.followed.add(key)
+        walk.followed.add((walk.where, (1,)))
     return Traced(result, x.dims)
 
 
@@ -224,6 +239,8 @@ def convolution(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Ten
     x, weight = args[:2]
     if x.shape[1] != weight.shape[1]:
         raise walk.refuse(f"{called.__name__}() with groups; use a layer such as nn.Conv2d")
+    walk.next_layer()
+    walk.keep_whole(weight.dims[2:], KERNEL)
     walk.unite(x.dims[1], weight.dims[1])
     for bias in traced_in([args[2:3], kwargs.get("bias")]):
         walk.unite(weight.dims[0], bias.dims[0])

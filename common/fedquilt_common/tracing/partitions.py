@@ -59,7 +59,7 @@ def split(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[
     place = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(x.shape)
     parts = _divide(walk, x.dims[place], [part.shape[place] for part in result])
     _, path = _argument(args, kwargs, 1, "split_size_or_sections", "split_size", "split_sizes")
-    walk.rewrites[walk.where, path] = parts
+    walk.rewrite(path, parts)
     return tuple(_replace_dimension(x, part, place, dim) for part, dim in zip(result, parts, strict=True))
 
 
@@ -91,7 +91,8 @@ def narrow(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
     place = dim % len(x.shape)
     start %= x.shape[place]
     before, part, _ = _divide(walk, x.dims[place], (start, size, x.shape[place] - start - size))
-    walk.rewrites |= {(walk.where, start_path): before, (walk.where, size_path): part}
+    walk.rewrite(start_path, before)
+    walk.rewrite(size_path, part)
     return _replace_dimension(x, result, place, part)
 
 
@@ -134,9 +135,9 @@ def _index_one(walk: Walk, dim: Dimension, size: int, item: Any, path: Path) -> 
         return [whole(len(range(start, stop, step)))]
     before, part, _ = _divide(walk, dim, (start, stop - start, size - stop))
     if item.start is not None:
-        walk.rewrites[walk.where, (*path, "start")] = before
+        walk.rewrite((*path, "start"), before)
     if item.stop is not None:
-        walk.rewrites[walk.where, (*path, "stop")] = (*before, *part)
+        walk.rewrite((*path, "stop"), (*before, *part))
     return [part]
 
 
@@ -156,14 +157,14 @@ def pad(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> 
     traced, sides = _pad(walk, x, amounts, result, cut=mode in (None, "constant"))
     for number, (amount, side) in enumerate(zip(amounts, sides, strict=True)):
         if amount and not is_whole(side):
-            walk.rewrites[walk.where, (*path, number)] = side
+            walk.rewrite((*path, number), side)
     return traced
 
 
 def pad_layer(walk: Walk, module: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """``nn.ConstantPad2d`` and others: to a larger shape, as ``functional.pad``."""
+    """``nn.ConstantPad2d`` and others: to a larger shape, as ``functional.pad``; one that crops cuts no channels."""
     constant = type(module).__name__.startswith(("Constant", "Zero"))
-    traced, sides = _pad(walk, args[0], module.padding, result, cut=constant)
+    traced, sides = _pad(walk, args[0], module.padding, result, cut=constant and min(module.padding) >= 0)
     if not all(map(is_whole, sides)):
         walk.attributes[walk.where, "padding"] = sides
     return traced
@@ -192,7 +193,10 @@ def _pad(
 def roll(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
     """``torch.roll`` and ``torch.flip``: the shape stays, and the dimensions that they move are never cut."""
     x = args[0]
-    moved, _ = _argument(args, kwargs, 1 if called in ("flip", torch.flip) else 2, "dims")
+    flips = called in ("flip", torch.flip)
+    moved, _ = _argument(args, kwargs, 1 if flips else 2, "dims")
+    if flips and len(args) > 2:  # x.flip(2, 1)
+        moved = args[1:]
     places = range(len(x.shape)) if moved is None else [moved] if isinstance(moved, int) else moved
     walk.keep_whole([x.dims[place] for place in places])
     return Traced(result, x.dims)

@@ -38,7 +38,7 @@ def cut_in_place(module: nn.Module, blueprint: Blueprint, part: Slice, device: s
         elif isinstance(child, MultiExit):
             child.cut(_count_exits(name, child, part))
     if blueprint.passes:
-        _rewrite_forward(module, blueprint, part)
+        _rewrite_forward(module, blueprint, part, device)
     return module
 
 
@@ -103,14 +103,26 @@ def _count_exits(name: str, module: MultiExit, part: Slice) -> int:
     return 1 + max(present, default=0)
 
 
-def _rewrite_forward(module: nn.Module, blueprint: Blueprint, part: Slice) -> None:
+def _rewrite_forward(module: nn.Module, blueprint: Blueprint, part: Slice, device: str) -> None:
     """Make the module run its traced graphs, with the sizes of the sub-model where code contains the whole model's."""
+    for traced in blueprint.passes.values():
+        for name, constant in traced.constants.items():
+            _set_constant(module, name, constant.to(device))
     passes = {training: _cut_pass(module, traced, part) for training, traced in blueprint.passes.items()}
 
     def forward(self: nn.Module, x: Tensor) -> Any:
         return passes[self.training](self, x)
 
     module.forward = types.MethodType(forward, module)
+
+
+def _set_constant(module: nn.Module, name: str, constant: Tensor) -> None:
+    """Make a tensor a buffer outside the state, which moves to other devices with the module."""
+    owner, _, leaf = name.rpartition(".")
+    place = module.get_submodule(owner)
+    if leaf in place.__dict__:
+        delattr(place, leaf)
+    place.register_buffer(leaf, constant, persistent=False)
 
 
 def _cut_pass(module: nn.Module, traced: ForwardPass, part: Slice) -> Callable[[nn.Module, Tensor], Any]:

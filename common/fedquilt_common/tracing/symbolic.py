@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import linecache
+import operator
+import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
 
@@ -57,16 +60,45 @@ def _symbols_in(value: Any) -> Iterator[fx.Proxy]:
             yield from _symbols_in(item)
 
 
+@contextlib.contextmanager
+def seed_generators() -> Iterator[None]:
+    """Seed the generators of torch, numpy and Python, and restore them; a forward may draw while it is traced."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+def _read_generators() -> tuple[Any, ...]:
+    """Return the states of the three generators, in a form that can be compared."""
+    _, keys, *place = np.random.get_state()
+    return torch.get_rng_state().tolist(), random.getstate(), np.asarray(keys).tobytes(), place
+
+
 def trace_graph(module: nn.Module) -> fx.Graph:
-    """Trace the module's forward pass in its present mode, training or evaluation.
+    """Trace the module's forward pass in its present mode, training or evaluation; ``trace_draws`` has the errors."""
+    return trace_draws(module)[0]
+
+
+def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
+    """Trace the module's forward pass in its present mode; also return whether it drew random numbers meanwhile.
+
+    Drawn numbers are constants of the graph, and so is what forward decides by them. Every machine draws the same.
 
     Raises:
         UncuttableModelError: forward cannot be traced.
     """
     try:
-        with _traced_factories(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # a model that draws while it is traced gets the same graph on every machine
-            return ModelTracer().trace(module)
+        with _traced_factories(), seed_generators():
+            before = _read_generators()
+            graph = ModelTracer().trace(module)
+            return graph, _read_generators() != before
     except Exception as error:  # a user's forward can raise anything when it is traced
         place, line = _locate_error(module, error)
         raise UncuttableModelError(
@@ -93,6 +125,17 @@ def _locate_error(module: nn.Module, error: BaseException) -> tuple[str, str]:
 def _quote_line(file: str, number: int) -> str:
     code = linecache.getline(file, number).strip()
     return f" (line {number} of {Path(file).name}: `{code}`)" if code else ""
+
+
+def plain_tensors(module: nn.Module, graph: fx.Graph) -> dict[str, Tensor]:
+    """Return the tensors, of any shape, that the graph takes from the module and that are no parameters or buffers.
+
+    ``torch.fx`` makes the tensors that forward creates attributes of the module.
+    """
+    arrays = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    names = dict.fromkeys(str(node.target) for node in graph.nodes if node.op == "get_attr")
+    values = {name: operator.attrgetter(name)(module) for name in names}
+    return {name: x for name, x in values.items() if isinstance(x, Tensor) and id(x) not in arrays}
 
 
 def used_arrays(module: nn.Module, nodes: Iterable[fx.Node]) -> set[str]:

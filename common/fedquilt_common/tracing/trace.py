@@ -22,8 +22,8 @@ from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group,
 from fedquilt_common.tracing.channels import Channels, Dimension, is_whole, keep_whole, resolve
 from fedquilt_common.tracing.graph_walk import run_graph
 from fedquilt_common.tracing.outputs import SAMPLES
-from fedquilt_common.tracing.symbolic import trace_graph
-from fedquilt_common.tracing.tracer import EXPECTED, Path, Traced, Walk
+from fedquilt_common.tracing.symbolic import plain_tensors, trace_draws
+from fedquilt_common.tracing.tracer import EXPECTED, Operation, Path, Traced, Walk
 
 BATCH = SAMPLES
 """Samples of the traced batch."""
@@ -38,12 +38,14 @@ class Step:
         kind: the layer's class, or the function's name.
         inputs: positions of the steps whose results it takes.
         axes: dimensions of its result, for a batch of ``BATCH`` samples.
+        arrays: names of the layer's arrays, or of those that a function takes.
     """
 
     name: str
     kind: str
     inputs: tuple[int, ...]
     axes: tuple[Axis, ...]
+    arrays: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,12 @@ class ForwardPass:
     Attributes:
         graph: its operations.
         rewrites: from (node, path of the argument) to the dimensions whose sizes the model's code contains.
+        constants: tensors that it contains and that are no arrays of the model, such as those that forward makes.
     """
 
     graph: fx.Graph
     rewrites: Mapping[tuple[str, Path], Axis | tuple[Axis, ...]]
+    constants: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -128,48 +132,69 @@ def blueprint_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.d
 
 @dataclass(frozen=True)
 class _Mode:
-    """The forward pass in one mode, training or evaluation, and what the rules found in it."""
+    """The forward pass in one mode, training or evaluation, and what the rules found in it.
+
+    Attributes:
+        graph: its operations.
+        walk: what the rules found.
+        outputs: of the model.
+        obstacle: what forward does that its graph would do only once; empty if there is nothing.
+    """
 
     graph: fx.Graph
     walk: Walk
     outputs: list[Traced]
+    obstacle: str
 
     @property
     def has_sizes(self) -> bool:
         """Whether the model's code contains sizes that its attributes do not have."""
-        walk = self.walk
-        return any(_is_cut(dims) for key, dims in walk.rewrites.items() if key not in walk.followed)
+        return any(_is_cut(dims) for key, dims in self.walk.written.items() if key not in self.walk.followed)
 
 
 def _walk_modes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> dict[bool, _Mode]:
-    """Follow the forward pass in training; also in evaluation, if a cut module must run the traced one.
+    """Follow the forward pass in training, and in evaluation if that is another one.
 
-    A model that can be traced in evaluation only is followed there, if its training uses no other arrays. One that
-    leaves layers out in training, such as at random, is followed in both modes.
+    A model that can be traced in evaluation only is followed there, if its training uses no other arrays.
     """
-    graph, error = _trace_any_mode(module)
-    mode = _follow(module, graph, Walk(module), shape, dtype)
+    traced, error = _trace_any_mode(module)
+    mode = _follow(module, traced, Walk(module), shape, dtype)
     if error is not None:
         if mode.has_sizes or _unused(module, mode.walk):
             raise error
         return {False: mode}
     unused = _unused(module, mode.walk)
-    if not mode.has_sizes and not unused:
-        return {True: mode}
     try:
-        again = Walk(module, tensors=mode.walk.tensors)
-        evaluation = _follow(module, trace_graph(module.eval()), again, shape, dtype)
+        evaluated, evaluation = trace_draws(module.eval()), mode
+        if _describe_graph(evaluated[0]) != _describe_graph(traced[0]):
+            evaluation = _follow(module, evaluated, Walk(module, tensors=mode.walk.tensors), shape, dtype)
     except UncuttableModelError:
         if mode.has_sizes:
             raise
-        return {True: _follow(module, graph, Walk(module), shape, dtype)}
-    skipped = sorted(unused - _unused(module, again))
-    if skipped and (mode.has_sizes or evaluation.has_sizes):
+        return {True: _follow(module, traced, Walk(module), shape, dtype)}
+    return _check_modes({True: mode, False: evaluation}, unused - _unused(module, evaluation.walk))
+
+
+def _describe_graph(graph: fx.Graph) -> list[str]:
+    return [f"{node.op} {node.name} {node.target} {node.args} {node.kwargs}" for node in graph.nodes]
+
+
+def _check_modes(modes: dict[bool, _Mode], skipped: set[str]) -> dict[bool, _Mode]:
+    """Refuse a model whose sub-models run traced graphs that cannot stand for its code.
+
+    Args:
+        modes: the forward passes.
+        skipped: parameters that only evaluation takes.
+    """
+    reasons = [f"training leaves '{name}' out" for name in sorted(skipped)]
+    reasons += [f"{'training' if training else 'evaluation'} {mode.obstacle}"
+                for training, mode in modes.items() if mode.obstacle]  # fmt: skip
+    if reasons and any(mode.has_sizes for mode in modes.values()):
         raise UncuttableModelError(
-            f"the model cannot be cut: training leaves '{skipped[0]}' out, and forward contains sizes; take them from "
-            "shapes or write -1 in views, or choose an algorithm that sends whole models"
+            f"the model cannot be cut: {reasons[0]}, and forward contains sizes; take each from a shape, as in "
+            "x.view(n, x.shape[1]), or write -1 in views, or choose an algorithm that sends whole models"
         )
-    return {True: mode, False: evaluation}
+    return modes
 
 
 def _unused(module: nn.Module, walk: Walk) -> set[str]:
@@ -178,21 +203,30 @@ def _unused(module: nn.Module, walk: Walk) -> set[str]:
     return {name for name, p in parameters if p.requires_grad and id(p) not in walk.tensors}
 
 
-def _trace_any_mode(module: nn.Module) -> tuple[fx.Graph, UncuttableModelError | None]:
+def _trace_any_mode(module: nn.Module) -> tuple[tuple[fx.Graph, bool], UncuttableModelError | None]:
     """Trace the forward pass in training, or else in evaluation; the error is why not in training."""
     try:
-        return trace_graph(module.train()), None
+        return trace_draws(module.train()), None
     except UncuttableModelError as error:
         first = error
     try:
-        return trace_graph(module.eval()), first
+        return trace_draws(module.eval()), first
     except UncuttableModelError:
         raise first from None
 
 
-def _follow(module: nn.Module, graph: fx.Graph, walk: Walk, shape: tuple[int, ...], dtype: torch.dtype) -> _Mode:
+def _follow(
+    module: nn.Module, traced: tuple[fx.Graph, bool], walk: Walk, shape: tuple[int, ...], dtype: torch.dtype
+) -> _Mode:
+    graph, draws = traced
+    constants = plain_tensors(module, graph).values()
+    before = [tensor._version for tensor in constants]
     with torch.no_grad():
-        return _Mode(graph, walk, run_graph(walk, module.eval(), graph, shape, dtype))
+        outputs = run_graph(walk, module.eval(), graph, shape, dtype)
+    changes = [tensor._version for tensor in constants] != before
+    obstacle = "draws random numbers of its own, as with torch.rand(1)" if draws else (
+        "changes a tensor that it creates" if changes else "")  # fmt: skip
+    return _Mode(graph, walk, outputs, obstacle)
 
 
 def blueprint_for(build: Callable[[], nn.Module], x: NDArray[Any]) -> Blueprint:
@@ -231,15 +265,36 @@ def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint
         anatomy,
         {key: _length_of(dim, place) for key, dim in attributes.items()},
         {name: _array(b, walk.tensors[id(b)][2], place, set()) for name, b in others.items()},
-        {training: _forward_pass(each, place) for training, each in modes.items()} if mode.has_sizes else {},
-        tuple(Step(o.name, o.kind, o.inputs, tuple(_axis(d, place) for d in o.dims)) for o in walk.operations),
+        _forward_passes(modes, module, place),
+        tuple(
+            Step(o.name, o.kind, o.inputs, tuple(_axis(d, place) for d in o.dims), o.arrays)
+            for o in _pick_operations(modes)
+        ),
         frozenset(name for name, _ in module.named_parameters()),
     )
 
 
-def _forward_pass(mode: _Mode, place: Mapping[int, int]) -> ForwardPass:
-    cut = {key: dims for key, dims in mode.walk.rewrites.items() if _is_cut(dims)}
-    return ForwardPass(mode.graph, {key: _length_of(dims, place) for key, dims in cut.items()})
+def _pick_operations(modes: Mapping[bool, _Mode]) -> list[Operation]:
+    """Operations of the forward pass that takes most arrays: training, unless it leaves layers out."""
+    return max(
+        (mode.walk.operations for mode in modes.values()),
+        key=lambda operations: len({name for operation in operations for name in operation.arrays}),
+    )
+
+
+def _forward_passes(
+    modes: Mapping[bool, _Mode], module: nn.Module, place: Mapping[int, int]
+) -> dict[bool, ForwardPass]:
+    """Return the passes that a cut module runs; none if it can run the model's own code."""
+    if not any(mode.has_sizes for mode in modes.values()):
+        return {}
+    return {training: _forward_pass(mode, module, place) for training, mode in modes.items()}
+
+
+def _forward_pass(mode: _Mode, module: nn.Module, place: Mapping[int, int]) -> ForwardPass:
+    cut = {key: dims for key, dims in mode.walk.written.items() if _is_cut(dims)}
+    sizes = {key: _length_of(dims, place) for key, dims in cut.items()}
+    return ForwardPass(mode.graph, sizes, plain_tensors(module, mode.graph))
 
 
 def _is_cut(dims: Dimension | tuple[Dimension, ...]) -> bool:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedquilt_common.errors import UncuttableModelError
-from fedquilt_common.tracing.channels import NO_CHANNELS, Dimension, dimension, keep_whole, unite, whole
+from fedquilt_common.tracing.channels import NO_CHANNELS, Dimension, dimension, keep_whole, resolve, unite, whole
 
 KERNEL = "a kernel"
 ONE_GROUP = "the channels of one of many groups"
 EXPECTED = frozenset({KERNEL, ONE_GROUP, NO_CHANNELS, "the model's input", "the model's output"})
-"""Reasons to stay whole that are not reported, because every model has them."""
+"""Reasons to stay whole that are not reported: they are part of what a layer is, so nothing can be done about them."""
 
 Path = tuple[int | str, ...]
 """Where an argument of an operation is: its position or name, then positions and names within it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Traced:
     """A tensor on its way through the model.
 
@@ -39,6 +40,23 @@ class Traced:
         return tuple(self.tensor.shape)
 
 
+class ShapeSize(int):
+    """A size that forward takes from a tensor's shape.
+
+    Attributes:
+        dim: the dimension that has it.
+    """
+
+    dim: Dimension
+
+    @classmethod
+    def of(cls, size: int, dim: Dimension) -> ShapeSize:
+        """Make the size of a dimension."""
+        made = cls(size)
+        made.dim = dim
+        return made
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operation of the forward pass.
@@ -48,12 +66,14 @@ class Operation:
         kind: the layer's class, or the function's name.
         inputs: positions of the operations whose results it takes.
         dims: dimensions of its first result.
+        arrays: names of the layer's arrays, or of those that a function takes.
     """
 
     name: str
     kind: str
     inputs: tuple[int, ...]
     dims: tuple[Dimension, ...]
+    arrays: tuple[str, ...]
 
 
 @dataclass
@@ -64,33 +84,66 @@ class Walk:
         module: the model.
         where: name of the present layer or operation.
         owner_name: name of the module whose forward has that operation.
+        is_layer: whether the present operation is a layer.
+        args: positional arguments of the present operation.
+        kwargs: its keyword arguments.
         layers: layers so far that make channels.
         tensors: for each parameter and buffer by id, its name, itself and its dimensions.
         attributes: from (module, attribute) to the dimensions whose cut lengths it must have, as a number or a tuple.
         rewrites: from (node, path of the argument) to the dimensions whose sizes the model's code contains.
+        given: for each rewrite, the argument itself.
         followed: rewrites of sizes that are an attribute of the module too, so that its own code has the cut ones.
         operations: of the forward pass so far.
-        made_by: from the id of a ``Traced`` to the position of the operation that made it.
+        made_by: from a ``Traced`` to the position of the operation that made it.
     """
 
     module: nn.Module
     where: str = ""
     owner_name: str = ""
+    is_layer: bool = False
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     layers: int = 0
     tensors: dict[int, tuple[str, Tensor, tuple[Dimension, ...]]] = field(default_factory=dict)
     attributes: dict[tuple[str, str], Dimension | tuple[Dimension, ...]] = field(default_factory=dict)
     rewrites: dict[tuple[str, Path], Dimension | tuple[Dimension, ...]] = field(default_factory=dict)
+    given: dict[tuple[str, Path], Any] = field(default_factory=dict)
     followed: set[tuple[str, Path]] = field(default_factory=set)
     operations: list[Operation] = field(default_factory=list)
-    made_by: dict[int, int] = field(default_factory=dict)
+    made_by: dict[Traced, int] = field(default_factory=dict)
 
     def note(self, kind: str, arguments: Any, result: Any) -> None:
         """Record an operation to which a rule has been applied."""
-        results = traced_in(result)
+        results, given = traced_in(result), traced_in(arguments)
         if results:
-            inputs = tuple(self.made_by[id(x)] for x in traced_in(arguments) if id(x) in self.made_by)
-            self.made_by |= {id(x): len(self.operations) for x in results}
-            self.operations.append(Operation(self.where, kind, inputs, results[0].dims))
+            inputs = tuple(self.made_by[x] for x in given if x in self.made_by)
+            self.made_by |= dict.fromkeys(results, len(self.operations))
+            arrays = (*self._layer_arrays(), *self._arrays_among(given))
+            self.operations.append(Operation(self.where, kind, inputs, results[0].dims, arrays))
+
+    def _layer_arrays(self) -> list[str]:
+        """Names of the arrays of the present layer; none if the operation is a function."""
+        return [name for name in self._names if name.startswith(f"{self.where}.")] if self.is_layer else []
+
+    def _arrays_among(self, given: Sequence[Traced]) -> list[str]:
+        """Names of the arrays of the state among the arguments; other buffers are none."""
+        taken = [self.tensors[id(x.tensor)][0] for x in given if id(x.tensor) in self.tensors and x not in self.made_by]
+        return [name for name in taken if name in self._names]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(self.module.state_dict())
+
+    def rewrite(self, path: Path, dims: Dimension | tuple[Dimension, ...]) -> None:
+        """Record an argument of the present operation that must have the cut lengths of these dimensions."""
+        key = self.where, path
+        self.rewrites[key] = dims
+        self.given[key] = _argument_at(self.kwargs if isinstance(path[0], str) else self.args, path)
+
+    @property
+    def written(self) -> dict[tuple[str, Path], Dimension | tuple[Dimension, ...]]:
+        """The rewrites without those that forward takes from shapes that are cut alike."""
+        return {key: dims for key, dims in self.rewrites.items() if not _follows_shape(self.given[key], dims)}
 
     @property
     def why(self) -> str:
@@ -111,12 +164,19 @@ class Walk:
         """Number of the last layer so far, from 0."""
         return max(self.layers - 1, 0)
 
-    def of(self, name: str, tensor: Tensor) -> tuple[Dimension, ...]:
-        """Dimensions of a parameter or buffer, one for each of its shape; tied tensors have the same ones."""
+    def of(self, name: str, tensor: Tensor, depth: int | None = None) -> tuple[Dimension, ...]:
+        """Dimensions of a parameter or buffer, one for each of its shape; tied tensors have the same ones.
+
+        Args:
+            name: of the tensor.
+            tensor: itself.
+            depth: number of the layer that uses it; None: of the last one so far.
+        """
         entry = self.tensors.get(id(tensor))
         if entry is None:
             label = name.rpartition(".")[0] or name
-            dims = tuple(dimension(size, label, self.depth) for size in tensor.shape)
+            number = self.depth if depth is None else depth
+            dims = tuple(dimension(size, label, number) for size in tensor.shape)
             entry = self.tensors[id(tensor)] = (name, tensor, dims)
         return entry[2]
 
@@ -128,6 +188,12 @@ class Walk:
         """Mark dimensions as never cut."""
         for dim in dims:
             keep_whole(dim, why or self.why)
+
+    def keep_masks_whole(self, given: Any, inputs: Sequence[Traced]) -> None:
+        """Mark the dimensions of all arguments of an attention but its inputs as never cut."""
+        for mask in traced_in(given):
+            if mask not in inputs:
+                self.keep_whole(mask.dims, f"'{self.where}' takes it as a mask")
 
     def refuse(self, what: str) -> UncuttableModelError:
         """Make the error for an operation that no rule covers."""
@@ -143,6 +209,20 @@ Rule = Callable[[Walk, Any, tuple[Any, ...], Mapping[str, Any], Any], Any]
 Arguments: the walk; the layer, function or name of the method; its positional arguments and its keyword arguments, with
 ``Traced`` in place of tensors; the result as torch computes it. Returns the result with ``Traced`` in place of tensors.
 """
+
+
+def _argument_at(value: Any, path: Path) -> Any:
+    """Return what nested arguments have at the path."""
+    for key in path:
+        value = getattr(value, str(key)) if isinstance(value, slice) else value[key]
+    return value
+
+
+def _follows_shape(given: Any, dims: Dimension | tuple[Dimension, ...]) -> bool:
+    """Whether forward takes the sizes of these dimensions from a shape that is cut as they are."""
+    if isinstance(given, ShapeSize):
+        return tuple(resolve(given.dim)) == tuple(resolve(dims))  # type: ignore[arg-type]
+    return isinstance(given, list | tuple) and all(map(_follows_shape, given, dims))  # type: ignore[arg-type]
 
 
 def to_tensors(value: Any) -> Any:

@@ -45,7 +45,14 @@ class _Block:
 
 def encoder_layer(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
     """``nn.TransformerEncoderLayer``: shape (n, length, embedding) stays; embedding, heads and hidden layer are cut."""
-    return _encode(_Block(walk, walk.where, module), args[0] if args else kwargs["src"])
+    return _encode(_Block(walk, walk.where, module), _take_source(walk, args, kwargs))
+
+
+def _take_source(walk: Walk, args: Any, kwargs: Mapping[str, Any]) -> Traced:
+    """Return the input; all other arguments are masks."""
+    source: Traced = args[0] if args else kwargs["src"]
+    walk.keep_masks_whole([args, dict(kwargs)], (source,))
+    return source
 
 
 def _encode(block: _Block, x: Traced) -> Traced:
@@ -73,8 +80,7 @@ def _feed(block: _Block, x: Traced) -> Traced:
 
 def encoder(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
     """``nn.TransformerEncoder``: shape (n, length, embedding) stays; its layers one after another, and its norm."""
-    x: Traced = args[0] if args else kwargs["src"]
-    name = walk.where
+    x, name = _take_source(walk, args, kwargs), walk.where
     for number, layer in enumerate(module.layers):
         if type(layer) is not nn.TransformerEncoderLayer:
             raise walk.refuse(f"a TransformerEncoder of {type(layer).__name__}")

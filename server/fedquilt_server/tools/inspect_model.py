@@ -32,7 +32,6 @@ WIDTHS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 """The five client capacities of FedRolex."""
 LEVELS: Final = {"M": 0.66, "S": 0.40}
 """The levels and widths of AdaptiveFL's Table 1."""
-"""The start layers of AdaptiveFL's Table 1, for a model that is deep enough."""
 _TOKENS: Final = {"transformer": (20, 10_000)}
 """For models of token sequences: the default length and vocabulary."""
 _IMAGE: Final = (3, 32, 32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support import lookalike_transformers, lookalikes
+from tests.support.user_modules import Build, conv, linear, module
 from tests.support.wrapped import Wrapping
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.selectors import mesh
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice, cut, full_slice
@@ -24,29 +24,7 @@ from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
-Build = Callable[[], nn.Module]
 IMAGE, SERIES, WORDS = (3, 6, 6), (7, 6), (7,)
-
-
-def module(forward: Callable[..., Any], **parts: Callable[[], Any]) -> Build:
-    """A user's module: its parts as attributes, and its forward."""
-
-    class Mine(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name, make in parts.items():
-                setattr(self, name, make())
-
-    Mine.forward = forward
-    return Mine
-
-
-def conv(*sizes: Any, **more: Any) -> Callable[[], nn.Module]:
-    return lambda: nn.Conv2d(*sizes, **more)
-
-
-def linear(*sizes: Any) -> Callable[[], nn.Module]:
-    return lambda: nn.Linear(*sizes)
 
 
 def residual(s: Any, x: Tensor) -> Any:
@@ -95,6 +73,38 @@ def placewise(s: Any, x: Tensor) -> Any:
 
 def channels_last(s: Any, x: Tensor) -> Any:
     return s.head(s.b(s.a(x).permute(0, 2, 3, 1)).flatten(1, 2).sum(1))
+
+
+def kernels(s: Any, x: Tensor) -> Any:
+    x = functional.relu(functional.conv2d(x, s.first, s.shift, padding=1))
+    return s.head(functional.conv2d(x, s.second).mean((2, 3)))
+
+
+def flipped(s: Any, x: Tensor) -> Any:
+    return s.head(s.b(s.a(x).flip(2, 1)).mean((2, 3)))
+
+
+def cropped(s: Any, x: Tensor) -> Any:
+    return s.head(s.b(s.pad(s.a(x))).mean((2, 3)))
+
+
+def doubled(s: Any, x: Tensor) -> Any:
+    return s.head(s.a(x).view(-1, 8) * torch.tensor([2.0]))
+
+
+def viewed_in_evaluation(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    return s.head(x if s.training else x.view(-1, 8))
+
+
+def masked_encoder(s: Any, x: Tensor) -> Any:
+    x = s.encoder(x, s.mask, src_key_padding_mask=0 * x.sum(2))
+    return s.head(s.layer(x, src_mask=s.mask).mean(1))
+
+
+def masked_attention(s: Any, x: Tensor) -> Any:
+    x = s.a(x) + s.attention(s.a(x), s.a(x), s.a(x), attn_mask=s.mask, need_weights=False)[0]
+    return s.head(functional.scaled_dot_product_attention(x, x, x, s.mask).mean(1))
 
 
 def untouched(s: Any, x: Tensor) -> Any:
@@ -149,6 +159,15 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "googlenet": (lookalikes.GoogLeNet, IMAGE),
     "stochastic depth as one operation": (lambda: Wrapping(windows=False), (6,)),
     "named tuples": (lookalikes.Paired, (6,)),
+    "functional convolutions": (module(
+        kernels, first=lambda: nn.Parameter(torch.zeros(8, 3, 3, 3)), shift=lambda: nn.Parameter(torch.zeros(8)),
+        second=lambda: nn.Parameter(torch.zeros(7, 8, 3, 3)), head=linear(7, 5)), IMAGE),
+    "flipped channels": (module(flipped, a=conv(3, 8, 1), b=conv(8, 7, 1), head=linear(7, 5)), IMAGE),
+    "padded channels of cropped places": (module(
+        cropped, a=conv(3, 4, 1), b=conv(8, 7, 1), pad=lambda: nn.ConstantPad3d((-1, -1, 0, 0, 2, 2), 0.5),
+        head=linear(7, 5)), IMAGE),
+    "a written size and a constant": (module(doubled, a=linear(6, 8), head=linear(8, 5)), (6,)),
+    "a written size in evaluation": (module(viewed_in_evaluation, a=linear(6, 8), head=linear(8, 5)), (6,)),
 }  # fmt: skip
 """Where a missing channel is the same as one that is 0 everywhere."""
 
@@ -172,6 +191,13 @@ class Encoder(nn.Module):
         x = x + self.fc2(functional.gelu(self.fc1(x)))
         out: Tensor = self.decoder(x)[:, -1]
         return out
+
+
+MASK = torch.triu(torch.full((7, 7), -9.0), 1)
+
+
+def encoder_layer() -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
 
 
 GROUPED = {"width": 0.15, "norm": "group"}
@@ -199,6 +225,12 @@ TRAINED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "swin": (lookalike_transformers.swin, IMAGE),
     "densenet with standardised weights": (lookalikes.densenet, IMAGE),
     "encoders": (lookalike_transformers.Encoders, SERIES),
+    "masked encoders": (module(
+        masked_encoder, encoder=lambda: nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False),
+        layer=encoder_layer, head=linear(6, 5), mask=lambda: MASK), SERIES),
+    "masked attention": (module(
+        masked_attention, a=linear(6, 8), attention=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+        head=linear(8, 5), mask=lambda: MASK), SERIES),
     "encoders, norm first": (lambda: lookalike_transformers.Encoders(norm_first=True), SERIES),
 }  # fmt: skip
 """Where the channels that are left know how many there are."""
@@ -296,6 +328,19 @@ def test_the_full_slice_is_the_model_itself(name: str) -> None:
     assert all(np.shares_memory(cut(state, part)[n], state[n]) for n in state if state[n].size and state[n].ndim)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_kernels_are_never_cut(name: str) -> None:
+    arrays = blueprint(name).anatomy.arrays
+    kernels = {n: a.axes[2:] for n, a in arrays.items() if 3 <= len(a.shape) <= 5 and a.shape[0] > 1}
+    assert not {n for n, axes in kernels.items() if any(segment.group is not None for axis in axes for segment in axis)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_half_of_each_model_passes_the_check_before_the_run(name: str) -> None:
+    build, shape = ALL[name]
+    check_cut(build, blueprint(name), samples(shape).numpy())
+
+
 def sizes(name: str) -> dict[str, int]:
     return {group.name: group.size for group in blueprint(name).anatomy.groups}
 
@@ -327,67 +372,3 @@ def test_tied_weights_stay_one_tensor() -> None:
     small: Any = cut_module(Encoder, plan, part)
     assert small.decoder.weight is small.embedding.weight
     assert tuple(small.attention.in_proj_weight.shape) == (3 * 4 * 2, 3)
-
-
-class Branching(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) if x.sum() > 0 else x
-
-
-def two_arguments(s: Any, x: Tensor, y: Tensor) -> Any:
-    return s.a(x + y)
-
-
-REFUSED: dict[str, tuple[Build, str]] = {
-    "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
-    "a branch": (module(lambda s, x: s.part(x), part=Branching), r"'part' cannot be traced \(line \d+ of test_cuts"),
-    "an unknown function": (module(lambda s, x: torch.fft.rfft(s.a(x)).real, a=linear(6, 5)), "fft_rfft|real"),
-    "two inputs": (module(two_arguments, a=linear(6, 5)), "second argument"),
-    "a bilinear form": (module(lambda s, x: torch.einsum("bi,ji->bj", s.a(x), s.a.weight), a=linear(6, 6)), "einsum"),
-    "the wrong shape": (module(lambda s, x: s.a(x), a=linear(7, 5)), "'a'.*does not run"),
-    "a grouped convolution as a function": (module(
-        lambda s, x: functional.conv1d(s.a(x), s.w, groups=2), a=lambda: nn.Unflatten(1, (2, 3)),
-        w=lambda: nn.Parameter(torch.zeros(2, 1, 1))), "with groups; use a layer"),
-    "a layer that is left out beside sizes": (
-        module(lambda s, x: s.part(x[:, None, None].expand(-1, 3, 1, -1)), part=lambda: lookalikes.Sometimes(True)),
-        "training leaves 'part.b.bias' out"),
-    "a wrapped function": (lambda: Wrapping(windows=True), r"shifted_window_attention\(\)"),
-    "a row by its number": (module(lambda s, x: s.a(x).select(1, 0), a=linear(6, 5)), r"select\(\)"),
-    "indexing by a list": (module(lambda s, x: s.a(x)[:, [0, 2]], a=linear(6, 5)), "list"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_understood_is_refused_by_name_and_reason(name: str) -> None:
-    build, words = REFUSED[name]
-    with pytest.raises(UncuttableModelError, match=words):
-        blueprint_for(build, np.zeros((1, 6), np.float32))
-
-
-def checking(s: Any, x: Tensor) -> Any:
-    x = s.a(x)
-    torch._assert(x.shape[1] == 8, "there must be 8 features")  # type: ignore[no-untyped-call]
-    return s.head(x)
-
-
-def test_a_sub_model_that_does_not_run_is_refused_before_the_run() -> None:
-    build, x = module(checking, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
-    with pytest.raises(UncuttableModelError, match=r"half its channels does not run: .*there must be 8 features"):
-        check_cut(build, blueprint_for(build, x), x)
-    for name in ("divided channels", "encoders", "vision transformer"):
-        own, shape = ALL[name]
-        check_cut(own, blueprint(name), samples(shape).numpy())
-
-
-def test_a_layer_that_training_leaves_out_at_random_is_cut() -> None:
-    x = np.zeros((1, *IMAGE), np.float32)
-    plan = blueprint_for(lookalikes.Sometimes, x)
-    assert {name: len(a.axes[0]) for name, a in plan.anatomy.arrays.items() if name.endswith("weight")} == {
-        "a.weight": 1, "b.weight": 1, "c.weight": 2, "fc.weight": 1
-    }  # fmt: skip
-    assert plan.anatomy.arrays["b.weight"].axes[0][0].group == 0
-    check_cut(lookalikes.Sometimes, plan, x)

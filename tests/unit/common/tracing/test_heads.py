@@ -246,6 +246,13 @@ class BentShortcut(Bending):
         return out
 
 
+class BentConstant(Bending):
+    """The head creates a tensor."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.tensor([1.0, 2.0, 3.0])
+
+
 class BentTied(Bending):
     """A layer of the base is used once more in the head."""
 
@@ -260,6 +267,7 @@ BENT: dict[type[nn.Module], list[frozenset[str]]] = {
     Encoding: [layers("last")],
     Recurring: [layers("last")],
     BentShortcut: [],
+    BentConstant: [],
     BentTied: [layers("last")],
 }
 
@@ -271,6 +279,12 @@ def test_only_the_head_must_be_traceable(build: type[nn.Module]) -> None:
     found = find_heads(module, sample)
     assert [head.names for head in found] == BENT[build]
     assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
+
+
+def test_the_error_about_a_head_names_the_condition_for_constants() -> None:
+    bench = replace(learner(BentConstant), samples=lambda: data().x)
+    with pytest.raises(ExperimentError, match="must have its constants as buffers"):
+        bench.head(1)
 
 
 @pytest.mark.parametrize(("build", "depth"), [(Bending, 1), (Bending, 2), (Encoding, 1), (Recurring, 1)])

@@ -1,0 +1,115 @@
+"""Models whose forward differs between training and evaluation, draws random numbers, or takes sizes from shapes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.support import lookalikes
+from tests.support.user_modules import Build, linear, module
+from torch import Tensor
+
+from fedquilt_common.errors import UncuttableModelError
+from fedquilt_common.submodels.slices import full_slice
+from fedquilt_common.tracing.cost import cost_of
+from fedquilt_common.tracing.dry_run import check_cut
+from fedquilt_common.tracing.trace import Blueprint, blueprint_for
+
+X = np.zeros((1, 6), np.float32)
+PARTS = {"a": linear(6, 8), "b": linear(8, 8), "h": linear(8, 3)}
+
+
+def checked(build: Build, x: Any = X) -> Blueprint:
+    plan = blueprint_for(build, x)
+    check_cut(build, plan, x)
+    return plan
+
+
+def test_a_layer_that_training_leaves_out_at_random_is_cut() -> None:
+    plan = checked(lookalikes.Sometimes, np.zeros((1, 3, 6, 6), np.float32))
+    assert {name: len(a.axes[0]) for name, a in plan.anatomy.arrays.items() if name.endswith("weight")} == {
+        "a.weight": 1, "b.weight": 1, "c.weight": 2, "fc.weight": 1
+    }  # fmt: skip
+    assert plan.anatomy.arrays["b.weight"].axes[0][0].group == 0
+
+
+def skipping(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    n, channels = x.shape
+    x = x.view(n, channels)
+    if not s.training or torch.rand(1).item() > 0.7:
+        x = x + s.b(x)
+    return s.h(x)
+
+
+def test_sizes_from_shapes_are_those_of_the_sub_model() -> None:
+    plan = checked(module(skipping, **PARTS))
+    assert plan.passes == {}
+    assert [(group.name, group.size) for group in plan.anatomy.groups] == [("a", 8)]
+
+
+def test_layers_that_training_leaves_out_are_costed() -> None:
+    plan = checked(module(skipping, **PARTS))
+    assert cost_of(plan, full_slice(plan.anatomy)).flops == 6 * 8 + 8 * 8 + 8 * 3
+
+
+def keeping(s: Any, x: Tensor) -> Any:
+    x = s.a(x).view(-1, 8)
+    if not s.training or torch.rand(1).item() > 0.3:
+        x = x + s.b(x)
+    return s.h(x)
+
+
+def drawing(s: Any, x: Tensor) -> Any:
+    x = s.a(x).view(-1, 8)
+    return s.h(x + torch.randn(1) if s.training else x)
+
+
+def deciding(s: Any, x: Tensor) -> Any:
+    x = s.a(x).view(-1, 8)
+    return s.h(s.b(x) if random.random() > 0.1 else s.b(s.b(x)))
+
+
+def choosing(s: Any, x: Tensor) -> Any:
+    x = s.a(x).view(-1, 8)
+    return s.h(s.b(x) if np.random.rand() > 0.1 else s.b(s.b(x)))
+
+
+@pytest.mark.parametrize("forward", [keeping, drawing, deciding, choosing])
+def test_what_is_drawn_while_tracing_is_not_frozen_into_sub_models(forward: Any) -> None:
+    with pytest.raises(UncuttableModelError, match=r"training draws random numbers.*and forward contains sizes"):
+        blueprint_for(module(forward, **PARTS), X)
+
+
+def adding(s: Any, x: Tensor) -> Any:
+    total = torch.zeros(1)
+    total += x.mean()
+    return s.h(s.b(s.a(x).view(-1, 8)) * total)
+
+
+def test_a_tensor_that_forward_creates_and_changes_is_not_kept_by_sub_models() -> None:
+    with pytest.raises(UncuttableModelError, match="training changes a tensor that it creates, and forward contains"):
+        blueprint_for(module(adding, **PARTS), X)
+
+
+def sometimes(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    if not s.training or random.random() > 0.5 or np.random.rand() > 0.9:
+        x = s.b(torch.relu(x))
+    return s.h(x)
+
+
+def test_the_graph_is_the_same_whatever_was_drawn_before() -> None:
+    found = set()
+    for seed in range(4):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        expected = random.Random(seed).random(), np.random.RandomState(seed).rand()
+        plan = blueprint_for(module(sometimes, **PARTS), X)
+        found.add(tuple(step.name for step in plan.steps))
+        assert (random.random(), np.random.rand()) == expected
+    assert len(found) == 1

@@ -1,0 +1,69 @@
+"""Models that cannot be cut are refused, with the place and the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.support import lookalikes
+from tests.support.user_modules import Build, linear, module
+from tests.support.wrapped import Wrapping
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedquilt_common.errors import UncuttableModelError
+from fedquilt_common.tracing.dry_run import check_cut
+from fedquilt_common.tracing.trace import blueprint_for
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) if x.sum() > 0 else x
+
+
+def two_arguments(s: Any, x: Tensor, y: Tensor) -> Any:
+    return s.a(x + y)
+
+
+REFUSED: dict[str, tuple[Build, str]] = {
+    "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
+    "a branch": (module(lambda s, x: s.part(x), part=Branching), r"'part' cannot be traced \(line \d+ of test_refus"),
+    "an unknown function": (module(lambda s, x: torch.fft.rfft(s.a(x)).real, a=linear(6, 5)), "fft_rfft|real"),
+    "two inputs": (module(two_arguments, a=linear(6, 5)), "second argument"),
+    "a bilinear form": (module(lambda s, x: torch.einsum("bi,ji->bj", s.a(x), s.a.weight), a=linear(6, 6)), "einsum"),
+    "the wrong shape": (module(lambda s, x: s.a(x), a=linear(7, 5)), "'a'.*does not run"),
+    "a grouped convolution as a function": (module(
+        lambda s, x: functional.conv1d(s.a(x), s.w, groups=2), a=lambda: nn.Unflatten(1, (2, 3)),
+        w=lambda: nn.Parameter(torch.zeros(2, 1, 1))), "with groups; use a layer"),
+    "a layer that is left out beside sizes": (
+        module(lambda s, x: s.part(x[:, None, None].expand(-1, 3, 1, -1)), part=lambda: lookalikes.Sometimes(True)),
+        "training leaves 'part.b.bias' out"),
+    "a wrapped function": (lambda: Wrapping(windows=True), r"shifted_window_attention\(\)"),
+    "a row by its number": (module(lambda s, x: s.a(x).select(1, 0), a=linear(6, 5)), r"select\(\)"),
+    "indexing by a list": (module(lambda s, x: s.a(x)[:, [0, 2]], a=linear(6, 5)), "list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_understood_is_refused_by_name_and_reason(name: str) -> None:
+    build, words = REFUSED[name]
+    with pytest.raises(UncuttableModelError, match=words):
+        blueprint_for(build, np.zeros((1, 6), np.float32))
+
+
+def checking(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    torch._assert(x.shape[1] == 8, "there must be 8 features")  # type: ignore[no-untyped-call]
+    return s.head(x)
+
+
+def test_a_sub_model_that_does_not_run_is_refused_before_the_run() -> None:
+    build, x = module(checking, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
+    with pytest.raises(UncuttableModelError, match=r"half its channels does not run: .*there must be 8 features"):
+        check_cut(build, blueprint_for(build, x), x)
