@@ -31,6 +31,11 @@ def test_a_node_is_in_reach_within_the_radius_and_during_its_stops() -> None:
     assert list(itertools.chain(*trip.open_times(1))) == pytest.approx([55.0, 125.0])
 
 
+def test_a_node_beside_the_start_is_in_reach_while_the_drone_waits_there() -> None:
+    trip = Flight(plan_route((0.0, 0.0), [(0.0, 20.0)]), speed=10.0, exchange=30.0, training=100.0)
+    assert list(itertools.chain(*trip.open_times(0))) == pytest.approx([0.0, trip.seconds])
+
+
 def test_a_node_beside_the_way_is_in_reach_while_the_drone_passes() -> None:
     """The drone passes 30 m beside node 0 and stops at node 1; within 50 m it is for 40 m before and after."""
     route = plan_route((0.0, 0.0), [(0.0, 100.0), (0.0, 100.0)])
