@@ -30,7 +30,7 @@ class Lora:
         overhead: further bytes per packet, which hold its number.
         pause: seconds after each packet. Its acknowledgement arrives in them, or takes longer.
         loss: share of packets, and of acknowledgements, that are lost; from 0 to 0.99.
-        window: packets that are sent before missing acknowledgements are noticed.
+        window: packets that are sent before the sender waits for their acknowledgements.
         timeout: seconds after a window until its packets without an acknowledgement are sent again.
         acknowledgement: bytes of an acknowledgement.
 
