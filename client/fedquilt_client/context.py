@@ -15,7 +15,7 @@ from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
 from fedquilt_client.uncertain_resources import changing_budget, draw_factor, scheduled
 from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, find_level, private_passes, reply_weight
 from fedquilt_common.datasets.public import digest_of
-from fedquilt_common.datasets.shares import Share, take_samples
+from fedquilt_common.datasets.shares import Share, take_labels, take_samples
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
@@ -173,7 +173,8 @@ class PartitionSamples:
         """Return the share's test samples; official ones if clients test without keeping any."""
         tools = self.board.tools
         if tools.tests_on_official_samples:
-            return tools.select_test(tools.dataset.test, self.raw)
+            labels = take_labels(tools.raw_dataset, self.board.shares[self.client].train)
+            return tools.select_test(tools.dataset.test, labels)
         return take_samples(tools.dataset, self.board.shares[self.client].test)
 
     @property

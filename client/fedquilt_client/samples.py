@@ -92,7 +92,7 @@ class DeliveredSamples:
         """Return the file's test samples; official ones if clients test without keeping any."""
         if self.tools.tests_on_official_samples and self.data.test is not None:
             official = read_shard(self.data.test.path, self._form).train
-            return self.tools.normalise(self.tools.select_test(official, self.raw))
+            return self.tools.normalise(self.tools.select_test(official, self.raw.y))
         return self.tools.normalise(self._shard.test)
 
     @property

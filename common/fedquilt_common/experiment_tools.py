@@ -132,21 +132,20 @@ class ExperimentTools:
         must = clients_evaluate(algorithm) or declaration_of(algorithm).tests_updates
         return self.experiment.data.local_test == "own-labels" or must
 
-    def select_test(self, official: Examples, own: Examples) -> Examples:
+    def select_test(self, official: Examples, labels: NDArray[Any]) -> Examples:
         """Return those of the official test samples that a client tests on: all, or those of its classes.
 
         Args:
             official: the official test samples.
-            own: the client's training samples.
+            labels: of the client's training samples.
         """
         own_labels = self.experiment.data.local_test == "own-labels"
-        return select_own_labels(official, own) if own_labels else official
+        return select_own_labels(official, labels) if own_labels else official
 
     @cached_property
     def shares(self) -> Sequence[Share]:
         """The partition: one share of the samples for each client, in client order. Raises as ``all_shares``."""
-        count = self.experiment.data.clients
-        return self.all_shares if len(self.all_shares) == count else self.all_shares[:count]
+        return self.all_shares[: self.experiment.data.clients]
 
     @cached_property
     def all_shares(self) -> Sequence[Share]:
@@ -271,11 +270,15 @@ class ExperimentTools:
             key: of the experiment file that gives clients this model.
 
         Raises:
-            ExperimentError: it does not, and has no loss of its own that explains different outputs.
+            ExperimentError: it does not, and has no loss of its own that explains different outputs; or the learning
+                task does not learn from such outputs.
         """
         from fedquilt_common.tracing.outputs import check_outputs
 
-        check_outputs(self.model_builder(model), self.dataset.train.x, f"{key}.name = {model.name}")
+        name, train = f"{key}.name = {model.name}", self.dataset.train
+        for shape in check_outputs(self.model_builder(model), train.x, name):
+            if problem := self.learning_task.find_output_problem(shape, train.y):
+                raise ExperimentError(f"{name}: {problem}")
 
     @cached_property
     def _usual_builder(self) -> Callable[[], Any]:

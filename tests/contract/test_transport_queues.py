@@ -28,6 +28,9 @@ def test_no_more_than_the_window_comes_unacknowledged(start: Start, mqtt: Mqtt) 
     assert reader.transport.publish("x", b"first")
     reader.inbox.wait(lambda: reader.messages)
     reader.messages[0].ack()
+    reader.publish(
+        "y"
+    )  # the broker has the acknowledgement; Mosquitto 2.0.11 would send all that it holds for a late one
     for i in range(RECEIVE_MAXIMUM + 5):
         sender.publish("x", b"%d" % i)
     reader.inbox.wait(lambda: len(reader.messages) == 1 + RECEIVE_MAXIMUM)

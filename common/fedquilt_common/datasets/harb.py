@@ -44,18 +44,16 @@ _FORM: Final = "write 'time x y z' for the gyroscope, or 'time rate' for the hea
 
 @dataclass(frozen=True)
 class _WristSession:
-    """A recording: the person's folder, the class, and the readings' times, (n,), and signals, (n, 4)."""
+    """A recording: the person's folder, the class, and the signals between gaps, each (a window or longer, 4)."""
 
     person: str
     label: int
-    times: NDArray[np.float64]
-    signals: NDArray[np.float32]
+    parts: list[NDArray[np.float32]]
 
     def windows(self, smooth: bool = False) -> NDArray[np.float32]:
         """Return the whole windows between gaps, shape (n, 4, times)."""
-        parts = split_at_gaps(self.times, self.signals, GAP)
-        cut = [cut_windows(smooth_signals(part) if smooth else part, TIMES, TIMES) for part in parts]
-        return np.concatenate(cut)
+        parts = (smooth_signals(part) if smooth else part for part in self.parts)
+        return np.concatenate([cut_windows(part, TIMES, TIMES) for part in parts])
 
 
 def load(folder: Path | None = None) -> Dataset:
@@ -66,7 +64,6 @@ def load(folder: Path | None = None) -> Dataset:
     """
     place, repairs = dataset_folder(folder, NAME), Counter[str]()
     sessions = [one for path in find_files(place) if (one := _read_session(path, place, repairs)) is not None]
-    sessions = [one for one in sessions if len(one.windows())]
     persons = sorted({one.person for one in sessions})
     if len(persons) < 2:
         raise DataUnavailableError(
@@ -93,23 +90,21 @@ def _collect(sessions: list[_WristSession], persons: list[str], *, balance: bool
 
 
 def smooth_signals(signals: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Smooth each signal with the Savitzky-Golay filter; series shorter than its window stay.
+    """Smooth each signal with the Savitzky-Golay filter.
 
     Savitzky and Golay, "Smoothing and Differentiation of Data by Simplified Least Squares Procedures", Analytical
     Chemistry 1964.
 
     Args:
-        signals: shape (times, signals).
+        signals: shape (times, signals), as long as the filter's window or longer.
     """
     from scipy.signal import savgol_filter
 
-    if len(signals) < SMOOTHING[0]:
-        return signals
     return np.asarray(savgol_filter(signals.astype(np.float64), *SMOOTHING, axis=0), dtype=np.float32)
 
 
 def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSession | None:
-    """Read a file; None if it is no session, or has no readings of both kinds."""
+    """Read a file; None if it is no session, has no readings of both kinds, or no whole window."""
     name = path.name.lower()
     label = next((number for number, activity in enumerate(ACTIVITIES) if name.startswith(activity)), None)
     if label is None or path.parent == place:
@@ -125,8 +120,12 @@ def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSessi
     if not heart or not rows["gyroscope"]:
         repairs["sessions without one of the sensors left out"] += 1
         return None
-    times, signals = _join(np.array(rows["gyroscope"]), np.array(heart))
-    return _WristSession(path.parent.name, label, times, signals)
+    parts = split_at_gaps(*_join(np.array(rows["gyroscope"]), np.array(heart)), GAP)
+    parts = [part for part in parts if len(part) >= TIMES]
+    if not parts:
+        repairs[f"sessions too short for a window of {TIMES} readings left out"] += 1
+        return None
+    return _WristSession(path.relative_to(place).parts[0], label, parts)
 
 
 def _kind_of(fields: list[str], path: Path, number: int) -> str:

@@ -11,7 +11,7 @@ import math
 from array import array
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,37 +52,36 @@ class Shares(Sequence[Share]):
 
     Args:
         indices: of all shares, one after the other, each with its samples for training first; int64 of shape (n,).
-        ends: where the samples for training and for testing of each share end in ``indices``, int64 of shape
-            (shares, 2).
+        bounds: of each share in ``indices``: where its samples for training begin, where they end and those for
+            testing begin, and where these end; int64 of shape (shares, 3).
     """
 
     indices: SampleIndices
-    ends: NDArray[np.int64]
+    bounds: NDArray[np.int64]
 
     @classmethod
     def pack(cls, shares: Iterable[Share]) -> Shares:
         """Store shares, which are read one at a time."""
-        indices, ends = array("q"), array("q")
+        indices, bounds = array("q"), array("q")
         for share in shares:
+            bounds.append(len(indices))
             for index in (share.train, share.test):
                 indices.frombytes(index.astype(np.int64).tobytes())
-                ends.append(len(indices))
-        return cls(np.array(indices, np.int64), np.array(ends, np.int64).reshape(-1, 2))
+                bounds.append(len(indices))
+        return cls(np.array(indices, np.int64), np.array(bounds, np.int64).reshape(-1, 3))
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.bounds)
 
     @overload
     def __getitem__(self, place: int) -> Share: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Share]: ...
-    def __getitem__(self, place: int | slice) -> Share | Sequence[Share]:
-        """Return a share, or several."""
+    def __getitem__(self, place: slice) -> Shares: ...
+    def __getitem__(self, place: int | slice) -> Share | Shares:
+        """Return a share, or a view of several."""
         if isinstance(place, slice):
-            return Shares.pack(self[one] for one in range(len(self))[place])
-        one = range(len(self))[place]
-        start = int(self.ends[one - 1, 1]) if one else 0
-        middle, end = self.ends[one].tolist()
+            return Shares(self.indices, self.bounds[place])
+        start, middle, end = self.bounds[place].tolist()
         return Share(self.indices[start:middle], self.indices[middle:end])
 
 
@@ -231,14 +230,20 @@ def clients_evaluate(algorithm: Algorithm) -> bool:
     return declaration_of(algorithm).own_models
 
 
-def select_own_labels(official: Examples, own: Examples) -> Examples:
+def select_own_labels(official: Examples, own: NDArray[Any]) -> Examples:
     """Return the official test samples of the classes that a client has: ``data.local_test: own-labels``.
 
     Args:
         official: all official test samples, with classes of shape (n,).
-        own: the client's training samples.
+        own: the labels of the client's training samples.
     """
-    return official.take(np.flatnonzero(np.isin(official.y, np.unique(own.y))))
+    return official.take(np.flatnonzero(np.isin(official.y, np.unique(own))))
+
+
+def take_labels(dataset: Dataset, index: SampleIndices) -> NDArray[Any]:
+    """Return the labels of the samples that ``take_samples`` returns, which it copies."""
+    count = len(dataset.train)
+    return np.concatenate([dataset.train.y[index[index < count]], dataset.test.y[index[index >= count] - count]])
 
 
 def take_samples(dataset: Dataset, index: SampleIndices) -> Examples:

@@ -115,6 +115,15 @@ class LearningTask(ABC):
             class. Empty if nothing was counted.
         """
 
+    def find_output_problem(self, shape: tuple[int, ...], y: NDArray[Any]) -> str:
+        """Return why a model with such outputs would learn nothing from some samples; empty if it would.
+
+        Args:
+            shape: of an output of the model for one sample.
+            y: the labels of the training samples, as the data set holds them.
+        """
+        return ""
+
     def held_classes(self, y: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return which outputs of the model stand for classes or words in ``y``, shape (classes,).
 

@@ -62,6 +62,16 @@ class NextWord(LearningTask):
                 f"from 0, which pads, to {self.words - 1}"
             )
 
+    def find_output_problem(self, shape: tuple[int, ...], y: NDArray[Any]) -> str:
+        padded = int((y[:, -1] == PADDING).sum())
+        if len(shape) > 1 or not padded:
+            return ""
+        return (
+            f"the model predicts the word at the last place alone, but there {padded} of {len(y)} sequences have "
+            "padding, so it would learn nothing from them; choose a model with logits at each place, such as "
+            "transformer with outputs: each"
+        )
+
     def targets(self, y: NDArray[Any]) -> NDArray[Any]:
         return y.astype(np.int64)
 

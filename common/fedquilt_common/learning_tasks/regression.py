@@ -84,7 +84,8 @@ class Regression(LearningTask):
         )
         spread = squares - total / samples * total
         known = spread > _ROUNDING * squares
-        r2 = np.where(known, 1 - squared / np.where(known, spread, 1.0), 0.0)
+        with np.errstate(over="ignore"):  # minus infinity becomes the lowest score
+            r2 = np.where(known, 1 - squared / np.where(known, spread, 1.0), 0.0)
         return {
             "r2": float(np.clip(r2.mean(), R2.low, R2.high)),
             "mae": float(absolute.mean()) / samples,

@@ -73,7 +73,7 @@ def _describe(form: OutputForm) -> str:
     return f"{len(form)} output{'s' * (len(form) > 1)} of shape {shapes}"
 
 
-def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> None:
+def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> OutputForm:
     """Run a new model on two samples in both modes, and compare its outputs. A loss of its own explains differences.
 
     Args:
@@ -81,16 +81,20 @@ def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) ->
         x: samples of shape (n, *input_shape), of which the numbers do not matter.
         name: of the model, for errors.
 
+    Returns:
+        The shape of each output without the samples; none with a loss of its own.
+
     Raises:
         ExperimentError: its outputs differ in form, are no tensors, or it does not run on such samples.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = build()
         if hasattr(module, "training_loss"):
-            return
+            return ()
         try:
             trained, evaluated = (form_of(_run(module.train(mode), x)) for mode in (True, False))
             check_same_form(trained, evaluated)
+            return evaluated
         except ExperimentError as error:
             raise ExperimentError(f"{name}: {error}") from error
 

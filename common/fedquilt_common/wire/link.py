@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.wire.windowed_transfer import TIMEOUT, expected_timeouts, expected_tries
+from fedquilt_common.wire.windowed_transfer import TIMEOUT, expected_tries, expected_waits
 
 BOUNDS: Final = {
     "rate": (0.1, 1e12), "latency": (0.0, 86_400.0), "loss": (0.0, 0.9), "mtu": (8.0, 1e9), "speedup": (1e-3, 1e6),
@@ -68,11 +68,10 @@ class Link:
 
     def mean_seconds(self, size: int) -> float:
         """Seconds at the desk for which ``size`` bytes occupy the link on average, losses and closed times included."""
-        closed = self.period / sum(end - start for start, end in self.open) if self.open and self.period else 1.0
+        closed = self.period / self._open_seconds if self.open and self.period else 1.0
         if self.window is None:
             return closed * self.seconds(size) / (1 - self.loss)
-        windows = math.ceil(self.packets(size) / self.window)
-        waits = windows * expected_timeouts(self.loss, self.window) * self.timeout / self.speedup
+        waits = expected_waits(self.packets(size), self.loss, self.window) * self.timeout / self.speedup
         return closed * (self.seconds(size) * expected_tries(self.loss) + waits)
 
     @property
@@ -96,22 +95,31 @@ class Link:
         """
         if not self.open or not self.period:
             return start + seconds
-        wanted = seconds * self.speedup
-        for first, last in self._times_from(start * self.speedup):
-            if last - first >= wanted:
-                return (first + wanted) / self.speedup
-            wanted -= last - first
-        raise AssertionError("an endless schedule ended")
+        periods, rest = divmod(seconds * self.speedup, self._open_seconds)
+        if periods and not rest:  # it ends with an open time, and does not wait for the next one
+            periods, rest = periods - 1, self._open_seconds
+        elapsed = self._walk(start * self.speedup % self.period, rest, self.period)
+        return start + (periods * self.period + elapsed) / self.speedup
 
-    def _times_from(self, start: float) -> Iterator[tuple[float, float]]:
-        """Yield what is left of the open times after ``start``, in seconds on the link, for ever."""
-        period = float(self.period or 1.0)
-        base = start // period * period
-        while True:
-            for first, last in self.open:
-                if base + last > start:
-                    yield max(start, base + first), base + last
-            base += period
+    @property
+    def _open_seconds(self) -> float:
+        """Seconds of a period in which the link is open."""
+        return sum(end - start for start, end in self.open)
+
+    def _walk(self, phase: float, wanted: float, period: float) -> float:
+        """Return the seconds on the link from ``phase`` until it has been open for ``wanted``, at most a period's."""
+        last = phase
+        for first, last in self._times_after(phase, period):
+            if last - first >= wanted:
+                return first + wanted - phase
+            wanted -= last - first
+        return last - phase  # rounding alone is left of ``wanted``
+
+    def _times_after(self, phase: float, period: float) -> Iterator[tuple[float, float]]:
+        """Yield what is left after ``phase`` of the open times of two periods, in seconds on the link."""
+        for base, (start, end) in itertools.product((0.0, period), self.open):
+            if base + end > phase:
+                yield max(phase, base + start), base + end
 
     def encode(self) -> str:
         """Encode as text for ``parse_link``."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
+from fedquilt_common.wire.number_ranges import NUMBERS, pack_numbers, unpack_numbers
 from fedquilt_common.wire.topics import NAME_PATTERN
 
 PROTOCOL: Final = 1
@@ -15,7 +15,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 MAX_CLIENTS: Final = 400_000
 """Most clients of one agent."""
-Client = Annotated[int, Field(ge=0, lt=1_000_000)]
+Client = Annotated[int, Field(ge=0, lt=NUMBERS)]
 """A client's number."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -9,6 +10,9 @@ _SHORTEST: Final = 16
 """Shortest run of consecutive numbers that becomes a range; shorter lists stay as earlier versions read them."""
 PackedNumbers = list[int | list[int]]
 """Numbers, and ranges as [first, last]."""
+NUMBERS: Final = 1_000_000
+"""Clients have numbers below this."""
+_RANGE: Final = re.compile(rb"\[\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\]")
 
 
 def pack_numbers(numbers: Sequence[int]) -> PackedNumbers:
@@ -22,6 +26,16 @@ def pack_numbers(numbers: Sequence[int]) -> PackedNumbers:
         packed.extend([[run[0], run[-1]]] if len(run) >= _SHORTEST else run)
         start = end
     return packed
+
+
+def count_in_ranges(text: bytes) -> int:
+    """Return how many numbers the ranges of a JSON text have together; reading it costs that much.
+
+    Args:
+        text: the JSON, which need not be valid.
+    """
+    ends = ((int(first), int(last)) for first, last in _RANGE.findall(text))
+    return sum(last - first + 1 for first, last in ends if first <= last < NUMBERS)
 
 
 def unpack_numbers(packed: Iterable[object], most: int | None = None) -> list[int]:
@@ -47,6 +61,6 @@ def _read_entry(entry: object) -> tuple[int, int]:
     match entry:
         case int() | [int(), int()] if not isinstance(entry, bool):
             first, last = (entry, entry) if isinstance(entry, int) else entry
-            if type(first) is type(last) is int and first <= last:
+            if type(first) is type(last) is int and 0 <= first <= last < NUMBERS:
                 return first, last
-    raise ValueError(f"{entry!r} is neither a number nor a range [first, last]")
+    raise ValueError(f"{entry!r} is neither a number nor a range [first, last], from 0 and less than {NUMBERS}")

@@ -34,6 +34,12 @@ def expected_timeouts(loss: float, window: int) -> float:
     return sum(itertools.takewhile(lambda late: late > _NEGLIGIBLE, _late_windows(fails, window)))
 
 
+def expected_waits(packets: int, loss: float, window: int) -> float:
+    """Return how many timeouts a transfer of ``packets`` has on average; the last window may be partly filled."""
+    windows, rest = divmod(packets, window)
+    return windows * expected_timeouts(loss, window) + expected_timeouts(loss, rest)
+
+
 def _late_windows(fails: float, window: int) -> Iterator[float]:
     """Yield the probabilities that some packet of a window needs more than 1, 2, ... tries."""
     for tries in itertools.count(1):

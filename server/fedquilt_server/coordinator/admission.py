@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from fedquilt_common.wire.number_ranges import count_in_ranges
 from fedquilt_common.wire.topics import NAME, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 from fedquilt_server.coordinator.flood_guard import (
@@ -58,9 +59,7 @@ class Admission:
         if self._drops(origin, message):
             return False
         agent, kind = origin
-        size = len(message.payload)
-        units = chunk_units(size) if kind == "replies" else control_units(size)
-        self.charge(agent, units, RETAINED_NAME_UNITS if message.retained else RECORD_UNITS)
+        self.charge(agent, _units(kind, message.payload), RETAINED_NAME_UNITS if message.retained else RECORD_UNITS)
         return message.qos > 0
 
     def ignores(self, message: MqttMessage) -> bool:
@@ -144,6 +143,13 @@ class Admission:
 def _holder(agent: str) -> str:
     """Return the holder of an agent's bucket: ``STRANGERS`` for what cannot be a name."""
     return agent if NAME.fullmatch(agent) else STRANGERS
+
+
+def _units(kind: str, payload: bytes) -> float:
+    """Return what a message costs; also one that turns out to be no valid message, once it is parsed."""
+    if kind == "replies":
+        return chunk_units(len(payload))
+    return control_units(len(payload), count_in_ranges(payload) if kind == "presence" else 0)
 
 
 def describe(mute: Mute) -> str:

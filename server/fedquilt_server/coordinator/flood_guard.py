@@ -42,6 +42,7 @@ STRANGERS: Final = ""
 NEVER: Final = float("-inf")
 _CHUNK_BYTES: Final = 32 * 1024
 _CONTROL_BYTES: Final = 1024
+_CLIENTS_PER_UNIT: Final = 1000
 _CLIENT_BYTES: Final = 8
 """Bytes of a client in a presence."""
 
@@ -51,9 +52,14 @@ def chunk_units(size: int) -> float:
     return 1.0 + size // _CHUNK_BYTES
 
 
-def control_units(size: int) -> float:
-    """Units of a presence or telemetry of ``size`` bytes; parsing JSON costs more than storing a chunk."""
-    return CONTROL_UNITS + size // _CONTROL_BYTES
+def control_units(size: int, clients: int = 0) -> float:
+    """Units of a presence or telemetry; parsing JSON costs more than storing a chunk.
+
+    Args:
+        size: its bytes.
+        clients: how many clients its ranges have, which take a few bytes and a lot of time.
+    """
+    return CONTROL_UNITS + size // _CONTROL_BYTES + clients // _CLIENTS_PER_UNIT
 
 
 @dataclass(frozen=True)

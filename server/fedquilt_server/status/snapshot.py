@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.number_ranges import PackedNumbers, pack_numbers, unpack_numbers
 from fedquilt_server.status.budget import BudgetUse
 from fedquilt_server.status.coverage import Coverage
@@ -38,7 +39,7 @@ def _pack_long(clients: list[int]) -> PackedNumbers:
 
 
 def _unpack(packed: Any) -> Any:
-    return unpack_numbers(packed) if isinstance(packed, list) else packed
+    return unpack_numbers(packed, MAX_CLIENTS) if isinstance(packed, list) else packed
 
 
 ClientList = Annotated[list[int], BeforeValidator(_unpack), PlainSerializer(_pack_long, when_used="json")]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.sections import FleetLine
 from fedquilt_server.tools.lora import Lora
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -21,6 +23,11 @@ bench_app = typer.Typer(
 app.add_typer(bench_app, name="bench")
 
 MOST = 10**12
+_OPTIONS: Final = {
+    "rate": "--pause or --payload", "loss": "--loss", "mtu": "--payload", "window": "--window",
+    "timeout": "--timeout", "period": "--training", "open": "--radius",
+}  # fmt: skip
+"""Keys of a fleet line's link, and the options from which they follow."""
 JsonMeasurement = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Spreading = Annotated[int, typer.Option(help="Spreading factor, 7 to 12.")]
 Bandwidth = Annotated[float, typer.Option(help="Bandwidth in kHz.")]
@@ -29,7 +36,10 @@ Preamble = Annotated[int, typer.Option(min=1, max=65_535, help="Preamble in symb
 Payload = Annotated[int, typer.Option(min=1, max=251, help="Payload bytes per packet; 4 more bytes hold its number.")]
 Pause = Annotated[float, typer.Option(help="Pause after each packet in seconds.")]
 PacketLoss = Annotated[float, typer.Option(help="Share of packets and acknowledgements that are lost, 0 to 0.99.")]
-PacketWindow = Annotated[int, typer.Option(min=1, max=1000, help="Packets sent before missing acknowledgements count.")]
+PacketWindow = Annotated[
+    int,
+    typer.Option(min=1, max=1000, help="Packets that are sent before the sender waits for their acknowledgements."),
+]
 Timeout = Annotated[float, typer.Option(help="Seconds until packets without an acknowledgement are sent again.")]
 
 
@@ -152,15 +162,35 @@ def bench_route(
     trip = flight.Flight(plan, speed, radio.seconds(size), radius, training)
     joules = trip.joules(flight.read_watts(watts)) if watts is not None else None
     unhindered = dataclasses.replace(radio, loss=0.0)  # the link itself repeats what is lost
-    rate = round(size / unhindered.seconds(size), 2)
+    rate = float(f"{size / unhindered.seconds(size):.4g}")
     link = {"rate": rate, "loss": loss, "mtu": payload, "window": window, "timeout": timeout}
     report: dict[str, Any] = {
         **trip.describe(), "joules": joules, "order": list(plan.order), "bytes": size,
         "fleet": trip.fleet_lines(link),
     }  # fmt: skip
+    for line in report["fleet"]:
+        _check_fleet_line(line)
     if plot is not None:
         route.plot(plan, plot)
     typer.echo(json.dumps(report, indent=2) if json_ else _describe_flight(report))
+
+
+def _check_fleet_line(line: dict[str, Any]) -> None:
+    """Check that an experiment takes a line of the fleet.
+
+    Raises:
+        ExperimentError: it does not; the error names the option that leads to the line.
+    """
+    try:
+        FleetLine.model_validate_json(json.dumps(line))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = problem["loc"][-1] if problem["loc"][-1] in _OPTIONS else "open"
+        value = problem["input"]
+        raise ExperimentError(
+            f"{_OPTIONS[key]}: no experiment takes the line of {line['kind']}, with link.{key} = {value}: "
+            f"{problem['msg']}; choose another number"
+        ) from None
 
 
 def _describe_flight(report: dict[str, Any]) -> str:

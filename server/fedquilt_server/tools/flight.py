@@ -112,7 +112,7 @@ class Flight:
         for number, (here, there) in enumerate(itertools.pairwise(stops), 1):
             flown = math.dist(here, there) / self.speed
             yield here, there, now, flown
-            hover = self.exchange * (2 if number == last else 1) if number < len(stops) - 1 else 0.0
+            hover = self.exchange * (2 if number == last else 1) if number < len(stops) - 1 else self.training
             yield there, there, now + flown, hover
             now += flown + hover
 

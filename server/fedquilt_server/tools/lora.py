@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.wire.windowed_transfer import TIMEOUT, WINDOW, expected_timeouts, expected_tries
+from fedquilt_common.wire.windowed_transfer import TIMEOUT, WINDOW, expected_tries, expected_waits
 
 LARGEST_PACKET = 255
 """The largest packet of the radio in bytes."""
@@ -30,7 +30,7 @@ class Lora:
         overhead: further bytes per packet, which hold its number.
         pause: seconds after each packet. Its acknowledgement arrives in them, or takes longer.
         loss: share of packets, and of acknowledgements, that are lost; from 0 to 0.99.
-        window: packets that are sent before missing acknowledgements are noticed.
+        window: packets that are sent before the sender waits for their acknowledgements.
         timeout: seconds after a window until its packets without an acknowledgement are sent again.
         acknowledgement: bytes of an acknowledgement.
 
@@ -84,8 +84,7 @@ class Lora:
         """Return the mean time in seconds for a payload of ``size`` bytes, with acknowledgements and retries."""
         wait = max(self.pause, self.air_time(self.acknowledgement))
         tries = expected_tries(self.loss)
-        windows, rest = divmod(self.packets(size), self.window)
-        timeouts = windows * expected_timeouts(self.loss, self.window) + expected_timeouts(self.loss, rest)
+        timeouts = expected_waits(self.packets(size), self.loss, self.window)
         return self.air_seconds(size) + self.packets(size) * tries * wait + timeouts * self.timeout
 
     def air_seconds(self, size: int) -> float:

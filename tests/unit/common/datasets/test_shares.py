@@ -18,6 +18,7 @@ from fedquilt_common.datasets.shares import (
     holdout_of,
     select_own_labels,
     shares,
+    take_labels,
     take_samples,
 )
 from fedquilt_common.errors import ExperimentError
@@ -187,9 +188,21 @@ def test_a_model_that_the_coordinator_tests_needs_the_official_test_samples() ->
     assert holdout_of(experiment(holdout=0.25), WithItsOwn()) == 0.25  # type: ignore[arg-type]
 
 
+def test_some_of_many_shares_are_a_view_of_them() -> None:
+    all_ = Shares.pack(Share(np.arange(n), np.arange(n, n + 2)) for n in range(6))
+    for some in (slice(2, 5), slice(None, None, -2), slice(4, 1)):
+        assert [one.train.tolist() for one in all_[some]] == [list(range(n)) for n in range(6)[some]]
+        assert [one.test.tolist() for one in all_[some]] == [[n, n + 1] for n in range(6)[some]]
+    assert np.shares_memory(all_[2:5][0].train, all_[2].train)
+
+
+def test_labels_are_taken_without_the_samples() -> None:
+    for index in (np.array([3, 7]), np.array([99, 100, 139])):
+        assert take_labels(DATA, index).tolist() == take_samples(DATA, index).y.tolist()
+
+
 def test_own_labels_are_the_official_samples_of_the_classes_that_a_client_has() -> None:
-    own = Examples(np.zeros((3, 1), np.float32), np.array([4, 1, 4]))
-    found = select_own_labels(DATA.test, own)
+    found = select_own_labels(DATA.test, np.array([4, 1, 4]))
     assert found.y.tolist() == [1, 4] * 8
     assert found.x[:2, 0].tolist() == [101, 104]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedquilt_common.wire.messages import AgentPresence
-from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
+from fedquilt_common.wire.number_ranges import count_in_ranges, pack_numbers, unpack_numbers
 
 runs = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 40)), max_size=20)
 
@@ -27,11 +27,16 @@ def test_a_long_run_takes_a_few_characters_and_a_short_one_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "packed", [[[0, 10**9]], [0, 1, 2, 3], [[3, 1]], [[1]], [[1, 2, 3]], ["1"], [True], [[0, None]]]
+    "packed", [[[0, 10**9]], [0, 1, 2, 3], [[3, 1]], [[1]], [[1, 2, 3]], [[-2, -1]], ["1"], [True], [[0, None]]]
 )
 def test_what_is_no_list_of_few_numbers_is_refused(packed: list[object]) -> None:
     with pytest.raises(ValueError, match=r"more than 3 numbers|neither a number nor a range"):
         unpack_numbers(packed, 3)
+
+
+def test_the_numbers_of_the_ranges_in_a_text_are_counted_without_reading_it() -> None:
+    assert count_in_ranges(b'{"clients": [7, [0, 399999],[ 10 ,19 ], [3,1], [-5,5], [1,2,3]], "boot": 1') == 400_010
+    assert count_in_ranges(b"[0,999999999999]") == count_in_ranges(b"[999999,1000001]") == 0  # cheap to refuse
 
 
 def test_a_board_announces_all_clients_of_stack_overflow_in_one_packet() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from collections.abc import Callable
 
@@ -15,6 +17,7 @@ from fedquilt_common.wire import slow_link
 from fedquilt_common.wire.link import Link, parse_link
 from fedquilt_common.wire.slow_link import SlowLinkTransport
 from fedquilt_common.wire.transport import Connected, Deliver, Incoming, MqttMessage, Transport, Will
+from fedquilt_common.wire.windowed_transfer import draw_transfer
 
 WILL = Will("gone", b"")
 
@@ -169,6 +172,44 @@ def test_a_link_carries_only_while_it_is_open() -> None:
         assert link.end_of(start + 200.0, seconds) == pytest.approx(end + 200.0)
     assert link.mean_seconds(0) == 0.0
     assert Link(rate=1.0, open=((0.0, 5.0),), period=20.0).mean_seconds(3) == 12.0
+
+
+@pytest.mark.parametrize(
+    ("text", "periods"),
+    [("speedup=100000,open=0:0.01,period=1", 10_000), ("speedup=1000000,open=0:0.1,period=1", 10_000)],
+)
+def test_the_end_is_found_at_once_in_unix_time_that_passes_fast(text: str, periods: int) -> None:
+    """There, the seconds on the link are too many for a float to tell short open times apart."""
+    link, start = parse_link(f"rate=50,{text}"), 1_795_000_000.123
+    assert link.end_of(start, 1e-3) - start == pytest.approx(periods / link.speedup, rel=1e-3)
+
+
+quarters = st.integers(0, 400).map(lambda number: number / 4)
+
+
+@given(st.lists(quarters, min_size=2, max_size=6, unique=True), quarters, quarters, st.sampled_from([0.5, 1.0, 4.0]))
+def test_the_end_is_that_of_a_walk_through_the_open_times(
+    edges: list[float], start: float, seconds: float, speedup: float
+) -> None:
+    ordered = sorted(edges)
+    times = tuple(zip(ordered[::2], ordered[1::2], strict=False))
+    at, left = start * speedup, seconds * speedup
+    walk = ((101.0 * number + first, 101.0 * number + last) for number in itertools.count() for first, last in times)
+    for first, last in walk:
+        at = max(at, first)
+        if last > at and last - at >= left:
+            break
+        left -= max(0.0, last - at)
+    assert Link(speedup=speedup, open=times, period=101.0).end_of(start, seconds) == (at + left) / speedup
+
+
+@pytest.mark.parametrize("packets", [1, 4, 16])
+@pytest.mark.parametrize("window", [3, 16])
+def test_the_mean_time_is_that_of_drawn_transfers(packets: int, window: int) -> None:
+    link, rng = Link(rate=1000.0, loss=0.2, mtu=100, window=window), random.Random(1)
+    drawn = [draw_transfer(packets, 0.2, window, rng) for _ in range(4000)]
+    seconds = [sent * 0.1 + timeouts * link.timeout for sent, timeouts in drawn]
+    assert link.mean_seconds(100 * packets) == pytest.approx(sum(seconds) / len(seconds), rel=0.05)
 
 
 def test_messages_wait_until_the_link_opens() -> None:

@@ -53,6 +53,14 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Door:
     return Door()
 
 
+@pytest.mark.parametrize("online", ["true", '"no valid presence"'])
+def test_a_range_costs_as_much_as_the_clients_that_it_names(door: Door, online: str) -> None:
+    text = f'{{"v":1,"agent":"pi","online":{online},"boot":1,"clients":[[0,399999]]}}'
+    for _ in range(5):
+        door.admission.admits(message(TOPICS.presence("pi"), text.encode()))
+    assert door.mutes == [Mute("pi", FIRST_MUTE)]
+
+
 @pytest.mark.parametrize("retained", [False, True])
 def test_sixty_boards_and_four_clients_mute_nobody(door: Door, retained: bool) -> None:
     """The coordinator also receives its own presence."""

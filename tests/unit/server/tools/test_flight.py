@@ -31,6 +31,11 @@ def test_a_node_is_in_reach_within_the_radius_and_during_its_stops() -> None:
     assert list(itertools.chain(*trip.open_times(1))) == pytest.approx([55.0, 125.0])
 
 
+def test_a_node_beside_the_start_is_in_reach_while_the_drone_waits_there() -> None:
+    trip = Flight(plan_route((0.0, 0.0), [(0.0, 20.0)]), speed=10.0, exchange=30.0, training=100.0)
+    assert list(itertools.chain(*trip.open_times(0))) == pytest.approx([0.0, trip.seconds])
+
+
 def test_a_node_beside_the_way_is_in_reach_while_the_drone_passes() -> None:
     """The drone passes 30 m beside node 0 and stops at node 1; within 50 m it is for 40 m before and after."""
     route = plan_route((0.0, 0.0), [(0.0, 100.0), (0.0, 100.0)])
@@ -62,6 +67,13 @@ def test_the_fleet_of_a_route_is_one_that_simulate_takes(tmp_path: Path) -> None
     assert "J for each board" in powered
 
 
+def test_a_slow_radio_has_a_rate_of_several_digits(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("0,100\n")
+    words = ["bench", "route", str(tmp_path / "n.csv"), "--pause", "300", "--json"]
+    report = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).output)
+    assert report["fleet"][0]["link"]["rate"] == 0.1946
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -71,6 +83,10 @@ def test_the_fleet_of_a_route_is_one_that_simulate_takes(tmp_path: Path) -> None
         (["--watts", "1,nan,2"], "--watts 1,nan,2: give three"),
         (["--watts", "1.4"], "--watts 1.4: give three"),
         (["--timeout", "-1"], "--timeout"),
+        (["--loss", "0.95"], r"--loss: .* link.loss = 0.95.*0.9"),
+        (["--payload", "5"], r"--payload: .* link.mtu = 5"),
+        (["--pause", "3600"], r"--pause or --payload: .* link.rate = 0.01"),
+        (["--training", "1e7"], r"--training: .* link.period"),
     ],
 )
 def test_options_out_of_range(words: list[str], named: str, tmp_path: Path) -> None:
