@@ -259,11 +259,12 @@ def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapp
 
 
 def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
-    """Find the field that ``message`` names: an error of a dataclass's own check has no location."""
-    named = [name for name in known if re.search(rf"\b{re.escape(name)}\b", message)]
-    if not named:
+    """Find the field that ``message`` names first: an error of a dataclass's own check has no location."""
+    found = {name: match.start() for name in known if (match := re.search(rf"\b{re.escape(name)}\b", message))}
+    if not found:
         return Problem("algorithm", dict(fields), message)
-    return Problem(f"algorithm.{named[0]}", fields.get(named[0]), message)
+    first = min(found, key=found.__getitem__)
+    return Problem(f"algorithm.{first}", fields.get(first), message)
 
 
 def error_line(problem: Problem, source: str, overrides: Sequence[Override] = ()) -> str:

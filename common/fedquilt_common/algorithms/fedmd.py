@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedquilt_common.aggregation.soft_labels import Logits, Quantiser, mean_labels
-from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, ServerContext, TrainingResult
+from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, ServerContext, TrainingResult, TrainingSettings
 from fedquilt_common.algorithms.families.own_model import OwnModel
 from fedquilt_common.training.losses import DISTILLATION, divergence, mix_samples, mixed_distillation
 from fedquilt_common.types import Arrays, ClientId, Examples, Shapes
@@ -80,6 +80,22 @@ class FedMD(OwnModel):
     def privacy_problem(self) -> str:
         """Return why clients cannot train with differential privacy; empty if they can."""
         return "its loss mixes own and public samples (algorithm.gamma below 1)" if self.gamma < 1 else ""
+
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        if self.gamma == 1:
+            return ""
+        if training.augment is not None:
+            return (
+                "augment: with algorithm.gamma below 1 the public samples would change, too, whose labels belong to "
+                "the images as they are; remove the key"
+            )
+        if training.sampling == "balanced":
+            return (
+                "sampling = balanced: with algorithm.gamma below 1, own samples are mixed with public ones, which "
+                "have no class; remove the key"
+            )
+        return ""
 
     def encode(self, logits: Logits) -> Arrays:
         return self.quantiser.encode(logits) if self.quantiser else super().encode(logits)

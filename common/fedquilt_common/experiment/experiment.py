@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from fedquilt_common.experiment.data_section import Data
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import Positive, Problem, Section, validation_error
+from fedquilt_common.experiment.section import FILLED, Positive, Problem, Section, validation_error
 from fedquilt_common.experiment.sections import (
     AlgorithmChoice,
     Budget,
@@ -73,7 +73,7 @@ class Experiment(Section):
     privacy: Privacy | None = None
     secure_aggregation: bool = False
     wire: Wire = Wire()
-    fleet: Annotated[tuple[FleetLine, ...], Field(strict=False, min_length=1)] = (FleetLine(clients=1),)
+    fleet: Annotated[tuple[FleetLine, ...], Field(strict=False), FILLED] = (FleetLine(clients=1),)
 
     @model_validator(mode="before")
     @classmethod
@@ -161,6 +161,14 @@ class Experiment(Section):
     def variants(self) -> list[Variant]:
         """The models, trainings and privacies that clients have, in the order of the clients; some may be equal."""
         return [variant for line in self.fleet for variant in self._variants_of(line)]
+
+    def trainings(self) -> Iterator[tuple[str, Training]]:
+        """Yield each training that clients have, with its key."""
+        for index, line in enumerate(self.fleet):
+            if not line.variants:
+                yield "training", self.training
+            for number, variant in enumerate(line.variants):
+                yield f"fleet.{index}.variants.{number}.training", variant.training
 
     def _variants_of(self, line: FleetLine) -> list[Variant]:
         each, usual = line.variants or (self.default_variant,), line.privacy or self._local_privacy

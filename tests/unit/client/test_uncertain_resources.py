@@ -36,6 +36,14 @@ def test_a_level_fits_with_all_that_are_smaller_whatever_the_memory_estimate_say
     assert fitting(context(fits="M1", capacity=1)) == []
 
 
+def test_a_task_makes_the_pool_of_levels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx, made = context(fits="M1"), []
+    usual = type(ctx.board.algorithm).find_level
+    monkeypatch.setattr(type(ctx.board.algorithm), "find_level", lambda *args: made.append(args) or usual(*args))
+    assert len(fitting(ctx)) == 4
+    assert len(made) == 1
+
+
 def test_levels_and_budgets_follow_their_schedule() -> None:
     assert [fitting(context(round, fits=["M1", "S2"]))[-1] for round in (1, 2, 3)] == ["M1", "S2", "M1"]
     found = [len(fitting(context(round, budget=["1GiB", "1KiB"]))) for round in (1, 2, 3)]
@@ -70,7 +78,7 @@ def test_only_a_budget_that_never_changes_is_the_agents_own() -> None:
     [
         ({"budget": "8MiB", "fits": "M1"}, "budget is given, too"),
         ({"uncertainty": 0.1}, "set budget or fits"),
-        ({"fits": []}, "at least 1"),
+        ({"fits": []}, "is empty; give at least one entry"),
         ({"budget": [1]}, "greater than or equal to 1024"),
     ],
 )
