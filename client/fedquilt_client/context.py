@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_client.samples import ClientSamples, DeliveredSamples, PartitionSamples, form_from
+from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
 from fedquilt_client.uncertain_resources import RoundLimits, limits_of
-from fedquilt_common.algorithm_api import (
-    Algorithm,
-    Learner,
-    Reply,
-    Task,
-    find_level,
-    private_passes,
-    reply_weight,
-    training_problem,
-)
+from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, find_level, private_passes, reply_weight
+from fedquilt_common.algorithm_api.training_settings import training_problem
 from fedquilt_common.datasets.public import digest_of
-from fedquilt_common.datasets.shares import Share
+from fedquilt_common.datasets.shares import Share, take_samples
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
@@ -161,6 +153,37 @@ class BoardRun:
 
 
 @dataclass(frozen=True)
+class PartitionSamples:
+    """A client's share of the data set that the board has."""
+
+    board: BoardRun
+    client: ClientId
+
+    @property
+    def train(self) -> Examples:
+        """Return the share's training samples."""
+        return self.board.training_samples(self.client)
+
+    @property
+    def raw(self) -> Examples:
+        """Return the share's training samples as they are in the data set."""
+        return take_samples(self.board.tools.raw_dataset, self.board.shares[self.client].train)
+
+    @property
+    def test(self) -> Examples:
+        """Return the share's test samples; official ones if clients test without keeping any."""
+        tools = self.board.tools
+        if tools.tests_on_official_samples:
+            return tools.select_test(tools.dataset.test, self.raw)
+        return take_samples(tools.dataset, self.board.shares[self.client].test)
+
+    @property
+    def public(self) -> NDArray[Any]:
+        """Return the board's public set, which is compared with the coordinator's."""
+        return self.board.public
+
+
+@dataclass(frozen=True)
 class TaskContext:
     """The client context of one task; ``memory`` is committed together with the reply.
 
@@ -264,18 +287,17 @@ class TaskContext:
         variant = self.board.experiment.variant(self.client)
         if problem := training_problem(self.board.algorithm, variant.training):
             raise ExperimentError(f"training.{problem}")
+        lasting = None
+        if variant.training.keep_optimiser:
+            lasting = LastingOptimisers(self.optimisers, f"{OPTIMISERS}{self.kind}/")
         return self.board.tools.make_learner(
             variant.model,
             variant.training.at_round(self.round),
             threads=self.board.threads,
             on_progress=self.on_progress,
             meter=self._account.meter if self._account is not None else None,
-            lasting=self._lasting_optimisers if variant.training.keep_optimiser else None,
+            lasting=lasting,
         )
-
-    @property
-    def _lasting_optimisers(self) -> LastingOptimisers:
-        return LastingOptimisers(self.optimisers, f"{OPTIMISERS}{self.kind}/")
 
     @cached_property
     def _account(self) -> PrivacyAccount | None:

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.own_samples import read_own_samples
 from fedquilt_common.datasets.shard_files import DatasetForm, Shard, read_shard
-from fedquilt_common.datasets.shares import split_samples, take_samples
+from fedquilt_common.datasets.shares import split_samples
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.training_jobs import JobData
 from fedquilt_common.types import ClientId, Examples
 from fedquilt_common.wire.data_messages import DataMessage
-
-if TYPE_CHECKING:
-    from fedquilt_client.context import BoardRun
 
 
 def form_from(message: DataMessage) -> DatasetForm:
@@ -49,37 +46,6 @@ class ClientSamples(Protocol):
     @property
     def public(self) -> NDArray[Any]:
         """Return the public samples, of shape (n, *input_shape)."""
-
-
-@dataclass(frozen=True)
-class PartitionSamples:
-    """A client's share of the data set that the board has."""
-
-    board: BoardRun
-    client: ClientId
-
-    @property
-    def train(self) -> Examples:
-        """Return the share's training samples."""
-        return self.board.training_samples(self.client)
-
-    @property
-    def raw(self) -> Examples:
-        """Return the share's training samples as they are in the data set."""
-        return take_samples(self.board.tools.raw_dataset, self.board.shares[self.client].train)
-
-    @property
-    def test(self) -> Examples:
-        """Return the share's test samples; official ones if clients test without keeping any."""
-        tools = self.board.tools
-        if tools.tests_on_official_samples:
-            return tools.select_test(tools.dataset.test, self.raw)
-        return take_samples(tools.dataset, self.board.shares[self.client].test)
-
-    @property
-    def public(self) -> NDArray[Any]:
-        """Return the board's public set, which is compared with the coordinator's."""
-        return self.board.public
 
 
 @dataclass(frozen=True)

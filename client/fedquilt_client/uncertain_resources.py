@@ -15,7 +15,7 @@ import numpy as np
 from fedquilt_common.experiment.sections import FleetLine
 from fedquilt_common.seeds import derive_seed
 
-_Entry = TypeVar("_Entry")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def limits_of(line: FleetLine, seed: int, round: int, client: int, count_entries
     return RoundLimits(entries, _changing_budget(line, factor, round))
 
 
-def _scheduled(entries: Sequence[_Entry], round: int) -> _Entry:
+def _scheduled(entries: Sequence[_Item], round: int) -> _Item:
     """Return the entry of a round, from 1; after the last entry the schedule begins again."""
     return entries[(round - 1) % len(entries)]
 

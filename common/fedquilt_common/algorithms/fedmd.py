@@ -17,7 +17,7 @@ from typing import Literal
 
 from fedquilt_common.aggregation.soft_labels import Logits, Quantiser, mean_labels
 from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, ServerContext, TrainingResult, TrainingSettings
-from fedquilt_common.algorithms.families.own_model import OwnModel
+from fedquilt_common.algorithms.families.own_model import OwnModel, load_own_model
 from fedquilt_common.training.losses import DISTILLATION, divergence, mix_samples, mixed_distillation
 from fedquilt_common.types import Arrays, ClientId, Examples, Shapes
 
@@ -124,4 +124,4 @@ class FedMD(OwnModel):
             return super().learn_public(ctx, labelled, seed)
         mixed = mix_samples(ctx.data, labelled)
         loss = mixed_distillation(self.loss, self.gamma, len(ctx.data), len(labelled))
-        return self.distil(ctx.learner, self.own_model(ctx), mixed, seed, loss=loss)
+        return self.distil(ctx.learner, load_own_model(ctx), mixed, seed, loss=loss)

@@ -184,10 +184,14 @@ class Workbench(ExperimentTools):
         return self.learns and declaration_of(self.algorithm()).sub_models != "none"
 
     @property
-    def sub_model_warning(self) -> str:
-        """Why the experiment's model suits sub-models badly; empty if it does not."""
-        averaged = self.learns and declaration_of(self.algorithm()).sub_models == "averaged"
-        return self.warn_about_norms() if averaged else ""
+    def model_warnings(self) -> list[str]:
+        """Why the clients' models may train otherwise than their user expects."""
+        if not self.learns:
+            return []
+        averaged = declaration_of(self.algorithm()).sub_models == "averaged"
+        norms = self.warn_about_norms() if averaged else ""
+        outputs = (self.warn_about_outputs(model, self._key_of(model)) for model in self.experiment.models)
+        return [warning for warning in (norms, *outputs) if warning]
 
     def _check_models(self) -> None:
         if self.experiment.models != [self.experiment.model]:

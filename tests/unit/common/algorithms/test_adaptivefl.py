@@ -222,7 +222,7 @@ def test_decoupled_needs_a_start_layer_of_a_model_that_declares_none() -> None:
 def test_start_layers_that_the_model_declares_are_named_when_tau_is_too_great() -> None:
     declares = SimpleNamespace(anatomy=replace(NET, start_layers=("fc1", 2)))
     with pytest.raises(SliceError, match=r"^algorithm.tau = 2: .* start layers \['fc1', 2\] \(layers \[1, 2\]"):
-        AdaptiveFL(tau=2).pool(declares)  # type: ignore[arg-type]
+        AdaptiveFL(tau=2).pool(declares)
 
 
 @pytest.mark.parametrize(
