@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedquilt_common.experiment.section import FILLED, Positive, Problem, Section, validation_error
+from fedquilt_common.experiment.section import Positive, Problem, Section, validation_error
 
 FileName = Annotated[str, Field(min_length=1, max_length=500)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -192,11 +192,10 @@ class Normalise(Section):
         std: what the difference is divided by.
     """
 
-    mean: Annotated[tuple[float, ...], Field(strict=False, max_length=10_000), FILLED, _EachChannel]
+    mean: Annotated[tuple[float, ...], Field(strict=False, min_length=1, max_length=10_000), _EachChannel]
     std: Annotated[
         tuple[Annotated[float, Field(ge=1e-6)], ...],
-        Field(strict=False, max_length=10_000),
-        FILLED,
+        Field(strict=False, min_length=1, max_length=10_000),
         _EachChannel,
     ]
 
@@ -216,7 +215,7 @@ class Form(Section):
         outputs: numbers to predict for a sample; regression only.
     """
 
-    shape: Annotated[tuple[Positive, ...], Field(strict=False, max_length=8), FILLED]
+    shape: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=8)]
     classes: Annotated[int, Field(ge=0, le=1_000_000)]
     dtype: Literal["float32", "int64"] = "float32"
     task: Literal["classification", "regression"] | None = None

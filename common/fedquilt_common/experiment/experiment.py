@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from fedquilt_common.experiment.data_section import Data
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import FILLED, Positive, Problem, Section, validation_error
+from fedquilt_common.experiment.section import Positive, Problem, Section, validation_error
 from fedquilt_common.experiment.sections import (
     AlgorithmChoice,
     Budget,
@@ -73,7 +73,7 @@ class Experiment(Section):
     privacy: Privacy | None = None
     secure_aggregation: bool = False
     wire: Wire = Wire()
-    fleet: Annotated[tuple[FleetLine, ...], Field(strict=False), FILLED] = (FleetLine(clients=1),)
+    fleet: Annotated[tuple[FleetLine, ...], Field(strict=False, min_length=1)] = (FleetLine(clients=1),)
 
     @model_validator(mode="before")
     @classmethod

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ByteSize,
     ConfigDict,
@@ -51,16 +50,6 @@ def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
 
 
 Size = Annotated[ByteSize, WrapValidator(_check_size)]
-
-
-def _check_filled(entries: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not entries:
-        raise PydanticCustomError("empty", "is empty; give at least one entry")
-    return entries
-
-
-FILLED: Final = AfterValidator(_check_filled)
-"""Refuses an empty list. Unlike a least length, it does not count an invalid entry as none."""
 Positive = Annotated[int, Field(ge=1)]
 
 

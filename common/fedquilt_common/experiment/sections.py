@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import FILLED, KIB, MIB, Positive, Problem, Section, Size, validation_error
+from fedquilt_common.experiment.section import KIB, MIB, Positive, Problem, Section, Size, validation_error
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.link import BOUNDS, Link, open_problem
@@ -132,7 +132,7 @@ class Schedule(Section):
     """
 
     kind: Literal["multi-step", "cosine"]
-    milestones: Annotated[tuple[Positive, ...], Field(strict=False), FILLED] | None = None
+    milestones: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)] | None = None
     gamma: Annotated[float, Field(gt=0, le=1)] | None = None
     period: Positive | None = None
     multiplier: Positive | None = None
@@ -319,7 +319,7 @@ class LinkSpec(Section):
     mtu: Annotated[int, _bounded(*BOUNDS["mtu"])] | None = None
     window: Annotated[int, _bounded(*BOUNDS["window"])] | None = None
     timeout: Annotated[float, _bounded(*BOUNDS["timeout"])] = TIMEOUT
-    open: Annotated[tuple[_OpenTime, ...], Field(strict=False, max_length=1000), FILLED] | None = None
+    open: Annotated[tuple[_OpenTime, ...], Field(strict=False, min_length=1, max_length=1000)] | None = None
     period: Annotated[float, _bounded(*BOUNDS["period"])] | None = None
 
     @model_validator(mode="after")
@@ -372,8 +372,8 @@ class FleetLine(Section):
     agents: Positive = 1
     clients: Positive
     memory: Annotated[Size, Field(ge=MIB)] | None = None
-    budget: Annotated[tuple[Budgeted, ...], BeforeValidator(_listed), Field(strict=False), FILLED] | None = None
-    fits: Annotated[tuple[Level, ...], BeforeValidator(_listed), Field(strict=False), FILLED] | None = None
+    budget: Annotated[tuple[Budgeted, ...], BeforeValidator(_listed), Field(strict=False, min_length=1)] | None = None
+    fits: Annotated[tuple[Level, ...], BeforeValidator(_listed), Field(strict=False, min_length=1)] | None = None
     uncertainty: Annotated[float, Field(ge=0)] = 0.0
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None

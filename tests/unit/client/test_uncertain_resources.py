@@ -85,7 +85,7 @@ def test_only_a_budget_that_never_changes_is_the_agents_own() -> None:
     [
         ({"budget": "8MiB", "fits": "M1"}, "budget is given, too"),
         ({"uncertainty": 0.1}, "set budget or fits"),
-        ({"fits": []}, "is empty; give at least one entry"),
+        ({"fits": []}, "at least 1"),
         ({"budget": [1]}, "greater than or equal to 1024"),
     ],
 )
