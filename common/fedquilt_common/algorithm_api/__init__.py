@@ -28,7 +28,7 @@ from fedquilt_common.algorithm_api.learner import (
     deepest_exit,
 )
 from fedquilt_common.algorithm_api.levels import find_level
-from fedquilt_common.algorithm_api.pooling import equal_mean_problem, pooling_problem, reply_weight
+from fedquilt_common.algorithm_api.pooling import pooling_problem, reply_weight
 from fedquilt_common.algorithm_api.privacy import privacy_problem, private_passes
 from fedquilt_common.algorithm_api.records import Declaration, Reply, State, Task, declaration_of
 from fedquilt_common.algorithm_api.training_settings import TrainingSettings, training_problem
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Algorithm", "Round", "advance_round", "Task", "Reply", "State", "Declaration", "declaration_of",
-    "privacy_problem", "private_passes", "pooling_problem", "equal_mean_problem", "reply_weight",
-    "find_level", "training_problem", "TrainingSettings",
+    "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level",
+    "training_problem", "TrainingSettings",
     "ServerContext", "ServerTools", "ClientContext",
     "Learner", "Loss", "Batch", "BatchLoss", "OutputViews", "Penalty", "deepest_exit",
     "TrainingPhase", "TrainingResult",

@@ -21,16 +21,6 @@ def pooling_problem(algorithm: object) -> str:
     return str(own()) if own is not None else _UNDECLARED if declared is None else declared
 
 
-def equal_mean_problem(algorithm: object) -> str:
-    """Return why a mean in which all replies weigh equally does not serve an algorithm; empty if it does.
-
-    Args:
-        algorithm: it serves, unless its optional method ``equal_mean_problem`` returns a reason.
-    """
-    own = getattr(algorithm, "equal_mean_problem", None)
-    return str(own()) if own is not None else ""
-
-
 def reply_weight(algorithm: object, reply: Reply) -> float:
     """Return the weight of a reply in the mean: ``reply.weight``, unless the algorithm's own method says otherwise."""
     own = getattr(algorithm, "reply_weight", None)

@@ -35,10 +35,6 @@ class WeightedFedAvg(FedAvg):
         bounds = {"accuracy": (0.0, 1.0)} if self.weighting == "accuracy" else {}
         return replace(super().make_task(state, ctx), metrics=bounds)
 
-    def equal_mean_problem(self) -> str:
-        """Return why an equal mean does not do what the user chose; empty if it does."""
-        return "algorithm.weighting = accuracy; set it to uniform" if self.weighting == "accuracy" else ""
-
     def reply_weight(self, reply: Reply) -> float:
         """Return the weight of a client in the mean; a little even without any right answer."""
         return max(reply.metrics["accuracy"], _LEAST_WEIGHT) if self.weighting == "accuracy" else 1.0

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedquilt_common.algorithm_api import (
-    Algorithm,
-    declaration_of,
-    equal_mean_problem,
-    pooling_problem,
-    privacy_problem,
-)
+from fedquilt_common.algorithm_api import Algorithm, declaration_of, pooling_problem, privacy_problem
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 
@@ -59,8 +53,11 @@ def _find_central_problems(experiment: Experiment, algorithm: Algorithm) -> Iter
             f"algorithm.name = {name}: noise on the mean of the updates does not protect it, because {reason}. Choose "
             "another one, such as fedavg, or privacy.mode: local"
         )
-    if reason := equal_mean_problem(algorithm):
-        yield f"privacy.mode = central: the noisy mean weighs all clients equally, but {reason}"
+    if declaration_of(algorithm).tests_updates:
+        yield (
+            f"algorithm.name = {name}: its clients test what they have trained, but the noisy mean weighs all clients "
+            "equally and accounts for no tests. Choose another one, such as fedavg, or privacy.mode: local"
+        )
     if declaration_of(algorithm).own_models:
         yield (
             f"algorithm.name = {name}: its clients send labels, not updates of a model that they receive, so there is "

@@ -191,7 +191,7 @@ BASE: dict[str, Any] = {
         ({"algorithm": {"name": "heterofl"}}, "clients train different sub-models"),
         ({"algorithm": {"name": "fedreb"}, "data": {**BASE["data"], "holdout": 0}}, "with different weights"),
         ({"algorithm": {"name": "dsfl"}, "data": {**BASE["data"], "public": {"samples": 50}}}, "labels, not updates"),
-        ({"algorithm": {"name": "fedavg-weighted"}}, "weighs all clients equally, but .* set it to uniform"),
+        ({"algorithm": {"name": "fedavg-weighted"}}, "noisy mean weighs all clients equally .* such as fedavg"),
         ({"data": {**BASE["data"], "holdout": 0.2}}, "data.holdout = 0.2"),
         ({"model": {"name": "resnet18"}}, "batch norm, which nothing clips. Set model.norm to group"),
         ({"privacy": {"mode": "central", "epsilon": 0.001}}, "choose a larger privacy.epsilon"),
