@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.runs.run import ActiveRun
 
 
 class Out(NamedTuple):
@@ -55,3 +58,14 @@ def test_a_named_tuple_of_which_the_last_output_is_trained_is_pointed_out() -> N
 @pytest.mark.parametrize("model", ["mlp", f"{__name__}:own"])
 def test_other_models_have_no_warning(model: str) -> None:
     assert bench(model).model_warnings == []
+
+
+def test_a_run_logs_it_when_it_starts_and_keeps_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run = ActiveRun(bench(f"{__name__}:named").experiment, tmp_path / "run", resume=False)
+    try:
+        (warning,) = run.result().warnings
+    finally:
+        run.folder.release()
+    assert "a named tuple (logits, aux)" in warning
+    assert caplog.messages.count(warning) == 1
